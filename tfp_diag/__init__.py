@@ -1,0 +1,40 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Exact diagonals of Jacobians and Hessians in TensorFlow."""
+
+import importlib
+
+from tfp_diag import sparsity
+from tfp_diag.version import __version__
+
+__all__ = [
+  '__version__',
+  'examples',
+  'mcmc',
+  'sparsity',
+]
+
+# These need TensorFlow Probability, whose import takes seconds.
+_LAZY_SUBPACKAGES = ('examples', 'mcmc')
+
+
+def __getattr__(name):
+  if name in _LAZY_SUBPACKAGES:
+    return importlib.import_module(f'tfp_diag.{name}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__():
+  return sorted(__all__)
