@@ -1,0 +1,52 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""States: a Tensor, or a list, tuple, dict or namedtuple of parts."""
+
+import collections.abc
+
+import tensorflow as tf
+
+__all__ = ['call_fn', 'flatten', 'pack_as']
+
+
+def flatten(xs):
+  """The parts of a state, as a list."""
+  return tf.nest.flatten(xs)
+
+
+def pack_as(structure, parts):
+  """Puts `parts` into the structure of a state."""
+  return tf.nest.pack_sequence_as(structure, list(parts))
+
+
+def call_fn(fn, xs):
+  """Calls `fn` with a state, in the manner of `tfp.mcmc`.
+
+  A list or tuple is spread over the positional arguments, a dict over the
+  keyword arguments; a Tensor, or a namedtuple, is the only argument.
+
+  Args:
+    fn: Python callable.
+    xs: The state.
+
+  Returns:
+    What `fn` returns.
+  """
+  if isinstance(xs, collections.abc.Mapping):
+    return fn(**xs)
+  is_namedtuple = isinstance(xs, tuple) and hasattr(xs, '_fields')
+  if isinstance(xs, (list, tuple)) and not is_namedtuple:
+    return fn(*xs)
+  return fn(xs)
