@@ -1,0 +1,215 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Which derivatives can be nonzero: a boolean sparse matrix and its parts."""
+
+import dataclasses
+import math
+import operator
+
+import numpy as np
+import scipy.sparse
+
+__all__ = ['SparsityPattern']
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SparsityPattern:
+  """Says which entries of a Jacobian or Hessian can be nonzero.
+
+  Entry `(i, j)` of `matrix` is True if, for some input, output coordinate `i`
+  can depend on input coordinate `j` (Jacobian), or the mixed second derivative
+  of `i` and `j` can be nonzero (Hessian). An entry that is False is zero for
+  every input. The coordinates are those of one sample: the entries of the
+  events of all parts, parts in order, each event flattened row by row.
+
+  The pattern of the Hessian of a log density is its conditional-independence
+  graph: `x_i` and `x_j` are independent given all others where `(i, j)` is
+  False. `print(pattern)` summarizes it, `pattern.spy()` draws it.
+
+  A pattern is a value: the matrix is copied at construction and not to be
+  changed afterwards, and two patterns are equal if their contents are.
+
+  Attributes:
+    matrix: `scipy.sparse.csr_matrix` of bool, outputs x inputs, in canonical
+      form: sorted indices, no duplicates, every stored entry True. At
+      construction any SciPy sparse matrix or two-dimensional array will do;
+      what is stored and not zero counts as True, also if duplicates of it would
+      sum to zero.
+    row_shapes: `tuple` of event shapes (tuples of int), one for each part of
+      the output; their sizes add up to the number of rows. Default: one part,
+      a vector.
+    column_shapes: Likewise, for the parts of the input and the columns.
+    fallback_ops: `tuple` of `str`: op types without a rule, taken as dense.
+    notes: `tuple` of `str`: what else a user should know about how the pattern
+      was found.
+
+  #### Examples
+
+  ```python
+  import numpy as np
+
+  pattern = SparsityPattern(
+    np.array([[2, 1, 0], [1, 2, 1], [0, 1, 2]]), column_shapes=((2,), ())
+  )
+  assert pattern.shape == (3, 3)
+  assert pattern.nnz == 7
+  assert pattern.matrix.dtype == bool
+  ```
+  """
+
+  matrix: scipy.sparse.csr_matrix
+  row_shapes: tuple[tuple[int, ...], ...] | None = None
+  column_shapes: tuple[tuple[int, ...], ...] | None = None
+  fallback_ops: tuple[str, ...] = ()
+  notes: tuple[str, ...] = ()
+
+  def __post_init__(self):
+    """Brings the fields into their canonical form, or raises."""
+    # The class is frozen; this is the one place that may set its fields.
+    put = object.__setattr__
+    put(self, 'matrix', _canonical_matrix(self.matrix))
+    rows, columns = self.matrix.shape
+    put(self, 'row_shapes', _shapes(self.row_shapes, rows, 'row'))
+    put(self, 'column_shapes', _shapes(self.column_shapes, columns, 'column'))
+    put(self, 'fallback_ops', _strings(self.fallback_ops, 'fallback_ops'))
+    put(self, 'notes', _strings(self.notes, 'notes'))
+
+  @property
+  def shape(self):
+    """The number of rows (outputs) and of columns (inputs), as a tuple."""
+    return self.matrix.shape
+
+  @property
+  def nnz(self):
+    """The number of entries that can be nonzero."""
+    return int(self.matrix.nnz)
+
+  @property
+  def num_coordinates(self):
+    """The number of input coordinates, that is of columns."""
+    return self.matrix.shape[1]
+
+  def __eq__(self, other):
+    if not isinstance(other, SparsityPattern):
+      return NotImplemented
+    return (
+      self.shape == other.shape
+      and self.row_shapes == other.row_shapes
+      and self.column_shapes == other.column_shapes
+      and self.fallback_ops == other.fallback_ops
+      and self.notes == other.notes
+      and np.array_equal(self.matrix.indptr, other.matrix.indptr)
+      and np.array_equal(self.matrix.indices, other.matrix.indices)
+    )
+
+  def __hash__(self):
+    return hash(
+      (
+        self.matrix.indptr.astype(np.int64).tobytes(),
+        self.matrix.indices.astype(np.int64).tobytes(),
+        self.row_shapes,
+        self.column_shapes,
+        self.fallback_ops,
+        self.notes,
+      )
+    )
+
+  def __str__(self):
+    rows, columns = self.shape
+    lines = [f'{rows} x {columns}, {self.nnz} nonzeros ({self._percentage()})']
+    if self.row_shapes != ((rows,),) or self.column_shapes != ((columns,),):
+      if self.row_shapes == self.column_shapes:
+        lines.append(f'  parts of event shapes {_join(self.column_shapes)}')
+      else:
+        lines.append(f'  rows: parts of event shapes {_join(self.row_shapes)}')
+        lines.append(
+          f'  columns: parts of event shapes {_join(self.column_shapes)}'
+        )
+    if self.fallback_ops:
+      lines.append(
+        f'  taken as dense, for want of a rule: {_join(self.fallback_ops)}'
+      )
+    lines.extend(f'  {note}' for note in self.notes)
+    return '\n'.join(lines)
+
+  def _percentage(self):
+    """The share of nonzeros, as in '0.3 %'."""
+    cells = math.prod(self.shape)
+    return f'{100 * self.nnz / cells:.2g} %' if cells else '0 %'
+
+
+def _canonical_matrix(matrix):
+  """Returns `matrix` as a new, canonical boolean CSR matrix."""
+  if not scipy.sparse.issparse(matrix):
+    matrix = np.asarray(matrix)
+  if matrix.ndim != 2:
+    raise ValueError(
+      f'`matrix` has shape {matrix.shape}; a pattern has two dimensions, '
+      'outputs x inputs. Give a SciPy sparse matrix or a two-dimensional array.'
+    )
+  if not (matrix.dtype == bool or np.issubdtype(matrix.dtype, np.number)):
+    raise ValueError(
+      f'`matrix` has dtype {matrix.dtype}; the entries of a pattern are '
+      'booleans, or numbers of which the nonzero ones count. Compare the matrix '
+      'with the value that stands for nothing, or convert it to bool.'
+    )
+  # To bool first: what is stored twice must not cancel when it is summed.
+  csr = scipy.sparse.csr_matrix(matrix.astype(bool), copy=True)
+  csr.check_format(full_check=True)
+  csr.sum_duplicates()
+  csr.eliminate_zeros()
+  return csr
+
+
+def _shapes(shapes, size, what):
+  """Returns part shapes as tuples of int, after a check against `size`."""
+  if shapes is None:
+    return ((size,),)
+  try:
+    canonical = tuple(
+      tuple(operator.index(dim) for dim in shape) for shape in shapes
+    )
+  except TypeError as e:
+    raise ValueError(
+      f'`{what}_shapes` is {shapes!r}; it lists one event shape for each part, '
+      'each a tuple of ints, as in ((3,), (2, 4), ()).'
+    ) from e
+  sizes = [math.prod(shape) for shape in canonical]
+  if min((d for shape in canonical for d in shape), default=0) < 0 or (
+    sum(sizes) != size
+  ):
+    raise ValueError(
+      f'`{what}_shapes` is {canonical!r}, in all {sum(sizes)} coordinates, but '
+      f'`matrix` has {size} {what}s. The sizes of the parts must be nonnegative '
+      f'and add up to the number of {what}s.'
+    )
+  return canonical
+
+
+def _strings(strings, name):
+  """Returns `strings` as a tuple, after a check that it holds strings."""
+  if isinstance(strings, str) or not all(isinstance(s, str) for s in strings):
+    raise ValueError(
+      f'`{name}` is {strings!r}; it is a tuple of strings. Put a single string '
+      'into a tuple of one.'
+    )
+  return tuple(strings)
+
+
+def _join(items, most=6):
+  """Lists the first few of `items` and counts the rest."""
+  listed = ', '.join(str(item) for item in items[:most])
+  rest = len(items) - most
+  return f'{listed} and {rest} more' if rest > 0 else listed
