@@ -1,0 +1,159 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Greedy coloring of a graph, in several orders."""
+
+import heapq
+
+import numpy as np
+
+__all__ = ['color_greedily']
+
+
+def color_greedily(graph, labels, nodes, floor):
+  """Colors components in several orders and keeps the best for each.
+
+  Greedy coloring of a node looks at its neighbors only, so all components can
+  go through one loop and still be colored each by itself.
+
+  Args:
+    graph: Interference graph, CSR, n x n.
+    labels: int array, `[n]`: the component of each node.
+    nodes: int array: the nodes to color, in natural order; whole components.
+    floor: Python `int`: with this number of colors, or fewer, a component is
+      good enough, since the whole graph is known to need as many.
+
+  Returns:
+    colors: int array, `[n]`, of use at `nodes`.
+  """
+  colors = np.zeros(graph.shape[0], np.int32)
+  best = np.full(labels.max() + 1, np.iinfo(np.int32).max)
+  for color_in_order in (
+    _color_in_natural_order,
+    _color_largest_first,
+    _color_smallest_last,
+    _color_most_saturated_first,
+  ):
+    attempt = color_in_order(graph, nodes)
+    count = np.zeros_like(best)
+    np.maximum.at(count, labels[nodes], attempt[nodes] + 1)
+    better = nodes[(count < best)[labels[nodes]]]
+    colors[better] = attempt[better]
+    best[labels[nodes]] = np.minimum(best, count)[labels[nodes]]
+
+    # Only what is above the floor can still lower the number of colors. The
+    # component with the most colors is the one that may raise the floor.
+    worst = nodes[np.argmax(best[labels[nodes]])]
+    members = nodes[labels[nodes] == labels[worst]]
+    floor = max(floor, _clique_size(graph, members))
+    nodes = nodes[best[labels[nodes]] > floor]
+    if len(nodes) == 0:
+      break
+  return colors
+
+
+def _neighbors(graph, node):
+  return graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
+
+
+def _clique_size(graph, members):
+  """The size of one clique: grown from the nodes of largest degree."""
+  degrees = np.diff(graph.indptr)
+  marked = np.zeros(graph.shape[0], bool)
+  size = 0
+  candidates = members
+  while len(candidates):
+    neighbors = _neighbors(graph, candidates[np.argmax(degrees[candidates])])
+    marked[neighbors] = True
+    candidates = candidates[marked[candidates]]
+    marked[neighbors] = False
+    size += 1
+  return size
+
+
+def _color_in_natural_order(graph, nodes):
+  return _color_in_order(graph, nodes)
+
+
+def _color_largest_first(graph, nodes):
+  return _color_in_order(graph, _largest_first(graph, nodes))
+
+
+def _largest_first(graph, nodes):
+  """Sorts `nodes` by falling degree, and equal ones in natural order."""
+  return nodes[np.argsort(-np.diff(graph.indptr)[nodes], kind='stable')]
+
+
+def _color_smallest_last(graph, nodes):
+  """Colors last what has the fewest neighbors among what comes before it."""
+  degrees = np.diff(graph.indptr).tolist()
+  buckets = [[] for _ in range(max(degrees) + 1)]
+  for node in nodes.tolist():
+    buckets[degrees[node]].append(node)
+  removed = [False] * graph.shape[0]
+  order = []
+  smallest = 0
+  while len(order) < len(nodes):
+    while not buckets[smallest]:
+      smallest += 1
+    node = buckets[smallest].pop()
+    # A node whose degree fell is in several buckets; the lowest comes first.
+    if removed[node]:
+      continue
+    removed[node] = True
+    order.append(node)
+    for neighbor in _neighbors(graph, node).tolist():
+      if not removed[neighbor]:
+        degrees[neighbor] -= 1
+        buckets[degrees[neighbor]].append(neighbor)
+    smallest = max(smallest - 1, 0)
+  return _color_in_order(graph, np.array(order[::-1]))
+
+
+def _color_in_order(graph, order):
+  """Gives each node in turn the first color that no neighbor has."""
+  colors = [-1] * graph.shape[0]
+  for node in order.tolist():
+    taken = {colors[neighbor] for neighbor in _neighbors(graph, node).tolist()}
+    color = 0
+    while color in taken:
+      color += 1
+    colors[node] = color
+  return np.array(colors, np.int32)
+
+
+def _color_most_saturated_first(graph, nodes):
+  """Colors next what sees the most colors, or else has the largest degree."""
+  order = _largest_first(graph, nodes).tolist()
+  n = len(order)
+  rank = [0] * graph.shape[0]
+  for position, node in enumerate(order):
+    rank[node] = position
+  # A heap of ints, smallest first: the place in `order`, less n for each color
+  # that the node sees. An entry is not removed when a better one is pushed;
+  # by the time it comes up, its node has a color.
+  heap = list(range(n))
+  seen = [0] * graph.shape[0]  # Bit k: a neighbor has color k.
+  colors = [-1] * graph.shape[0]
+  while heap:
+    node = order[heapq.heappop(heap) % n]
+    if colors[node] >= 0:
+      continue
+    bit = ~seen[node] & (seen[node] + 1)  # The lowest bit that is not set.
+    colors[node] = bit.bit_length() - 1
+    for neighbor in _neighbors(graph, node).tolist():
+      if colors[neighbor] < 0 and not seen[neighbor] & bit:
+        seen[neighbor] |= bit
+        heapq.heappush(heap, rank[neighbor] - n * seen[neighbor].bit_count())
+  return np.array(colors, np.int32)
