@@ -12,4 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Target densities with what is known of them in closed form."""
+"""Targets whose answers are known."""
+
+from tfp_diag.examples import gaussian, targets
+from tfp_diag.examples.target import Target
+
+__all__ = ['Target', 'gaussian', 'targets']

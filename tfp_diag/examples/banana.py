@@ -1,0 +1,93 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A banana-shaped distribution."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.examples.target import Target
+
+__all__ = ['banana']
+
+
+def banana():
+  """A normal distribution bent along a parabola.
+
+  x₁ ~ N(0, 10²), x₂ ~ N(0.03 (100 − x₁²), 1). The state is one Tensor with
+  event shape [2].
+
+  Returns:
+    A `Target` with exact moments and marginal densities.
+  """
+  return Target(
+    name='banana',
+    description='A normal bent along a parabola (Haario et al. 1999): 2-D.',
+    target_log_prob_fn=_log_prob,
+    init=_init,
+    parameter_names=('x[1]', 'x[2]'),
+    to_parameters=_to_parameters,
+    reference_mean=np.zeros(2),
+    # Var x₂ = 1 + bend² Var(x₁²), and Var(x₁²) = 2 · scale⁴.
+    reference_sd=np.array(
+      [_SCALE, math.sqrt(1.0 + 2.0 * _BEND**2 * _SCALE**4)]
+    ),
+    marginal_pdf={'x[1]': _x1_pdf, 'x[2]': _x2_pdf},
+    reference=(
+      'Haario, Saksman and Tamminen (1999), "Adaptive proposal distribution '
+      'for random walk Metropolis algorithm". Moments in closed form.'
+    ),
+  )
+
+
+_SCALE = 10.0
+_BEND = 0.03
+
+
+def _log_prob(x):
+  x1, x2 = x[..., 0], x[..., 1]
+  straight = x2 + _BEND * (tf.square(x1) - _SCALE**2)
+  return (
+    -0.5 * tf.square(x1 / _SCALE)
+    - 0.5 * tf.square(straight)
+    - math.log(2.0 * math.pi * _SCALE)
+  )
+
+
+def _init(num_chains, seed, dtype=tf.float32):
+  return tf.random.stateless_uniform([num_chains, 2], seed, -2.0, 2.0, dtype)
+
+
+def _to_parameters(state):
+  return {'x[1]': state[..., 0], 'x[2]': state[..., 1]}
+
+
+def _x1_pdf(values):
+  values = np.asarray(values, np.float64)
+  return _normal_pdf(values / _SCALE) / _SCALE
+
+
+def _x2_pdf(values):
+  """Integrates over x₁ with the trapezoidal rule."""
+  values = np.asarray(values, np.float64)
+  x1, spacing = np.linspace(-9.0 * _SCALE, 9.0 * _SCALE, 8001, retstep=True)
+  center = _BEND * (_SCALE**2 - x1**2)
+  weights = spacing * _x1_pdf(x1)
+  return _normal_pdf(values[..., np.newaxis] - center) @ weights
+
+
+def _normal_pdf(z):
+  return np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)

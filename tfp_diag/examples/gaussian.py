@@ -1,0 +1,385 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Gaussian log densities whose structure shows in their graph.
+
+Each one is a map `standardize` from `x` to independent standard normal
+residuals, followed by a sum of squares. The chain slices, the arrowhead
+broadcasts its hub, the axis-aligned ones are elementwise: what couples two
+coordinates is visible op by op, and only `from_covariance` multiplies with a
+dense matrix.
+"""
+
+import dataclasses
+import math
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = [
+  'Gaussian',
+  'ar1',
+  'arrowhead',
+  'axis_aligned',
+  'from_covariance',
+  'isotropic',
+  'three_dimensional',
+]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Gaussian:
+  """A normal distribution over the last axis, with what is known about it.
+
+  Constants are kept as NumPy float64 and cast to the dtype of the argument, so
+  that one object serves float32 and float64. Instances can be pickled.
+
+  Attributes:
+    name: Python `str`.
+    mean: float64 array of shape [n].
+    structure: One of this module's private structures, which knows how to
+      turn centered values into independent residuals.
+
+  #### Examples
+
+  ```python
+  from tfp_diag.examples import gaussian
+
+  target = gaussian.three_dimensional()
+  x = tf.constant([[0.0, 1.0, 2.0], [1.0, 0.0, -1.0]])
+  target.log_prob(x).shape  # ==> [2]
+  target.diag_hessian(x).shape  # ==> [2, 3]
+  ```
+  """
+
+  name: str
+  mean: np.ndarray
+  structure: typing.Any
+
+  @property
+  def num_dims(self):
+    """The number n of coordinates."""
+    return self.mean.size
+
+  def log_prob(self, x):
+    """The normalized log density.
+
+    Args:
+      x: Floating point Tensor of shape [..., n].
+
+    Returns:
+      Tensor of shape [...] and the dtype of `x`.
+    """
+    x = tf.convert_to_tensor(x)
+    residuals = self.structure.standardize(x - _constant(self.mean, x))
+    return -0.5 * tf.reduce_sum(tf.square(residuals), axis=-1) - _constant(
+      self.structure.log_scale + 0.5 * self.num_dims * math.log(2 * math.pi), x
+    )
+
+  def diag_hessian(self, x):
+    """The diagonal of the Hessian of `log_prob`, in closed form.
+
+    Args:
+      x: Floating point Tensor of shape [..., n].
+
+    Returns:
+      Tensor of the shape and dtype of `x`: -diag(covariance⁻¹) everywhere.
+    """
+    x = tf.convert_to_tensor(x)
+    diag = _constant(-self.structure.precision_diag(), x)
+    return tf.broadcast_to(diag, tf.shape(x))
+
+  def covariance(self):
+    """The covariance as a float64 array of shape [n, n]."""
+    return self.structure.covariance()
+
+  def standard_deviations(self):
+    """The marginal standard deviations as a float64 array of shape [n]."""
+    return np.sqrt(self.structure.variance())
+
+
+def isotropic(num_dims, scale=1.0):
+  """Independent coordinates of the same standard deviation.
+
+  Args:
+    num_dims: Python `int`, the number of coordinates.
+    scale: Python `float`, the standard deviation.
+
+  Returns:
+    A `Gaussian` with mean zero.
+  """
+  return Gaussian(
+    name='isotropic',
+    mean=np.zeros(num_dims),
+    structure=_Diagonal(np.full(num_dims, float(scale))),
+  )
+
+
+def axis_aligned(num_dims, condition_number=1e4):
+  """Independent coordinates on very different scales.
+
+  Args:
+    num_dims: Python `int`, the number of coordinates.
+    condition_number: Python `float`, the ratio of the largest to the smallest
+      variance. The standard deviations are spaced geometrically around one.
+
+  Returns:
+    A `Gaussian` with mean zero.
+  """
+  half_range = 0.25 * math.log(condition_number)
+  return Gaussian(
+    name='axis_aligned',
+    mean=np.zeros(num_dims),
+    structure=_Diagonal(np.exp(np.linspace(-half_range, half_range, num_dims))),
+  )
+
+
+def three_dimensional():
+  """The 3-D normal with covariance [[1, ¼, ¼], [¼, 2, ¼], [¼, ¼, 3]].
+
+  Returns:
+    A `Gaussian` with mean zero.
+  """
+  covariance = np.full([3, 3], 0.25)
+  np.fill_diagonal(covariance, [1.0, 2.0, 3.0])
+  return dataclasses.replace(
+    from_covariance(covariance), name='three_dimensional'
+  )
+
+
+def ar1(num_dims, coefficient=0.9, scale=1.0):
+  """A stationary autoregression of order one.
+
+  x₁ ~ N(0, scale² / (1 − a²)) and x_t = a x_{t−1} + scale · ε, where a is the
+  coefficient.
+
+  Args:
+    num_dims: Python `int`, the number of time steps.
+    coefficient: Python `float` in (-1, 1).
+    scale: Python `float`, the standard deviation of the innovations.
+
+  Returns:
+    A `Gaussian` with mean zero and a tridiagonal precision matrix.
+
+  Raises:
+    ValueError: if `coefficient` is not inside (-1, 1).
+  """
+  if not -1.0 < coefficient < 1.0:
+    raise ValueError(
+      f'`coefficient` is {coefficient}, but a stationary autoregression needs '
+      'one strictly between -1 and 1.'
+    )
+  return Gaussian(
+    name='ar1',
+    mean=np.zeros(num_dims),
+    structure=_Chain(num_dims, float(coefficient), float(scale)),
+  )
+
+
+def arrowhead(num_dims, slope=0.5, hub_scale=1.0, scale=1.0):
+  """A hub and leaves that depend on nothing but the hub.
+
+  x₁ ~ N(0, hub_scale²), x_i ~ N(slope · x₁, scale²) for i > 1.
+
+  Args:
+    num_dims: Python `int`, the number of coordinates, hub included.
+    slope: Python `float`, how strongly the leaves follow the hub.
+    hub_scale: Python `float`, the standard deviation of the hub.
+    scale: Python `float`, the standard deviation of a leaf given the hub.
+
+  Returns:
+    A `Gaussian` with mean zero and an arrowhead precision matrix.
+  """
+  return Gaussian(
+    name='arrowhead',
+    mean=np.zeros(num_dims),
+    structure=_Arrow(num_dims, float(slope), float(hub_scale), float(scale)),
+  )
+
+
+def from_covariance(covariance, mean=None):
+  """The normal distribution of any given covariance.
+
+  Args:
+    covariance: Positive definite array of shape [n, n].
+    mean: Array of shape [n]. Default: zeros.
+
+  Returns:
+    A `Gaussian`, with a dense matrix product in its graph.
+
+  Raises:
+    ValueError: if `covariance` is not a symmetric positive definite matrix, or
+      if `mean` does not fit to it.
+  """
+  covariance = np.array(covariance, np.float64)
+  if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
+    raise ValueError(
+      f'`covariance` has shape {list(covariance.shape)}, but a square matrix '
+      'is needed.'
+    )
+  if not np.allclose(covariance, covariance.T):
+    raise ValueError(
+      '`covariance` is not symmetric; pass (c + c.T) / 2 if it should be.'
+    )
+  try:
+    cholesky = np.linalg.cholesky(covariance)
+  except np.linalg.LinAlgError as e:
+    raise ValueError(
+      '`covariance` is not positive definite; its smallest eigenvalue is '
+      f'{np.linalg.eigvalsh(covariance)[0]:.3g}. Add to its diagonal.'
+    ) from e
+  num_dims = covariance.shape[0]
+  mean = np.zeros(num_dims) if mean is None else np.array(mean, np.float64)
+  if mean.shape != (num_dims,):
+    raise ValueError(
+      f'`mean` has shape {list(mean.shape)}, but `covariance` asks for '
+      f'[{num_dims}].'
+    )
+  return Gaussian(
+    name='from_covariance',
+    mean=mean,
+    structure=_Dense(covariance, np.linalg.inv(cholesky)),
+  )
+
+
+def _constant(value, x):
+  return tf.constant(value, x.dtype)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Diagonal:
+  """Independent coordinates."""
+
+  scales: np.ndarray
+
+  def standardize(self, x):
+    return x / _constant(self.scales, x)
+
+  @property
+  def log_scale(self):
+    return np.sum(np.log(self.scales))
+
+  def precision_diag(self):
+    return 1.0 / np.square(self.scales)
+
+  def variance(self):
+    return np.square(self.scales)
+
+  def covariance(self):
+    return np.diag(self.variance())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Chain:
+  """Each coordinate depends on the one before it."""
+
+  num_dims: int
+  coefficient: float
+  scale: float
+
+  @property
+  def _start_scale(self):
+    return self.scale / math.sqrt(1.0 - self.coefficient**2)
+
+  def standardize(self, x):
+    start = x[..., :1] / self._start_scale
+    steps = (x[..., 1:] - self.coefficient * x[..., :-1]) / self.scale
+    return tf.concat([start, steps], axis=-1)
+
+  @property
+  def log_scale(self):
+    return math.log(self._start_scale) + (self.num_dims - 1) * math.log(
+      self.scale
+    )
+
+  def precision_diag(self):
+    diag = np.full(self.num_dims, self.scale**-2)
+    diag[0] = self._start_scale**-2
+    diag[:-1] += (self.coefficient / self.scale) ** 2
+    return diag
+
+  def variance(self):
+    return np.full(self.num_dims, self._start_scale**2)
+
+  def covariance(self):
+    t = np.arange(self.num_dims)
+    lag = np.abs(t[:, np.newaxis] - t)
+    return self._start_scale**2 * self.coefficient**lag
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Arrow:
+  """Every coordinate depends on the first one alone."""
+
+  num_dims: int
+  slope: float
+  hub_scale: float
+  scale: float
+
+  def standardize(self, x):
+    hub = x[..., :1]
+    leaves = (x[..., 1:] - self.slope * hub) / self.scale
+    return tf.concat([hub / self.hub_scale, leaves], axis=-1)
+
+  @property
+  def log_scale(self):
+    return math.log(self.hub_scale) + (self.num_dims - 1) * math.log(self.scale)
+
+  def precision_diag(self):
+    diag = np.full(self.num_dims, self.scale**-2)
+    pull = (self.num_dims - 1) * (self.slope / self.scale) ** 2
+    diag[0] = self.hub_scale**-2 + pull
+    return diag
+
+  def _loadings(self):
+    loadings = np.full(self.num_dims, self.slope * self.hub_scale)
+    loadings[0] = self.hub_scale
+    return loadings
+
+  def _own_variance(self):
+    own = np.full(self.num_dims, self.scale**2)
+    own[0] = 0.0
+    return own
+
+  def variance(self):
+    return np.square(self._loadings()) + self._own_variance()
+
+  def covariance(self):
+    loadings = self._loadings()
+    return np.outer(loadings, loadings) + np.diag(self._own_variance())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Dense:
+  """Any covariance, with the inverse of its Cholesky factor."""
+
+  matrix: np.ndarray
+  whitening: np.ndarray
+
+  def standardize(self, x):
+    return tf.linalg.matvec(_constant(self.whitening, x), x)
+
+  @property
+  def log_scale(self):
+    return -np.sum(np.log(np.diag(self.whitening)))
+
+  def precision_diag(self):
+    return np.sum(np.square(self.whitening), axis=0)
+
+  def variance(self):
+    return np.diag(self.matrix).copy()
+
+  def covariance(self):
+    return self.matrix.copy()
