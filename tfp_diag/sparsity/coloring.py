@@ -124,12 +124,12 @@ def color_diagonal(pattern):
 
   #### References
 
-  [1]: Thomas F. Coleman and Jorge J. More. Estimation of sparse Jacobian
+  [1]: Thomas F. Coleman and Jorge J. Moré. Estimation of sparse Jacobian
        matrices and graph coloring problems. _SIAM Journal on Numerical
-       Analysis_, 20(1):187-209, 1983. (Section 4: largest-first and
-       smallest-last order.)
+       Analysis_, 20(1):187-209, 1983. (Largest-first and smallest-last
+       order.)
 
-  [2]: Daniel Brelaz. New methods to color the vertices of a graph.
+  [2]: Daniel Brélaz. New methods to color the vertices of a graph.
        _Communications of the ACM_, 22(4):251-256, 1979. (The saturation
        degree; exact for bipartite graphs.)
   """

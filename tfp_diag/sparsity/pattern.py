@@ -21,6 +21,8 @@ import operator
 import numpy as np
 import scipy.sparse
 
+from tfp_diag.sparsity.drawing import draw_pattern
+
 __all__ = ['SparsityPattern']
 
 
@@ -101,6 +103,33 @@ class SparsityPattern:
     """The number of input coordinates, that is of columns."""
     return self.matrix.shape[1]
 
+  def spy(self, ax=None, coloring=None):
+    """Draws the pattern with matplotlib.
+
+    Up to some hundred coordinates each nonzero is a cell; beyond, a dot stands
+    for a block of entries, stronger where more of them are nonzero, and no
+    block with a nonzero is left blank. Thin lines and ticks mark where parts
+    begin.
+
+    Args:
+      ax: matplotlib axes to draw on. Default: those of a new figure. The legend
+        stands to the right of the axes: a figure of several finds room for it
+        with `plt.subplots(..., layout='compressed')`.
+      coloring: `Coloring` of the columns, as `color_diagonal(pattern)` returns
+        it: nonzeros then have the color of their column. Up to seven colors
+        come with a legend, more with a color bar. Where columns of several
+        colors share a dot, it has one of these colors, taken at random.
+
+    Returns:
+      ax: The matplotlib axes.
+
+    Raises:
+      ImportError: If matplotlib is not installed; it comes with
+        `pip install 'tfp-diag[plot]'`.
+      ValueError: If `coloring` has not one color for each column.
+    """
+    return draw_pattern(self, ax=ax, coloring=coloring)
+
   def __eq__(self, other):
     if not isinstance(other, SparsityPattern):
       return NotImplemented
@@ -131,12 +160,10 @@ class SparsityPattern:
     lines = [f'{rows} x {columns}, {self.nnz} nonzeros ({self._percentage()})']
     if self.row_shapes != ((rows,),) or self.column_shapes != ((columns,),):
       if self.row_shapes == self.column_shapes:
-        lines.append(f'  parts of event shapes {_join(self.column_shapes)}')
+        lines.append(f'  parts: {_join(self.row_shapes)}')
       else:
-        lines.append(f'  rows: parts of event shapes {_join(self.row_shapes)}')
-        lines.append(
-          f'  columns: parts of event shapes {_join(self.column_shapes)}'
-        )
+        lines.append(f'  parts of the rows: {_join(self.row_shapes)}')
+        lines.append(f'  parts of the columns: {_join(self.column_shapes)}')
     if self.fallback_ops:
       lines.append(
         f'  taken as dense, for want of a rule: {_join(self.fallback_ops)}'
@@ -161,9 +188,8 @@ def _canonical_matrix(matrix):
     )
   if not (matrix.dtype == bool or np.issubdtype(matrix.dtype, np.number)):
     raise ValueError(
-      f'`matrix` has dtype {matrix.dtype}; the entries of a pattern are '
-      'booleans, or numbers of which the nonzero ones count. Compare the matrix '
-      'with the value that stands for nothing, or convert it to bool.'
+      f'`matrix` has dtype {matrix.dtype}; the entries of a pattern are bool, '
+      'or numbers of which the nonzero ones count. Convert it to bool.'
     )
   # To bool first: what is stored twice must not cancel when it is summed.
   csr = scipy.sparse.csr_matrix(matrix.astype(bool), copy=True)
@@ -192,7 +218,7 @@ def _shapes(shapes, size, what):
   ):
     raise ValueError(
       f'`{what}_shapes` is {canonical!r}, in all {sum(sizes)} coordinates, but '
-      f'`matrix` has {size} {what}s. The sizes of the parts must be nonnegative '
+      f'`matrix` has {size} {what}s. The sizes of the parts are not negative '
       f'and add up to the number of {what}s.'
     )
   return canonical
