@@ -69,7 +69,7 @@ class Coloring:
     sizes = np.bincount(self.colors)
     classes = ', '.join(str(size) for size in sizes[:8])
     if self.num_colors > 8:
-      classes += f' and {self.num_colors - 8} smaller'
+      classes += f' and {self.num_colors - 8} more'
     line = (
       f'{self.num_colors} color{"" if self.num_colors == 1 else "s"} for '
       f'{len(self.colors)} coordinate{"" if len(self.colors) == 1 else "s"}'
