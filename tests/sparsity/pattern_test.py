@@ -70,14 +70,16 @@ def test_duplicates_count_even_where_they_cancel():
   assert pattern.matrix.toarray().tolist() == expected
 
 
-def test_unsorted_indices_and_explicit_zeros_become_canonical():
+def test_a_csr_matrix_that_is_not_canonical_becomes_so():
+  # Row 0: unsorted; row 1: a duplicate and an explicit zero.
   matrix = scipy.sparse.csr_matrix(
-    ([1.0, 0.0, 3.0, 4.0], [2, 1, 0, 2], [0, 3, 4]), shape=(2, 3)
+    ([1.0, 2.0, 3.0, 4.0, 0.0], [2, 0, 1, 1, 2], [0, 2, 5]), shape=(2, 3)
   )
   pattern = SparsityPattern(matrix)
   _assert_canonical(pattern.matrix)
-  assert pattern.nnz == 3
-  assert matrix.nnz == 4  # The argument is as it was.
+  expected = [[True, False, True], [False, True, False]]
+  assert pattern.matrix.toarray().tolist() == expected
+  assert matrix.indices.tolist() == [2, 0, 1, 1, 2]  # As it was.
 
 
 def test_nan_counts_as_nonzero():

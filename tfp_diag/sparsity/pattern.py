@@ -191,8 +191,9 @@ def _canonical_matrix(matrix):
       f'`matrix` has dtype {matrix.dtype}; the entries of a pattern are bool, '
       'or numbers of which the nonzero ones count. Convert it to bool.'
     )
-  # To bool first: what is stored twice must not cancel when it is summed.
-  csr = scipy.sparse.csr_matrix(matrix.astype(bool), copy=True)
+  # To bool first: what is stored twice must not cancel when it is summed. This
+  # is also the copy that keeps the pattern from changing with its argument.
+  csr = scipy.sparse.csr_matrix(matrix.astype(bool))
   csr.check_format(full_check=True)
   csr.sum_duplicates()
   csr.eliminate_zeros()
