@@ -70,10 +70,12 @@ def test_duplicates_count_even_where_they_cancel():
   assert pattern.matrix.toarray().tolist() == expected
 
 
-def test_a_csr_matrix_that_is_not_canonical_becomes_so():
+@pytest.mark.parametrize('dtype', [bool, np.float64])
+def test_a_csr_matrix_that_is_not_canonical_becomes_so(dtype):
   # Row 0: unsorted; row 1: a duplicate and an explicit zero.
   matrix = scipy.sparse.csr_matrix(
-    ([1.0, 2.0, 3.0, 4.0, 0.0], [2, 0, 1, 1, 2], [0, 2, 5]), shape=(2, 3)
+    (np.array([1, 2, 3, -3, 0], dtype), [2, 0, 1, 1, 2], [0, 2, 5]),
+    shape=(2, 3),
   )
   pattern = SparsityPattern(matrix)
   _assert_canonical(pattern.matrix)
