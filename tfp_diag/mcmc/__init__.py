@@ -12,4 +12,22 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Preconditioned Langevin samplers."""
+"""Markov chain Monte Carlo with preconditioned Langevin dynamics."""
+
+from tfp_diag.mcmc.langevin_terms import LangevinTerms
+from tfp_diag.mcmc.preconditioned_mala import (
+  PreconditionedMALA,
+  PreconditionedMALAResults,
+)
+from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
+  UncalibratedPreconditionedLangevin,
+  UncalibratedPreconditionedLangevinResults,
+)
+
+__all__ = [
+  'LangevinTerms',
+  'PreconditionedMALA',
+  'PreconditionedMALAResults',
+  'UncalibratedPreconditionedLangevin',
+  'UncalibratedPreconditionedLangevinResults',
+]

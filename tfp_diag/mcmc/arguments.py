@@ -1,0 +1,183 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The arguments of the Langevin kernels, checked and in one form."""
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = [
+  'as_parts',
+  'check_callable',
+  'check_step_size',
+  'check_target',
+  'is_list_like',
+  'step_size_roots',
+]
+
+
+def check_callable(argument, value):
+  """Refuses an argument that cannot be called.
+
+  Args:
+    argument: Python `str`, its name.
+    value: What was given.
+
+  Raises:
+    TypeError: if `value` is not callable.
+  """
+  if not callable(value):
+    raise TypeError(
+      f'`{argument}` must be callable, but is a {type(value).__name__}.'
+    )
+
+
+def is_list_like(state):
+  """Whether a state is a list or tuple of parts, in the manner of `tfp.mcmc`.
+
+  Args:
+    state: Tensor, or list or tuple of Tensors.
+
+  Returns:
+    Python `bool`.
+  """
+  return isinstance(state, (list, tuple))
+
+
+def as_parts(state):
+  """The parts of a state.
+
+  Args:
+    state: Tensor, or list or tuple of Tensors.
+
+  Returns:
+    List of floating point Tensors of known rank.
+
+  Raises:
+    TypeError: if the state has another structure or a part another dtype.
+    ValueError: if the rank of a part is not known.
+  """
+  if tf.nest.is_nested(state) and not is_list_like(state):
+    raise TypeError(
+      f'The state is a {type(state).__name__}, but transition kernels take a '
+      'Tensor or a list of Tensors; pass a list of its values.'
+    )
+  parts = list(state) if is_list_like(state) else [state]
+  parts = [tf.convert_to_tensor(x, name='state') for x in parts]
+  for i, x in enumerate(parts):
+    if not x.dtype.is_floating:
+      raise TypeError(
+        f'Part {i} of the state has dtype {x.dtype.name}, but Langevin '
+        'dynamics moves real numbers; pass a floating point Tensor.'
+      )
+    if x.shape.rank is None:
+      raise ValueError(
+        f'Part {i} of the state has unknown rank; give it a static rank with '
+        '`tf.ensure_shape`.'
+      )
+  return parts
+
+
+def check_target(target_log_prob, gradients, parts):
+  """Refuses what a target log density may not return.
+
+  Args:
+    target_log_prob: Tensor, what it returned.
+    gradients: List of its gradients with respect to the parts, or Nones.
+    parts: List of Tensors, the state.
+
+  Raises:
+    TypeError: if its dtype is not that of the state.
+    ValueError: if its shape is not the leading shape of every part, or if it
+      does not depend on a part.
+  """
+  if target_log_prob.shape.rank is None:
+    raise ValueError(
+      '`target_log_prob_fn` returned a Tensor of unknown rank, so that chain '
+      'and event axes cannot be told apart; use `tf.ensure_shape` in it.'
+    )
+  for i, (x, g) in enumerate(zip(parts, gradients)):
+    if x.dtype != target_log_prob.dtype:
+      raise TypeError(
+        f'`target_log_prob_fn` returned {target_log_prob.dtype.name} for a '
+        f'state whose part {i} is {x.dtype.name}; all must have one dtype.'
+      )
+    chain_shape = x.shape[: target_log_prob.shape.rank]
+    if not chain_shape.is_compatible_with(target_log_prob.shape):
+      raise ValueError(
+        '`target_log_prob_fn` returned a Tensor of shape '
+        f'{target_log_prob.shape}, which is not a leading shape of part {i} of '
+        f'the state, {x.shape}. It must return one value per chain.'
+      )
+    if g is None:
+      raise ValueError(
+        f'`target_log_prob_fn` does not depend on part {i} of the state, or is '
+        'not differentiable there; leave that part out of the state.'
+      )
+
+
+def check_step_size(step_size, parts):
+  """Refuses a step size that does not fit to the state.
+
+  Args:
+    step_size: Tensor or list of Tensors.
+    parts: List of Tensors, the state.
+
+  Raises:
+    ValueError: if it does not broadcast, or is known not to be positive.
+  """
+  for i, (s, x) in enumerate(zip(_per_part(step_size, parts), parts)):
+    try:
+      fits = tf.broadcast_static_shape(s.shape, x.shape).is_compatible_with(
+        x.shape
+      )
+    except ValueError:
+      fits = False
+    if not fits:
+      raise ValueError(
+        f'`step_size` of shape {s.shape} does not broadcast to part {i} of the '
+        f'state, which has shape {x.shape}. One per chain has the shape '
+        '[C0, ..., 1].'
+      )
+    value = tf.get_static_value(s)
+    if value is not None and not np.all(np.asarray(value, np.float64) > 0.0):
+      raise ValueError(f'`step_size` must be positive, but is {value}.')
+
+
+def step_size_roots(step_size, parts):
+  """The square roots of the step sizes.
+
+  Args:
+    step_size: Tensor or list of Tensors.
+    parts: List of Tensors, the state.
+
+  Returns:
+    List of Tensors that broadcast to the parts.
+  """
+  return [
+    tf.sqrt(tf.cast(s, x.dtype))
+    for s, x in zip(_per_part(step_size, parts), parts)
+  ]
+
+
+def _per_part(step_size, parts):
+  sizes = list(step_size) if is_list_like(step_size) else [step_size]
+  if len(sizes) == 1:
+    sizes *= len(parts)
+  if len(sizes) != len(parts):
+    raise ValueError(
+      f'`step_size` has {len(sizes)} entries, but the state has {len(parts)} '
+      'parts; give one for all or one per part.'
+    )
+  return sizes

@@ -1,0 +1,168 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The mathematics of one Langevin proposal, for one part of a state.
+
+Pure functions of Tensors. With the step size τ, the gradient g of the log
+density and standard normal noise z:
+
+* `ConstantScale`: the factor L, V = L Lᵀ. The gradient is whitened to
+  p = Lᵀ(√τ g), and
+
+      y = x + √τ L(p / 2 + z)
+
+* `Volatility`: the state-dependent scale s(x). The drift, which is
+  b_i = τ (½ s_i² g_i + s_i ∂_i s_i), is whitened to u = b / (√τ s), and
+
+      y = x + √τ s (u + z)
+
+Both offer the same three methods, in which `root` is √τ, a Tensor that
+broadcasts to the part, and `terms` is what was evaluated at a point.
+
+#### References
+
+[1]: Gareth Roberts and Richard Tweedie (1996). Exponential convergence of
+     Langevin distributions and their discrete approximations. _Bernoulli_ 2(4).
+
+[2]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
+     Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
+     algorithm. _Statistics and Probability Letters_ 91: the drift of a
+     diffusion whose volatility depends on the position.
+
+[3]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
+     Langevin sampling. _NeurIPS_, proposition 1: the correction for a constant
+     scale.
+"""
+
+import dataclasses
+import typing
+
+import tensorflow as tf
+
+__all__ = ['ConstantScale', 'Volatility']
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConstantScale:
+  """Langevin dynamics with V = L Lᵀ everywhere; `terms` is the gradient.
+
+  Attributes:
+    factor: L, with `matvec` and `adjoint_matvec`.
+  """
+
+  factor: typing.Any
+
+  def whiten(self, terms, root):
+    """The gradient in the coordinates in which the noise is white.
+
+    Args:
+      terms: Tensor of the part's shape: g.
+      root: √τ.
+
+    Returns:
+      p, of the part's shape.
+    """
+    return self.factor.adjoint_matvec(root * terms)
+
+  def propose(self, x, terms, whitened, noise, root):
+    """Draws y.
+
+    Args:
+      x: Tensor, the part.
+      terms: g(x).
+      whitened: p(x).
+      noise: Standard normal Tensor of the part's shape.
+      root: √τ.
+
+    Returns:
+      y, of the part's shape.
+    """
+    del terms  # `whitened` holds all that is needed of it.
+    return x + root * self.factor.matvec(0.5 * whitened + noise)
+
+  def correction(self, states, terms, whitened, root, axes):
+    """log q(x | y) - log q(y | x), without log-determinants or divisions.
+
+    Args:
+      states: Pair of Tensors (x, y).
+      terms: Pair of Tensors (g(x), g(y)).
+      whitened: Pair of Tensors (p(x), p(y)).
+      root: √τ.
+      axes: The event axes, summed over.
+
+    Returns:
+      Tensor of the chain shape.
+    """
+    del root  # `whitened` holds it.
+    # |p(x)|² - |p(y)|² as a product, which is exact where the two are close.
+    squares = (whitened[0] - whitened[1]) * (whitened[0] + whitened[1])
+    work = (states[1] - states[0]) * (terms[0] + terms[1])
+    return tf.reduce_sum(0.125 * squares - 0.5 * work, axis=axes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Volatility:
+  """Langevin dynamics with a scale s(x); `terms` is a `LangevinTerms`."""
+
+  def whiten(self, terms, root):
+    """The drift in units of the noise.
+
+    Args:
+      terms: `LangevinTerms`: g, s and ∂_i s_i.
+      root: √τ.
+
+    Returns:
+      u = √τ (½ s g + ∂s), of the part's shape.
+    """
+    scaled_gradient = 0.5 * terms.volatility * terms.gradient
+    return root * (scaled_gradient + terms.volatility_gradient)
+
+  def propose(self, x, terms, whitened, noise, root):
+    """Draws y.
+
+    Args:
+      x: Tensor, the part.
+      terms: `LangevinTerms` at x.
+      whitened: u(x).
+      noise: Standard normal Tensor of the part's shape.
+      root: √τ.
+
+    Returns:
+      y, of the part's shape.
+    """
+    return x + root * terms.volatility * (whitened + noise)
+
+  def correction(self, states, terms, whitened, root, axes):
+    """log q(x | y) - log q(y | x).
+
+    Args:
+      states: Pair of Tensors (x, y).
+      terms: Pair of `LangevinTerms`, at x and at y.
+      whitened: Pair of Tensors (u(x), u(y)).
+      root: √τ.
+      axes: The event axes, summed over.
+
+    Returns:
+      Tensor of the chain shape.
+    """
+    scales = terms[0].volatility, terms[1].volatility
+    increment = (states[1] - states[0]) / root
+    # The noise of this step, and of the step back but for its sign.
+    forward = increment / scales[0] - whitened[0]
+    backward = increment / scales[1] + whitened[1]
+    # ½ (forward² - backward²) as a product, exact where the two are close.
+    quadratic = 0.5 * (forward - backward) * (forward + backward)
+    return tf.reduce_sum(
+      quadratic + tf.math.log(scales[0] / scales[1]), axis=axes
+    )

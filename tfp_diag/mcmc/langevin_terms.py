@@ -1,0 +1,153 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What a Langevin step needs to know at a point."""
+
+import typing
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.diag_jacobian import diag_jacobian
+from tfp_diag.mcmc.arguments import check_target, is_list_like
+
+__all__ = [
+  'LangevinTerms',
+  'evaluate',
+  'event_axes',
+  'is_usable',
+  'volatility_of_parts',
+]
+
+
+class LangevinTerms(typing.NamedTuple):
+  """What a Langevin step with a `volatility_fn` needs to know of one part.
+
+  Attributes:
+    gradient: Tensor of the part's shape: the gradient of the target log
+      density.
+    volatility: Tensor of the part's shape: s(x), a standard deviation.
+    volatility_gradient: Tensor of the part's shape: ∂_i s_i(x).
+  """
+
+  gradient: typing.Any
+  volatility: typing.Any
+  volatility_gradient: typing.Any
+
+
+def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
+  """Evaluates the target, and the volatility if there is one, at a point.
+
+  Args:
+    target_log_prob_fn: Callable of the parts.
+    volatility_fn: Callable of the parts that returns a list with their shapes,
+      from `volatility_of_parts`, or None.
+    parts: List of Tensors, the state.
+    parallel_iterations: Python `int`, for `diag_jacobian`.
+
+  Returns:
+    target_log_prob: Tensor of the chain shape.
+    terms: List with one entry per part: the gradient, or a `LangevinTerms`.
+  """
+  # A copy, because a TFP bijector remembers by identity what it computed
+  # outside the gradient's view.
+  target_log_prob, gradients = tfp.math.value_and_gradient(
+    target_log_prob_fn, [tf.identity(x) for x in parts]
+  )
+  check_target(target_log_prob, gradients, parts)
+  gradients = [
+    _like(x, tf.convert_to_tensor(g)) for x, g in zip(parts, gradients)
+  ]
+  if volatility_fn is None:
+    return target_log_prob, gradients
+  volatilities, volatility_gradients = diag_jacobian(
+    xs=parts,
+    sample_shape=_shape(target_log_prob),
+    fn=volatility_fn,
+    parallel_iterations=parallel_iterations,
+  )
+  return target_log_prob, [
+    LangevinTerms(g, _like(x, s), _like(x, ds))
+    for x, g, s, ds in zip(parts, gradients, volatilities, volatility_gradients)
+  ]
+
+
+def volatility_of_parts(volatility_fn, *parts):
+  """`volatility_fn` as a function from parts to as many values of their shape.
+
+  Args:
+    volatility_fn: The user's function.
+    *parts: The state.
+
+  Returns:
+    List of Tensors with the parts' shapes.
+  """
+  values = volatility_fn(*parts)
+  values = list(values) if is_list_like(values) else [values]
+  if len(values) == 1:
+    values *= len(parts)
+  if len(values) != len(parts):
+    raise ValueError(
+      f'`volatility_fn` returned {len(values)} values for a state of '
+      f'{len(parts)} parts; return one per part, or one for all of them.'
+    )
+  return [
+    tf.broadcast_to(tf.convert_to_tensor(v, x.dtype), _shape(x))
+    for v, x in zip(values, parts)
+  ]
+
+
+def is_usable(terms, part, target_log_prob):
+  """Whether a step can be taken from, or accepted at, a point.
+
+  Args:
+    terms: What was evaluated there for one part.
+    part: Tensor, the part.
+    target_log_prob: Tensor of the chain shape.
+
+  Returns:
+    bool Tensor of the chain shape: all is finite and the volatility positive.
+  """
+  axes = event_axes(part, target_log_prob)
+  usable = tf.math.is_finite(target_log_prob)
+  tensors = terms if isinstance(terms, LangevinTerms) else [terms]
+  for tensor in [part, *tensors]:
+    usable &= tf.reduce_all(tf.math.is_finite(tensor), axis=axes)
+  if isinstance(terms, LangevinTerms):
+    usable &= tf.reduce_all(terms.volatility > 0.0, axis=axes)
+  return usable
+
+
+def event_axes(part, target_log_prob):
+  """The axes of a part that are not chains.
+
+  Args:
+    part: Tensor of known rank.
+    target_log_prob: Tensor of the chain shape.
+
+  Returns:
+    List of Python `int`s.
+  """
+  return list(range(target_log_prob.shape.rank, part.shape.rank))
+
+
+def _shape(x):
+  """The shape as a list if it is known, else as a Tensor."""
+  return x.shape.as_list() if x.shape.is_fully_defined() else tf.shape(x)
+
+
+def _like(x, y):
+  """Tells the graph that `y` has the shape of `x`, for loop invariants."""
+  y.set_shape(x.shape)
+  return y

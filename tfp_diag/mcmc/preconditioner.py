@@ -1,0 +1,157 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Constant preconditioners: one factor L per part, V = L Lᵀ."""
+
+import dataclasses
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ['as_factors']
+
+
+def as_factors(preconditioner, parts, event_ndims):
+  """Turns what the user gave into one factor per part.
+
+  Args:
+    preconditioner: None, a scale, a `tf.linalg.LinearOperator`, or a list of
+      these with one entry per part. A single one serves all parts.
+    parts: List of Tensors, the state.
+    event_ndims: List of `int`s, the event rank of each part.
+
+  Returns:
+    List of factors with `matvec(x)` and `adjoint_matvec(x)`, both from the
+    part's shape to the part's shape.
+
+  Raises:
+    TypeError: if an operator's dtype is not that of its part.
+    ValueError: if the number of entries or a shape does not fit.
+  """
+  if isinstance(preconditioner, (list, tuple)):
+    entries = list(preconditioner)
+  else:
+    entries = [preconditioner] * len(parts)
+  if len(entries) != len(parts):
+    raise ValueError(
+      f'`preconditioner` has {len(entries)} entries, but the state has '
+      f'{len(parts)} parts. Give one entry per part; a scale for the '
+      'coordinates of a single part is a Tensor or an array, not a list.'
+    )
+  return [
+    _as_factor(entry, part, ndims, index)
+    for index, (entry, part, ndims) in enumerate(
+      zip(entries, parts, event_ndims)
+    )
+  ]
+
+
+def _as_factor(entry, part, event_ndims, index):
+  if entry is None:
+    return _Identity()
+  if isinstance(entry, tf.linalg.LinearOperator):
+    _check_operator(entry, part, event_ndims, index)
+    return _Operator(entry)
+  scale = tf.convert_to_tensor(entry, part.dtype, name='preconditioner')
+  _check_scale(scale, part, index)
+  return _Scale(scale)
+
+
+def _check_operator(operator, part, event_ndims, index):
+  if operator.dtype != part.dtype:
+    raise TypeError(
+      f'`preconditioner` has dtype {operator.dtype.name} for part {index} of '
+      f'the state, which is {part.dtype.name}; build the operator in that '
+      'dtype.'
+    )
+  if event_ndims == 0:
+    raise ValueError(
+      f'`preconditioner` is a LinearOperator for part {index} of the state, '
+      'whose event is a scalar; an operator acts on the last event axis. Give '
+      'a scale instead.'
+    )
+  size = part.shape[-1:]
+  shape = operator.shape
+  fits = shape[-1:].is_compatible_with(size) and shape[
+    -2:-1
+  ].is_compatible_with(size)
+  if not fits:
+    raise ValueError(
+      f'`preconditioner` has shape {shape} for part {index} of the state, '
+      f'which has shape {part.shape}; it must be square and act on the last '
+      'axis.'
+    )
+  _check_broadcast(shape[:-2].concatenate(size), part, index)
+
+
+def _check_scale(scale, part, index):
+  _check_broadcast(scale.shape, part, index)
+  value = tf.get_static_value(scale)
+  if value is not None and not np.all(np.asarray(value, np.float64) > 0.0):
+    raise ValueError(
+      f'`preconditioner` for part {index} of the state has entries that are '
+      'not positive; it is a standard deviation per coordinate.'
+    )
+
+
+def _check_broadcast(shape, part, index):
+  try:
+    fits = tf.broadcast_static_shape(shape, part.shape).is_compatible_with(
+      part.shape
+    )
+  except ValueError:
+    fits = False
+  if not fits:
+    raise ValueError(
+      f'`preconditioner` of shape {shape} does not broadcast to part {index} '
+      f'of the state, which has shape {part.shape}.'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Identity:
+  """L = I."""
+
+  def matvec(self, x):
+    return x
+
+  def adjoint_matvec(self, x):
+    return x
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Scale:
+  """L = diag(scale)."""
+
+  scale: typing.Any
+
+  def matvec(self, x):
+    return self.scale * x
+
+  def adjoint_matvec(self, x):
+    return self.scale * x
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Operator:
+  """L acts on the last axis."""
+
+  operator: typing.Any
+
+  def matvec(self, x):
+    return self.operator.matvec(x)
+
+  def adjoint_matvec(self, x):
+    return self.operator.matvec(x, adjoint=True)

@@ -1,0 +1,369 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The proposal of preconditioned Langevin dynamics."""
+
+import functools
+import typing
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc import langevin
+from tfp_diag.mcmc.arguments import (
+  as_parts,
+  check_callable,
+  check_step_size,
+  step_size_roots,
+)
+from tfp_diag.mcmc.langevin_terms import (
+  evaluate,
+  event_axes,
+  is_usable,
+  volatility_of_parts,
+)
+from tfp_diag.mcmc.noise import split_seed, standard_normal
+from tfp_diag.mcmc.preconditioner import as_factors
+from tfp_diag.mcmc.sharding import fold_in_shard, sum_over_shards
+from tfp_diag.mcmc.start_check import check_start
+
+__all__ = [
+  'UncalibratedPreconditionedLangevin',
+  'UncalibratedPreconditionedLangevinResults',
+]
+
+
+class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
+  """What `UncalibratedPreconditionedLangevin` hands to its next step.
+
+  Attributes:
+    target_log_prob: Tensor of the chain shape: the target log density at the
+      state that was returned.
+    grads_target_log_prob: List with one entry per part: the gradient there, a
+      Tensor of the part's shape; with a `volatility_fn`, a `LangevinTerms`. The
+      volatility lives beside the gradient, under this name, because it belongs
+      to the same point: `tfp.mcmc.ReplicaExchangeMC` swaps states and refreshes
+      `target_log_prob` and this field, and no other.
+    log_acceptance_correction: Tensor of the chain shape: log q(x | x') -
+      log q(x' | x) of the step that was taken; -inf where anything at x' is
+      not finite, or the volatility there is not positive.
+    step_size: What the next step uses: a Tensor, or a list of Tensors, in the
+      structure of the constructor's `step_size`. Adapters write it.
+    seed: int32 Tensor of shape [2]: the seed of the step that was taken.
+  """
+
+  target_log_prob: typing.Any
+  grads_target_log_prob: typing.Any
+  log_acceptance_correction: typing.Any
+  step_size: typing.Any
+  seed: typing.Any
+
+
+class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
+  """One Euler-Maruyama step of a preconditioned Langevin diffusion.
+
+  Warning: the step size biases what this kernel samples. Use
+  `PreconditionedMALA`, or wrap it in `tfp.mcmc.MetropolisHastings`.
+
+  With the step size τ, the gradient g of the target log density and standard
+  normal z, a constant scale L (V = L Lᵀ) proposes
+
+      x' = x + (τ/2) V g + √τ L z
+
+  and a volatility s(x) proposes, with the exact drift,
+
+      x'_i = x_i + τ (½ s_i² g_i + s_i ∂_i s_i) + √τ s_i z_i
+
+  #### References
+
+  [1]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
+       Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
+       algorithm. _Statistics and Probability Letters_ 91.
+  """
+
+  def __init__(
+    self,
+    target_log_prob_fn,
+    step_size,
+    preconditioner=None,
+    *,
+    volatility_fn=None,
+    parallel_iterations=10,
+    experimental_shard_axis_names=None,
+    validate_args=False,
+    name=None,
+  ):
+    """Initializes the proposal.
+
+    Args:
+      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
+        `fn(*parts)` for a list) that returns the log density, up to a constant,
+        of each chain.
+      step_size: τ, a positive Tensor that broadcasts to the state, or a list
+        with one per part. Shape [C0, ..., 1] gives every chain its own.
+      preconditioner: None; a positive Tensor that broadcasts to a part, the
+        standard deviation of each coordinate's noise; a square
+        `tf.linalg.LinearOperator` L that acts on the last axis of a part; or a
+        list of these with one per part. Default: None, the identity.
+      volatility_fn: Python callable of the state that returns the
+        position-dependent standard deviations: a positive Tensor that
+        broadcasts to the state, or a list with one per part. A chain's value
+        may depend on all of that chain's coordinates, not on other chains.
+        Default: None.
+      parallel_iterations: Python `int`: how many coordinates of the volatility
+        are differentiated together.
+      experimental_shard_axis_names: Structure of `str`s: how the members of the
+        state are sharded.
+      validate_args: Python `bool`: whether a volatility that is not positive at
+        a proposal is an error, rather than a rejection. Also checks the start
+        inside a `tf.function`. XLA drops run-time assertions.
+      name: Python `str`, the prefix of op names.
+
+    Raises:
+      TypeError: if a callable is not one.
+      ValueError: if both `preconditioner` and `volatility_fn` are given.
+    """
+    check_callable('target_log_prob_fn', target_log_prob_fn)
+    self._volatility_of_parts = None
+    if volatility_fn is not None:
+      check_callable('volatility_fn', volatility_fn)
+      if preconditioner is not None:
+        raise ValueError(
+          'Both `preconditioner` and `volatility_fn` are given; pass a '
+          'constant scale as `preconditioner`, or multiply it into what '
+          '`volatility_fn` returns.'
+        )
+      # One object for the kernel's life: what `diag_jacobian` remembers about
+      # a function, it remembers by identity.
+      self._volatility_of_parts = functools.partial(
+        volatility_of_parts, volatility_fn
+      )
+    self._parameters = dict(
+      target_log_prob_fn=target_log_prob_fn,
+      step_size=step_size,
+      preconditioner=preconditioner,
+      volatility_fn=volatility_fn,
+      parallel_iterations=parallel_iterations,
+      experimental_shard_axis_names=experimental_shard_axis_names,
+      validate_args=validate_args,
+      name=name,
+    )
+
+  @property
+  def parameters(self):
+    """The constructor's keyword arguments and their values."""
+    return self._parameters
+
+  @property
+  def target_log_prob_fn(self):
+    """The target log density."""
+    return self._parameters['target_log_prob_fn']
+
+  @property
+  def step_size(self):
+    """The step size of the first step."""
+    return self._parameters['step_size']
+
+  @property
+  def preconditioner(self):
+    """The constant scale, or None."""
+    return self._parameters['preconditioner']
+
+  @property
+  def volatility_fn(self):
+    """The position-dependent scale, or None."""
+    return self._parameters['volatility_fn']
+
+  @property
+  def parallel_iterations(self):
+    """How many coordinates are differentiated together."""
+    return self._parameters['parallel_iterations']
+
+  @property
+  def validate_args(self):
+    """Whether run-time checks are made."""
+    return self._parameters['validate_args']
+
+  @property
+  def name(self):
+    """The prefix of op names."""
+    return self._parameters['name']
+
+  @property
+  def is_calibrated(self):
+    """False: the step size biases the stationary distribution."""
+    return False
+
+  @property
+  def experimental_shard_axis_names(self):
+    """How the members of the state are sharded."""
+    return self._parameters['experimental_shard_axis_names']
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """A copy of this kernel for a state that is sharded so."""
+    return self.copy(experimental_shard_axis_names=shard_axis_names)
+
+  def bootstrap_results(self, init_state):
+    """Evaluates the target at the start.
+
+    Args:
+      init_state: Tensor or list of Tensors, the parts of the state, of leading
+        chain shape: the shape of the target log density.
+
+    Returns:
+      An `UncalibratedPreconditionedLangevinResults`.
+
+    Raises:
+      ValueError: if an argument's shape does not fit, or if, in eager mode, the
+        target, its gradient or the volatility cannot be used at `init_state`.
+    """
+    with tf.name_scope(self._scope('bootstrap_results')):
+      parts = as_parts(init_state)
+      target_log_prob, terms = self._evaluate(parts)
+      step_size = tf.nest.map_structure(
+        lambda s: tf.convert_to_tensor(s, target_log_prob.dtype),
+        self.step_size,
+      )
+      check_step_size(step_size, parts)
+      self._dynamics(parts, target_log_prob)  # Refuses what does not fit.
+      if tf.executing_eagerly():
+        check_start(target_log_prob, terms)
+      elif self.validate_args:
+        usable = [
+          tf.reduce_all(is_usable(t, x, target_log_prob))
+          for t, x in zip(terms, parts)
+        ]
+        target_log_prob = _asserting(
+          tf.reduce_all(usable),
+          'The start cannot be used: the target log density, its gradient or '
+          'the volatility is not finite there, or the volatility not positive.',
+          target_log_prob,
+        )
+      return UncalibratedPreconditionedLangevinResults(
+        target_log_prob=target_log_prob,
+        grads_target_log_prob=terms,
+        log_acceptance_correction=tf.zeros_like(target_log_prob),
+        step_size=step_size,
+        seed=tf.zeros([2], tf.int32),
+      )
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    """Proposes the next state.
+
+    Args:
+      current_state: Tensor or list of Tensors, the parts of the state.
+      previous_kernel_results: What the last call, or `bootstrap_results`,
+        returned.
+      seed: PRNG seed; see `tfp.random.sanitize_seed`.
+
+    Returns:
+      next_state: The proposal, in the structure of `current_state`.
+      kernel_results: An `UncalibratedPreconditionedLangevinResults`.
+    """
+    with tf.name_scope(self._scope('one_step')):
+      parts = as_parts(current_state)
+      before = previous_kernel_results
+      seed = tfp.random.sanitize_seed(seed, salt='preconditioned_langevin')
+      noise = self._draw_noise(parts, seed)
+      roots = step_size_roots(before.step_size, parts)
+      dynamics = self._dynamics(parts, before.target_log_prob)
+      terms_before = before.grads_target_log_prob
+      whitened = [
+        d.whiten(t, r) for d, t, r in zip(dynamics, terms_before, roots)
+      ]
+      proposal = [
+        tf.ensure_shape(d.propose(x, t, w, z, r), x.shape)
+        for d, x, t, w, z, r in zip(
+          dynamics, parts, terms_before, whitened, noise, roots
+        )
+      ]
+      target_log_prob, terms = self._evaluate(proposal)
+      if self.validate_args and self.volatility_fn is not None:
+        target_log_prob = _assert_positive_volatility(target_log_prob, terms)
+      corrections = []
+      for d, x, y, tx, ty, w, r, shard_axis in zip(
+        dynamics,
+        parts,
+        proposal,
+        terms_before,
+        terms,
+        whitened,
+        roots,
+        self._shard_axes(parts),
+      ):
+        axes = event_axes(x, target_log_prob)
+        correction = d.correction(
+          (x, y), (tx, ty), (w, d.whiten(ty, r)), r, axes
+        )
+        correction = tf.where(
+          is_usable(ty, y, target_log_prob),
+          correction,
+          tf.constant(-np.inf, correction.dtype),
+        )
+        corrections.append(sum_over_shards(correction, shard_axis))
+      return tf.nest.pack_sequence_as(current_state, proposal), before._replace(
+        target_log_prob=target_log_prob,
+        grads_target_log_prob=terms,
+        log_acceptance_correction=tf.add_n(corrections),
+        seed=seed,
+      )
+
+  def _evaluate(self, parts):
+    return evaluate(
+      self.target_log_prob_fn,
+      self._volatility_of_parts,
+      parts,
+      self.parallel_iterations,
+    )
+
+  def _dynamics(self, parts, target_log_prob):
+    if self.volatility_fn is not None:
+      return [langevin.Volatility()] * len(parts)
+    event_ndims = [len(event_axes(x, target_log_prob)) for x in parts]
+    factors = as_factors(self.preconditioner, parts, event_ndims)
+    return [langevin.ConstantScale(f) for f in factors]
+
+  def _draw_noise(self, parts, seed):
+    seeds = [
+      fold_in_shard(s, axis)
+      for s, axis in zip(split_seed(seed, len(parts)), self._shard_axes(parts))
+    ]
+    return [
+      standard_normal(tf.shape(x), s, x.dtype) for x, s in zip(parts, seeds)
+    ]
+
+  def _shard_axes(self, parts):
+    axes = self.experimental_shard_axis_names
+    if axes is None or isinstance(axes, str):
+      return [axes] * len(parts)
+    return list(axes)
+
+  def _scope(self, method):
+    return f'{self.name or "preconditioned_langevin"}_{method}'
+
+
+def _assert_positive_volatility(target_log_prob, terms):
+  # NaN passes: it is a rejection, like a density that is NaN.
+  return _asserting(
+    tf.reduce_all([tf.reduce_all(~(t.volatility <= 0.0)) for t in terms]),
+    '`volatility_fn` returned a value that is not positive at a proposal; it '
+    'is a standard deviation.',
+    target_log_prob,
+  )
+
+
+def _asserting(condition, message, tensor):
+  with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
+    return tf.identity(tensor)
