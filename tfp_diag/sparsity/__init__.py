@@ -13,3 +13,26 @@
 # limitations under the License.
 # ============================================================================
 """Patterns and colorings: which derivatives can be nonzero."""
+
+from tfp_diag.sparsity.coloring import Coloring, color_diagonal
+from tfp_diag.sparsity.dependency import PatternTooDenseError
+from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.samples import SampleMixingError
+from tfp_diag.sparsity.structure import Structure
+
+__all__ = [
+  'CannotSay',
+  'Coloring',
+  'Flow',
+  'PatternTooDenseError',
+  'SampleMixingError',
+  'SparsityPattern',
+  'Structure',
+  'color_diagonal',
+  'hessian_sparsity',
+  'jacobian_sparsity',
+  'register_rule',
+]

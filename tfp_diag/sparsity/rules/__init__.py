@@ -12,4 +12,24 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""One dependency rule per TensorFlow op type."""
+"""One rule per op type, by family. Importing this package registers them."""
+
+from tfp_diag.sparsity.rules import (
+  constants,
+  control_flow,
+  custom_gradient,
+  data_movement,
+  elementwise,
+  reduction,
+  tensor_lists,
+)
+
+__all__ = [
+  'constants',
+  'control_flow',
+  'custom_gradient',
+  'data_movement',
+  'elementwise',
+  'reduction',
+  'tensor_lists',
+]

@@ -1,0 +1,276 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Which coordinates each element of a tensor depends on."""
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse
+
+__all__ = ['Dependency']
+
+# Below this many entries sorting keys in NumPy is faster than building SciPy
+# matrices; above it SciPy's linear-time merge wins.
+_SMALL = 4000
+
+# No matrix of more entries than this is ever made explicit.
+MAX_ENTRIES = 200_000_000
+
+
+class PatternTooDenseError(ValueError):
+  """The pattern has too many nonzeros to be written down as a sparse matrix."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dependency:
+  """An immutable boolean matrix: elements of a tensor by coordinates.
+
+  Row `e` lists the coordinates that element `e` of the flattened tensor
+  depends on. The storage is that of a compressed sparse row matrix without its
+  data: the columns of row `e` are `indices[indptr[e]:indptr[e + 1]]`, sorted
+  and distinct. There is no number of columns: it is whatever the entries
+  reach. No method loops over rows in Python.
+
+  Attributes:
+    indptr: int32 array `[rows + 1]`.
+    indices: int32 array `[number of entries]`.
+  """
+
+  indptr: np.ndarray
+  indices: np.ndarray
+
+  @classmethod
+  def empty(cls, rows):
+    """`rows` elements that depend on nothing."""
+    return cls(np.zeros(rows + 1, np.int32), np.zeros(0, np.int32))
+
+  @classmethod
+  def identity(cls, rows, offset=0):
+    """`rows` elements: element `e` is the coordinate `offset + e`."""
+    return cls(
+      np.arange(rows + 1, dtype=np.int32),
+      np.arange(offset, offset + rows, dtype=np.int32),
+    )
+
+  @classmethod
+  def from_columns(cls, columns):
+    """One coordinate per element, given as an int array `[rows]`."""
+    columns = np.asarray(columns, np.int32)
+    return cls(np.arange(len(columns) + 1, dtype=np.int32), columns)
+
+  @classmethod
+  def from_matrix(cls, matrix):
+    """From a SciPy or NumPy matrix; stored entries that are not zero count."""
+    matrix = scipy.sparse.csr_matrix(matrix, dtype=bool, copy=True)
+    matrix.sum_duplicates()
+    return cls(matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32))
+
+  @classmethod
+  def concat(cls, dependencies):
+    """The rows of all of them, in order."""
+    if len(dependencies) == 1:
+      return dependencies[0]
+    starts = np.cumsum([0] + [d.entries for d in dependencies])
+    return cls(
+      np.concatenate(
+        [np.zeros(1, np.int32)]
+        + [
+          d.indptr[1:] + np.int32(s)
+          for d, s in zip(dependencies, starts, strict=False)
+        ]
+      ),
+      np.concatenate([d.indices for d in dependencies]),
+    )
+
+  @property
+  def rows(self):
+    """The number of elements."""
+    return len(self.indptr) - 1
+
+  @property
+  def entries(self):
+    """The number of (element, coordinate) pairs."""
+    return len(self.indices)
+
+  @property
+  def counts(self):
+    """How many coordinates each element depends on."""
+    return np.diff(self.indptr)
+
+  @property
+  def row_of_entry(self):
+    """The element that each entry belongs to."""
+    return np.repeat(np.arange(self.rows), self.counts)
+
+  def gather(self, index):
+    """The rows `index`, in that order; -1 stands for an empty row."""
+    if not self.entries:
+      return Dependency.empty(len(index))
+    missing = index < 0
+    starts = self.indptr[index]
+    counts = self.indptr[index + 1] - starts
+    if missing.any():
+      counts = np.where(missing, 0, counts)
+    indptr = np.zeros(len(index) + 1, np.int64)
+    np.cumsum(counts, out=indptr[1:])
+    _check_size(indptr[-1])
+    source = np.repeat(starts - indptr[:-1], counts)
+    source += np.arange(indptr[-1])
+    return Dependency(indptr.astype(np.int32), self.indices[source])
+
+  def where(self, alive):
+    """The same rows, emptied where the bool array `alive` is False."""
+    if alive.all():
+      return self
+    return self.gather(np.where(alive, np.arange(self.rows), -1))
+
+  def collect(self, segment, count):
+    """The union of the rows of each segment.
+
+    Args:
+      segment: Int array `[rows]`: the segment of each row, -1 for none.
+      count: The number of segments.
+
+    Returns:
+      A `Dependency` of `count` rows.
+    """
+    if not self.entries:
+      return Dependency.empty(count)
+    if count == 1 and segment.min() >= 0:
+      indices = _distinct(self.indices)
+      return Dependency(np.array([0, len(indices)], np.int32), indices)
+    if self.entries < _SMALL:
+      row = segment[self.row_of_entry]
+      kept = row >= 0
+      return _from_keys(row[kept], self.indices[kept], count)
+    kept = np.flatnonzero(segment >= 0)
+    order = kept[np.argsort(segment[kept], kind='stable')]
+    indptr = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(segment[kept], minlength=count), out=indptr[1:])
+    return self.multiply(Dependency(indptr, order.astype(np.int32)))
+
+  def multiply(self, matrix):
+    """The boolean product `matrix @ self`; `matrix` is a Dependency, too."""
+    width = int(self.indices.max()) + 1 if self.entries else 1
+    # Before uniting, that is an upper bound; overlaps leave far less.
+    _check_size(self.counts[matrix.indices].sum(dtype=np.int64) // 8)
+    product = matrix.to_matrix(self.rows) @ self.to_matrix(width)
+    product.sort_indices()
+    return Dependency(product.indptr, product.indices)
+
+  def union(self, other):
+    """Row by row, the coordinates of either."""
+    if self is other or not other.entries:
+      return self
+    if not self.entries:
+      return other
+    if np.array_equal(self.indptr, other.indptr) and np.array_equal(
+      self.indices, other.indices
+    ):
+      return self
+    if self.entries + other.entries < _SMALL:
+      return _from_keys(
+        np.concatenate([self.row_of_entry, other.row_of_entry]),
+        np.concatenate([self.indices, other.indices]),
+        self.rows,
+      )
+    width = int(max(self.indices.max(), other.indices.max())) + 1
+    joined = self.to_matrix(width) + other.to_matrix(width)
+    return Dependency(joined.indptr, joined.indices)
+
+  def transpose(self, columns):
+    """Coordinates by elements; `columns` is the number of coordinates."""
+    turned = self.to_matrix(columns).T.tocsr()
+    turned.sort_indices()
+    return Dependency(turned.indptr, turned.indices)
+
+  def distinct_rows(self):
+    """One representative of each distinct row, and each row's representative.
+
+    Returns:
+      first: Int array: rows such that no two are equal and every row equals
+        one of them.
+      inverse: Int array `[rows]`: row `e` equals row `first[inverse[e]]`.
+    """
+    everything = np.arange(self.rows)
+    if self.rows < 2:
+      return everything, everything
+    with np.errstate(over='ignore'):
+      mixed = _scramble(self.indices)
+      sums = np.zeros(self.entries + 1, np.uint64)
+      np.cumsum(mixed, out=sums[1:])
+      key = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    if len(first) == self.rows:
+      return everything, everything
+    # Two different rows with one key are next to impossible, and harmless.
+    again = self.gather(first[inverse])
+    if np.array_equal(again.indptr, self.indptr) and np.array_equal(
+      again.indices, self.indices
+    ):
+      return first, inverse
+    return everything, everything
+
+  def to_matrix(self, columns):
+    """As a `scipy.sparse.csr_matrix` of booleans with `columns` columns."""
+    matrix = scipy.sparse.csr_matrix(
+      (np.ones(self.entries, bool), self.indices, self.indptr),
+      shape=(self.rows, columns),
+    )
+    matrix.has_sorted_indices = True
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def _check_size(entries):
+  if entries > MAX_ENTRIES:
+    raise PatternTooDenseError(
+      f'Detection would need a matrix of up to {entries} nonzeros, more than '
+      f'the {MAX_ENTRIES} that are written down: there is no structure to '
+      'exploit. Use the function without a pattern, or name the sample shape '
+      'if the coordinates include independent samples.'
+    )
+
+
+def _distinct(indices):
+  """The sorted distinct entries of a non-negative int array."""
+  top = int(indices.max()) + 1
+  if top < 8 * len(indices):
+    mask = np.zeros(top, bool)
+    mask[indices] = True
+    return np.flatnonzero(mask).astype(np.int32)
+  return np.unique(indices)
+
+
+def _from_keys(row, column, rows):
+  """A Dependency from unsorted (row, column) pairs that may repeat."""
+  if not len(column):
+    return Dependency.empty(rows)
+  width = int(column.max()) + 1
+  key = row.astype(np.int64) * width + column
+  key.sort()
+  key = key[np.concatenate([[True], key[1:] != key[:-1]])]
+  row, column = np.divmod(key, width)
+  indptr = np.zeros(rows + 1, np.int32)
+  np.cumsum(np.bincount(row, minlength=rows), out=indptr[1:])
+  return Dependency(indptr, column.astype(np.int32))
+
+
+def _scramble(indices):
+  """Spreads column numbers over 64 bits (the finalizer of splitmix64)."""
+  z = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+  z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+  z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+  return z ^ (z >> np.uint64(31))

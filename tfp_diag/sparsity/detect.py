@@ -1,0 +1,349 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Finds patterns: traces a function, walks it, folds the samples."""
+
+import dataclasses
+
+import numpy as np
+import scipy.sparse
+import tensorflow as tf
+
+from tfp_diag.internal import nest
+from tfp_diag.sparsity import (
+  rules,  # noqa: F401 (registers the rules)
+  tracing,
+)
+from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.interpreter import Walker
+from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.samples import check_samples
+from tfp_diag.sparsity.second_order import SecondOrder
+from tfp_diag.sparsity.tape import Columns
+from tfp_diag.sparsity.value import Value
+
+__all__ = ['detect', 'hessian_sparsity', 'jacobian_sparsity']
+
+
+def jacobian_sparsity(fn, xs, sample_shape=None):
+  """Finds which entries of the Jacobian of `fn` can be nonzero.
+
+  The function is traced, not run: the pattern holds for all inputs of these
+  shapes. It is a superset: an op that nothing is known about makes its output
+  depend on everything that its inputs depend on, and is named in
+  `fallback_ops`.
+
+  Args:
+    fn: Python callable of the parts of `xs`. Returns a Tensor or a structure
+      of Tensors, each of shape `sample_shape + event_shape`.
+    xs: Tensor, array or `tf.TensorSpec`, or a structure of them, each of shape
+      `sample_shape + event_shape` and of a floating dtype.
+    sample_shape: Leading shape that all parts share and whose entries are
+      independent: the pattern is over the coordinates of one sample. Default:
+      `()`, everything is event.
+
+  Returns:
+    `SparsityPattern`: one row per coordinate of the outputs, one column per
+    coordinate of `xs`, parts in order.
+
+  Raises:
+    ValueError: If a shape is not known, or does not begin with `sample_shape`;
+      as `SampleMixingError` if the function mixes samples; as
+      `PatternTooDenseError` if the pattern is too large to be written down.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+
+  pattern = jacobian_sparsity(lambda x: x[1:] * x[:-1], tf.TensorSpec([4]))
+  assert pattern.matrix.toarray().astype(int).tolist() == [
+    [1, 1, 0, 0],
+    [0, 1, 1, 0],
+    [0, 0, 1, 1],
+  ]
+  ```
+  """
+  rank = _sample_rank(xs, () if sample_shape is None else sample_shape)
+  return detect('jacobian', fn, xs, rank)
+
+
+def hessian_sparsity(fn, xs, sample_shape=None):
+  """Finds which entries of the Hessian of `fn` can be nonzero.
+
+  For a log density that is its conditional-independence graph. The function
+  is traced, not run; see `jacobian_sparsity`.
+
+  Args:
+    fn: Python callable of the parts of `xs`. Returns one number per sample: a
+      Tensor of shape `sample_shape`.
+    xs: Tensor, array or `tf.TensorSpec`, or a structure of them, each of shape
+      `sample_shape + event_shape` and of a floating dtype; or `tf.Variable`s,
+      and `fn` takes no arguments.
+    sample_shape: Leading shape that all parts share and whose entries are
+      independent. Default: the shape of what `fn` returns.
+
+  Returns:
+    `SparsityPattern`: symmetric, one row and one column per coordinate of
+    `xs`, parts in order.
+
+  Raises:
+    ValueError: As `jacobian_sparsity`, and if `fn` does not return one number
+      per sample.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+
+  chain = lambda x: tf.reduce_sum((x[1:] - 0.9 * x[:-1]) ** 2)
+  pattern = hessian_sparsity(chain, tf.TensorSpec([3]))
+  assert pattern.matrix.toarray().astype(int).tolist() == [
+    [1, 1, 0],
+    [1, 1, 1],
+    [0, 1, 1],
+  ]
+  ```
+  """
+  rank = None if sample_shape is None else _sample_rank(xs, sample_shape)
+  return detect('hessian', fn, xs, rank)
+
+
+def detect(kind, fn, xs, sample_rank):
+  """Finds a pattern; what the public functions and plans call.
+
+  Args:
+    kind: 'jacobian' or 'hessian'.
+    fn: Python callable.
+    xs: The state; see `jacobian_sparsity`.
+    sample_rank: int: how many leading dimensions of each part are the sample
+      shape; None: for 'hessian' the rank of what `fn` returns, else 0.
+
+  Returns:
+    `SparsityPattern`.
+  """
+  traced = _trace(kind, fn, xs, sample_rank)
+  walker = Walker(traced.variables, second_order=kind == 'hessian')
+  outputs = walker.call(traced.graph, traced.inputs)
+  may_mix = check_samples(walker.tape, traced, outputs)
+  if kind == 'jacobian':
+    matrix, notes = _jacobian(walker.tape, traced, outputs)
+    row_shapes = [v.shape[traced.sample_rank :] for v in outputs]
+    row_place = _places([v.shape for v in outputs], traced)
+  else:
+    matrix, notes = _hessian(walker.tape, traced, outputs)
+    row_shapes = [v.shape[traced.sample_rank :] for v in traced.inputs]
+    row_place = _places([v.shape for v in traced.inputs], traced)
+  column_shapes = [v.shape[traced.sample_rank :] for v in traced.inputs]
+  column_place = _places([v.shape for v in traced.inputs], traced)
+  if may_mix:
+    notes = [
+      *notes,
+      'Ops without a rule may mix samples; they were taken not to, as the '
+      'sample shape promises.',
+    ]
+  return SparsityPattern(
+    matrix=_folded(matrix, row_place, column_place),
+    row_shapes=tuple(row_shapes),
+    column_shapes=tuple(column_shapes),
+    fallback_ops=tuple(walker.fallbacks),
+    notes=(*walker.notes, *notes),
+  )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traced:
+  """A function, traced for detection.
+
+  Attributes:
+    graph: `FuncGraph`.
+    inputs: list of `Value`, one per part.
+    variables: dict of those parts that are captured variables; see `Walker`.
+    sample_rank: int.
+    num_samples: int: on how many samples it was traced.
+  """
+
+  graph: object
+  inputs: list
+  variables: dict
+  sample_rank: int
+  num_samples: int
+
+
+def _trace(kind, fn, xs, sample_rank):
+  """Traces on two samples if possible, else on the shapes given."""
+  parts = nest.flatten(xs)
+  if not parts:
+    raise ValueError(f'xs must have at least one part, got {xs!r}.')
+  for part in parts:
+    if not tracing.dtype_of(part).is_floating:
+      raise ValueError(
+        f'xs must be of a floating dtype, got {tracing.dtype_of(part).name}. '
+        'Cast it, or close over what is not differentiated.'
+      )
+  shapes = [tracing.shape_of(part) for part in parts]
+  if sample_rank is None:
+    sample_rank = 0
+    if kind == 'hessian':
+      sample_rank = _value_rank(fn, xs, shapes)
+  for shape in shapes:
+    if (
+      len(shape) < sample_rank or shape[:sample_rank] != shapes[0][:sample_rank]
+    ):
+      raise ValueError(
+        f'All parts of xs must begin with the same sample shape of rank '
+        f'{sample_rank}, got the shapes {shapes}. Give the sample_shape that '
+        'they share, or sample_shape=() to treat everything as event.'
+      )
+  sample_shape = tuple(shapes[0][:sample_rank])
+  if sample_rank and not tracing.closes_over(fn, parts):
+    two = (2,) + (1,) * (sample_rank - 1)
+    try:
+      return _traced_on(kind, fn, xs, shapes, two)
+    except Exception:
+      # It closes over its batch shape, or does not batch at all.
+      pass
+  return _traced_on(kind, fn, xs, shapes, sample_shape)
+
+
+def _traced_on(kind, fn, xs, shapes, sample_shape):
+  rank = len(sample_shape)
+  shapes = [(*sample_shape, *shape[rank:]) for shape in shapes]
+  _check_known(shapes)
+  graph, variables = tracing.trace(fn, xs, shapes)
+  _check_outputs(kind, graph.outputs, sample_shape)
+  parts = nest.flatten(xs)
+  values = [
+    Value(shape, tracing.dtype_of(part), depends=True)
+    for shape, part in zip(shapes, parts)
+  ]
+  handles = {}
+  if variables is not None:
+    handles = {id(v.handle): value for v, value in zip(variables, values)}
+  return Traced(
+    graph, values, handles, rank, int(np.prod(sample_shape, dtype=np.int64))
+  )
+
+
+def _value_rank(fn, xs, shapes):
+  known = [[1 if d is None else d for d in shape] for shape in shapes]
+  graph, _ = tracing.trace(fn, xs, known)
+  rank = graph.outputs[0].shape.rank
+  if len(graph.outputs) != 1 or rank is None:
+    raise ValueError(
+      'fn must return one Tensor of a known rank, one number per sample, got '
+      f'{[str(y.shape) for y in graph.outputs]}. Pass sample_shape.'
+    )
+  return rank
+
+
+def _check_known(shapes):
+  if any(d is None for shape in shapes for d in shape):
+    raise ValueError(
+      f'The event shapes of xs must be known to find a pattern, got {shapes}. '
+      'Pass xs with static shapes, for example as tf.TensorSpec.'
+    )
+
+
+def _check_outputs(kind, outputs, sample_shape):
+  rank = len(sample_shape)
+  for y in outputs:
+    shape = y.shape
+    fits = shape.is_fully_defined() and tuple(shape[:rank]) == sample_shape
+    if kind == 'hessian':
+      fits = fits and shape.rank == rank and len(outputs) == 1
+    if not fits:
+      wanted = (
+        'the sample shape' if kind == 'hessian' else 'sample_shape + event'
+      )
+      raise ValueError(
+        f'fn must return Tensors of shape {wanted}, here with the sample '
+        f'shape {sample_shape}, got {[str(y.shape) for y in outputs]}. Pass '
+        'the sample_shape that fn works with.'
+      )
+
+
+def _sample_rank(xs, sample_shape):
+  """The rank of a sample shape, after checking that the parts begin with it."""
+  if tf.is_tensor(sample_shape):
+    static = tf.get_static_value(sample_shape)
+    if static is None:
+      return int(sample_shape.shape[0])
+    sample_shape = static
+  sample_shape = tuple(tf.TensorShape(sample_shape).as_list())
+  for part in nest.flatten(xs):
+    shape = tuple(tracing.shape_of(part))
+    begin = tf.TensorShape(shape[: len(sample_shape)])
+    if len(shape) < len(sample_shape) or not begin.is_compatible_with(
+      sample_shape
+    ):
+      raise ValueError(
+        f'Each part of xs must begin with sample_shape {sample_shape}, got a '
+        f'part of shape {shape}. Pass the leading shape that all parts share.'
+      )
+  return len(sample_shape)
+
+
+def _seeds(traced):
+  """Each element of each part is a column."""
+  seeds, start = {}, 0
+  for value in traced.inputs:
+    seeds[value] = Dependency.identity(value.rows, start)
+    start += value.rows
+  return seeds, start
+
+
+def _jacobian(tape, traced, outputs):
+  seeds, size = _seeds(traced)
+  columns = Columns(Groups(size))
+  found = tape.run(seeds, outputs, columns)
+  rows = [found[y] if y.depends else Dependency.empty(y.rows) for y in outputs]
+  joined = columns.groups.expand(Dependency.concat(rows))
+  return joined.to_matrix(size), []
+
+
+def _hessian(tape, traced, outputs):
+  seeds, size = _seeds(traced)
+  columns = Columns(Groups(size))
+  second_order = SecondOrder(columns.groups)
+  (value,) = outputs
+  if value.depends:
+    alive = {value: np.ones(value.rows, bool)}
+    tape.backward(alive)
+    tape.run(seeds, outputs, columns, alive, second_order)
+  return second_order.finish(), second_order.notes
+
+
+def _places(shapes, traced):
+  """The coordinate of one sample that each element of all samples is."""
+  places, start = [np.zeros(0, np.int64)], 0
+  for shape in shapes:
+    size = int(np.prod(shape[traced.sample_rank :], dtype=np.int64))
+    places.append(np.tile(np.arange(start, start + size), traced.num_samples))
+    start += size
+  return np.concatenate(places), start
+
+
+def _folded(matrix, row_place, column_place):
+  """The union of the blocks of all samples."""
+  rows, num_rows = row_place
+  columns, num_columns = column_place
+  if matrix.shape == (num_rows, num_columns):
+    return matrix
+  entries = matrix.tocoo()
+  return scipy.sparse.coo_matrix(
+    (entries.data, (rows[entries.row], columns[entries.col])),
+    shape=(num_rows, num_columns),
+  ).tocsr()

@@ -1,0 +1,155 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Where the elements of one tensor go in another: the form of one Jacobian."""
+
+import dataclasses
+
+import numpy as np
+
+from tfp_diag.sparsity.dependency import Dependency
+
+__all__ = ['Flow']
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Flow:
+  """The pattern of the Jacobian of one tensor with respect to another.
+
+  A flow is a boolean matrix, outputs by inputs, kept in the cheapest form that
+  fits: the outputs pick one input each (`Flow.gather`), the inputs are united
+  in segments (`Flow.collect`), any matrix (`Flow.matrix`), or one flow after
+  another (`first.then(second)`). Dependencies are sent forward through it, and
+  the question which elements matter backward.
+
+  Attributes:
+    rows: The number of outputs.
+    columns: The number of inputs.
+    stages: `tuple` of (kind, data): what happens, in order. For 'gather' the
+      data are the input of each output, -1 for none; for 'collect' the output
+      of each input, -1 for none, and the number of outputs; for 'matrix' a
+      `Dependency` of outputs on inputs. No stage means the identity.
+
+  #### Examples
+
+  Each row of a [2, 3] matrix is summed, and the sums are swapped:
+
+  ```python
+  import numpy as np
+
+  row_sums = Flow.collect(np.array([0, 0, 0, 1, 1, 1]), 2)
+  swapped = row_sums.then(Flow.gather(np.array([1, 0]), 2))
+  assert (swapped.rows, swapped.columns) == (2, 6)
+  assert swapped.to_dependency().indices.tolist() == [3, 4, 5, 0, 1, 2]
+  ```
+  """
+
+  rows: int
+  columns: int
+  stages: tuple = ()
+
+  @classmethod
+  def identity(cls, size):
+    """Every output is the input at the same place."""
+    return cls(size, size)
+
+  @classmethod
+  def gather(cls, index, columns):
+    """Output `e` is input `index[e]`; -1 stands for none."""
+    index = np.asarray(index, np.int64).reshape(-1)
+    return cls(len(index), columns, (('gather', index),))
+
+  @classmethod
+  def collect(cls, segment, rows):
+    """Output `s` depends on all inputs `e` of `segment[e] == s`."""
+    segment = np.asarray(segment, np.int64).reshape(-1)
+    return cls(rows, len(segment), (('collect', (segment, rows)),))
+
+  @classmethod
+  def matrix(cls, matrix):
+    """From a boolean matrix, outputs by inputs: SciPy, NumPy or Dependency."""
+    columns = matrix.shape[1]
+    dependency = Dependency.from_matrix(matrix)
+    return cls(dependency.rows, columns, (('matrix', dependency),))
+
+  @classmethod
+  def dense(cls, rows, columns):
+    """Every output depends on all inputs."""
+    everything = cls.collect(np.zeros(columns, np.int64), 1)
+    return everything.then(cls.gather(np.zeros(rows, np.int64), 1))
+
+  @classmethod
+  def none(cls, rows, columns):
+    """No output depends on any input."""
+    return cls.gather(np.full(rows, -1), columns)
+
+  def then(self, other):
+    """The flow that comes of this one, followed by another."""
+    if other.columns != self.rows:
+      raise ValueError(
+        f'A flow of {self.rows} outputs cannot be followed by one that takes '
+        f'{other.columns} inputs; the two numbers must be equal.'
+      )
+    return Flow(other.rows, self.columns, self.stages + other.stages)
+
+  def apply(self, dependency, settle=lambda united: united):
+    """The dependency of the outputs, from that of the inputs.
+
+    Args:
+      dependency: `Dependency` of `columns` rows.
+      settle: Python callable, applied to each union of rows on the way; see
+        `Groups.settle`.
+
+    Returns:
+      `Dependency` of `rows` rows.
+    """
+    for kind, data in self.stages:
+      if kind == 'gather':
+        dependency = dependency.gather(data)
+      elif kind == 'collect':
+        dependency = settle(dependency.collect(*data))
+      else:
+        dependency = settle(dependency.multiply(data))
+    return dependency
+
+  def pull(self, alive):
+    """Which inputs matter, from which outputs do (bool arrays)."""
+    sizes = self._stage_columns()
+    for (kind, data), size in zip(reversed(self.stages), reversed(sizes)):
+      if kind == 'collect':
+        segment, _ = data
+        alive = (segment >= 0) & alive[segment] if len(alive) else segment >= 0
+        continue
+      if kind == 'gather':
+        reached = data[alive & (data >= 0)]
+      else:
+        reached = data.indices[np.repeat(alive, data.counts)]
+      alive = np.zeros(size, bool)
+      alive[reached] = True
+    return alive
+
+  def to_dependency(self):
+    """The flow as one explicit boolean matrix, outputs by inputs."""
+    return self.apply(Dependency.identity(self.columns))
+
+  def _stage_columns(self):
+    sizes = [self.columns]
+    for kind, data in self.stages[:-1]:
+      if kind == 'gather':
+        sizes.append(len(data))
+      elif kind == 'collect':
+        sizes.append(data[1])
+      else:
+        sizes.append(data.rows)
+    return sizes

@@ -1,0 +1,111 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Large sets of coordinates, named once and referred to by one number."""
+
+import numpy as np
+
+from tfp_diag.sparsity.dependency import (
+  MAX_ENTRIES,
+  Dependency,
+  PatternTooDenseError,
+)
+
+__all__ = ['Groups', 'PatternTooDenseError']
+
+# A union of more coordinates than this becomes a group: one column that stands
+# for all of them. A softmax over n coordinates then costs n entries and not
+# n^2, and a dense function is told from a sparse one without n^2 memory.
+_LARGE = 64
+
+
+class Groups:
+  """The columns of dependencies: coordinates, then groups of coordinates.
+
+  Columns below `num_coordinates` are coordinates. Each later one is a group,
+  which stands for a set of coordinates; replacing it by them is exact.
+  """
+
+  def __init__(self, num_coordinates):
+    self.num_coordinates = num_coordinates
+    self._chunks = []
+    self._starts = [num_coordinates]
+
+  @property
+  def columns(self):
+    """The number of columns so far."""
+    return self._starts[-1]
+
+  def settle(self, dependency):
+    """The same dependency, with its large rows replaced by groups."""
+    if dependency.entries <= _LARGE:
+      return dependency
+    large = np.flatnonzero(dependency.counts > _LARGE)
+    if not len(large):
+      return dependency
+    members = dependency.gather(large)
+    first, inverse = members.distinct_rows()
+    members = self.expand(members.gather(first))
+    start = self.columns
+    self._chunks.append(members)
+    self._starts.append(start + members.rows)
+    rows = np.arange(dependency.rows)
+    rows[large] = dependency.rows + inverse
+    groups = Dependency.identity(members.rows, start)
+    return Dependency.concat([dependency, groups]).gather(rows)
+
+  def expand(self, dependency):
+    """The same dependency, with each group replaced by its coordinates."""
+    grouped = dependency.indices >= self.num_coordinates
+    if not grouped.any():
+      return dependency
+    row = dependency.row_of_entry
+    used, column = np.unique(dependency.indices[grouped], return_inverse=True)
+    members = self.members(used)
+    _check(members.counts[column].sum(dtype=np.int64))
+    plain = _select(dependency, row, ~grouped, dependency.indices[~grouped])
+    by_group = _select(dependency, row, grouped, column)
+    return (
+      plain.union(members.multiply(by_group))
+      if plain.entries
+      else (members.multiply(by_group))
+    )
+
+  def members(self, columns):
+    """The coordinates of each of some columns (sorted), as a Dependency."""
+    pieces = []
+    split = np.searchsorted(columns, self._starts)
+    if split[0]:
+      pieces.append(Dependency.from_columns(columns[: split[0]]))
+    for k, chunk in enumerate(self._chunks):
+      if split[k + 1] > split[k]:
+        wanted = columns[split[k] : split[k + 1]] - self._starts[k]
+        pieces.append(chunk.gather(wanted))
+    return Dependency.concat(pieces) if pieces else Dependency.empty(0)
+
+
+def _select(dependency, row, kept, columns):
+  indptr = np.zeros(dependency.rows + 1, np.int32)
+  np.cumsum(np.bincount(row[kept], minlength=dependency.rows), out=indptr[1:])
+  return Dependency(indptr, np.asarray(columns, np.int32))
+
+
+def _check(entries):
+  if entries > MAX_ENTRIES:
+    raise PatternTooDenseError(
+      f'The pattern would have up to {entries} nonzeros, more than the '
+      f'{MAX_ENTRIES} that are written down: there is no structure to exploit. '
+      'Use the function without a pattern, or name the sample shape if the '
+      'coordinates include independent samples.'
+    )

@@ -1,0 +1,438 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Walks a traced function and writes down which of its ops depend on xs."""
+
+import contextlib
+
+import tensorflow as tf
+
+from tfp_diag.sparsity import registry
+from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.program import Program
+from tfp_diag.sparsity.structure import Arrow, Structure
+from tfp_diag.sparsity.tape import Step, Tape
+from tfp_diag.sparsity.value import TensorList, Value
+
+__all__ = ['Walker']
+
+
+class Walker:
+  """Turns graphs into a `Tape`: one rule per op, nested functions inlined.
+
+  What does not depend on xs never reaches the tape: it is evaluated when a
+  rule asks for its value. An op without a rule, or whose rule cannot say, is
+  taken as dense and recorded.
+
+  Attributes:
+    tape: `Tape` being written.
+    second_order: `bool`: whether second derivatives are wanted.
+    fallbacks: `dict` from the labels of ops that were taken as dense to True,
+      in order.
+    notes: `dict` from sentences for the user to True, in order.
+    variables: `dict` from `id` of a captured resource handle to the `Value`
+      that reading it gives, for variables that are part of xs.
+  """
+
+  def __init__(self, variables=None, second_order=True):
+    self.tape = Tape()
+    self.second_order = second_order
+    self.fallbacks = {}
+    self.notes = {}
+    self.variables = variables or {}
+    self._programs = {}
+    self._structures = {}
+
+  def call(self, graph, inputs, caller=None):
+    """Walks a graph.
+
+    Args:
+      graph: `FuncGraph`.
+      inputs: list of `Value` or `TensorList`: what its first inputs are.
+      caller: `Scope` from which it is called, or None.
+
+    Returns:
+      list of `Value` or `TensorList`, one per output of the graph.
+    """
+    program = self.program(graph)
+    # The gradient of a custom function can add captures to a graph that was
+    # read before: those are looked up in the caller's scope.
+    scope = Scope(program, dict(zip(program.inputs, inputs)), caller)
+    self.evaluate(scope, program.outputs)
+    return [scope.values[name] for name in program.outputs]
+
+  def evaluate(self, scope, names):
+    """Walks what some tensors of a scope need."""
+    values = scope.values
+    for instruction in scope.program.order(names):
+      if all(name in values for name in instruction.outputs):
+        continue
+      outputs = self._execute(scope, instruction)
+      values.update(zip(instruction.outputs, outputs))
+
+  def program(self, graph):
+    """The `Program` of a graph."""
+    # The graph is part of its program, so that its id stays its own.
+    if id(graph) not in self._programs:
+      self._programs[id(graph)] = Program(graph)
+      self._note_side_effects(self._programs[id(graph)])
+    return self._programs[id(graph)]
+
+  @contextlib.contextmanager
+  def writing_to(self, tape, second_order=None):
+    """Within it, steps go to another tape."""
+    before = self.tape, self.second_order
+    self.tape = tape
+    if second_order is not None:
+      self.second_order = second_order
+    try:
+      yield tape
+    finally:
+      self.tape, self.second_order = before
+
+  def add_step(
+    self, op_type, op_name, inputs, outputs, structure, fallback=False
+  ):
+    """Appends a step, after checking that the structure fits the shapes."""
+    _check_structure(op_type, op_name, inputs, outputs, structure)
+    step = Step(
+      op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback
+    )
+    self.tape.steps.append(step)
+
+  def _execute(self, scope, instruction):
+    if instruction.type in ('Placeholder', 'PlaceholderWithDefault'):
+      return [self._captured(scope, instruction)]
+    inputs = [scope.values[name] for name in instruction.inputs]
+    if instruction.has_replaced_gradient:
+      return self._dense(instruction, _flat(inputs))
+    expansion = registry.find_expansion(instruction.type)
+    if expansion is not None:
+      try:
+        return expansion(self, scope, instruction, inputs)
+      except registry.CannotSay:
+        return self._dense(instruction, _flat(inputs))
+    inputs = _flat(inputs)
+    if not any(value.depends for value in inputs):
+      return _independent(instruction, inputs)
+    return self._by_rule(instruction, inputs)
+
+  def _by_rule(self, instruction, inputs):
+    """The outputs of an op that has a rule, or should have one."""
+    if not any(map(_is_differentiable, instruction.dtypes)):
+      return [
+        Value(shape, dtype)
+        for shape, dtype in zip(instruction.shapes, instruction.dtypes)
+      ]
+    rule = registry.find_rule(instruction.type)
+    if rule is None:
+      return self._dense(instruction, inputs)
+    view = OpView(instruction, inputs)
+    if not view.has_shapes:
+      return self._dense(instruction, inputs)
+    # The same op in another turn of a loop or another call of its function.
+    key = (
+      id(instruction),
+      tuple((value.shape, value.depends) for value in inputs),
+    )
+    structure = self._structures.get(key)
+    if structure is None:
+      try:
+        structure = rule(view)
+      except registry.CannotSay:
+        return self._dense(instruction, inputs)
+      structure = _pruned(structure, inputs)
+      if not view.asked_for_values:
+        self._structures[key] = structure
+    outputs = [
+      Value(
+        structure.shapes.get(k, spec.shape),
+        spec.dtype,
+        depends=_is_differentiable(spec.dtype)
+        and any(arrow.output == k for arrow in structure.arrows),
+      )
+      for k, spec in enumerate(view.outputs)
+    ]
+    if any(value.depends for value in outputs):
+      self.add_step(
+        instruction.type, instruction.name, inputs, outputs, structure
+      )
+    return outputs
+
+  def _dense(self, instruction, inputs):
+    """Every output depends on all that any input depends on."""
+    if not any(value.depends for value in inputs):
+      return _independent(instruction, inputs)
+    outputs = [
+      Value(
+        shape, dtype, depends=_is_differentiable(dtype) or _is_opaque(dtype)
+      )
+      for shape, dtype in zip(instruction.shapes, instruction.dtypes)
+    ]
+    used = tuple(k for k, value in enumerate(inputs) if value.depends)
+    size = sum(inputs[k].rows for k in used)
+    which = [k for k, value in enumerate(outputs) if value.depends]
+    if which:
+      structure = Structure(
+        tuple(Arrow(k, used, Flow.dense(outputs[k].rows, size)) for k in which),
+        curved=tuple(which),
+      )
+      self.fallbacks[f'{instruction.type} (op {instruction.name!r})'] = True
+      self.add_step(
+        instruction.type, instruction.name, inputs, outputs, structure, True
+      )
+    return outputs
+
+  def _captured(self, scope, instruction):
+    """What a placeholder stands for that no caller has filled."""
+    unknown = Value(instruction.shapes[0], instruction.dtypes[0])
+    outer = scope.program.captures().get(instruction.outputs[0])
+    if outer is None:
+      return unknown
+    if not tf.is_symbolic_tensor(outer):
+      if outer.dtype == tf.resource:
+        seed = self.variables.get(id(outer))
+        return Variable(seed) if seed is not None else unknown
+      return unknown if _is_opaque(outer.dtype) else Value.constant(outer)
+    caller = scope.caller
+    while caller is not None:
+      if caller.program.graph is outer.graph:
+        self.evaluate(caller, (outer.name,))
+        return caller.values[outer.name]
+      caller = caller.caller
+    # A tensor of a graph around the whole function.
+    static = tf.get_static_value(outer)
+    return unknown if static is None else Value.constant(tf.constant(static))
+
+  def _note_side_effects(self, program):
+    for instruction in program.all_instructions():
+      if instruction.is_stateful and instruction.type in _IMPURE:
+        self.notes[
+          f'{instruction.type} (op {instruction.name!r}) changes or reads '
+          'state outside of the function: the function may not be the same '
+          'when it is called again.'
+        ] = True
+
+
+class Scope:
+  """One call of a graph: the values of its tensors by name."""
+
+  def __init__(self, program, values, caller):
+    self.program = program
+    self.values = values
+    self.caller = caller
+
+  def copy(self):
+    """A scope in which more can be walked without leaving a trace here."""
+    return Scope(self.program, dict(self.values), self.caller)
+
+  def without_dependence(self):
+    """The scope in which nothing depends on xs; constants stay constants."""
+    return Scope(
+      self.program,
+      {name: _independent_copy(value) for name, value in self.values.items()},
+      self.caller and self.caller.without_dependence(),
+    )
+
+
+class Variable(Value):
+  """The handle of a variable that is part of xs.
+
+  Attributes:
+    content: `Value` that reading it gives.
+  """
+
+  __slots__ = ('content',)
+
+  def __init__(self, content):
+    super().__init__((), tf.resource)
+    self.content = content
+
+
+class OpView:
+  """An op as a rule sees it; see `register_rule`."""
+
+  def __init__(self, instruction, inputs):
+    self._instruction = instruction
+    self.type = instruction.type
+    self.name = instruction.name
+    self.asked_for_values = False
+    self.inputs = tuple(InputView(self, value) for value in inputs)
+    self.outputs = tuple(
+      Value(shape, dtype)
+      for shape, dtype in zip(instruction.shapes, instruction.dtypes)
+    )
+
+  @property
+  def has_shapes(self):
+    """Whether all shapes that rules need are known."""
+    return all(v.shape is not None for v in self.outputs) and all(
+      v.shape is not None for v in self.inputs if v.depends
+    )
+
+  def attr(self, name):
+    """An attribute of the op."""
+    return self._instruction.op.get_attr(name)
+
+  def run(self, inputs):
+    """Executes the op on other inputs; a list of NumPy arrays."""
+    return [t.numpy() for t in run_op(self._instruction.op, inputs)]
+
+
+class InputView:
+  """An input as a rule sees it; see `register_rule`."""
+
+  def __init__(self, view, value):
+    self._view = view
+    self._value = value
+    self.depends = value.depends
+    self.dtype = value.dtype
+
+  @property
+  def shape(self):
+    """Tuple of int, or None if unknown."""
+    if self._value.shape is None and self._value.is_known:
+      return self.value().shape
+    return self._value.shape
+
+  @property
+  def size(self):
+    """Number of elements."""
+    if self.shape is None:
+      raise registry.CannotSay('a shape that is not known')
+    return (
+      self._value.size if self._value.shape is not None else self.value().size
+    )
+
+  def value(self):
+    """The NumPy array; raises CannotSay where it is not constant."""
+    self._view.asked_for_values = True
+    return self._value.value()
+
+
+# Ops whose effect or result comes from outside. Reading a variable is not among
+# them: that the function sees its present value is what everyone expects.
+_IMPURE = frozenset(
+  [
+    'AssignAddVariableOp',
+    'AssignSubVariableOp',
+    'AssignVariableOp',
+    'EagerPyFunc',
+    'Multinomial',
+    'ParameterizedTruncatedNormal',
+    'PyFunc',
+    'RandomGamma',
+    'RandomPoissonV2',
+    'RandomShuffle',
+    'RandomStandardNormal',
+    'RandomUniform',
+    'RandomUniformInt',
+    'ResourceScatterAdd',
+    'ResourceScatterUpdate',
+    'StatefulRandomBinomial',
+    'TruncatedNormal',
+  ]
+)
+
+
+def _independent(instruction, inputs):
+  """The outputs of an op none of whose inputs depends on xs."""
+  specs = list(zip(instruction.shapes, instruction.dtypes))
+  if instruction.is_stateful or not all(value.is_known for value in inputs):
+    return [Value(shape, dtype) for shape, dtype in specs]
+  op = instruction.op
+  if len(specs) == 1:
+    ((shape, dtype),) = specs
+    compute = lambda *tensors: run_op(op, tensors)[0]  # noqa: E731 (a closure)
+    return [Value(shape, dtype, compute=compute, parents=tuple(inputs))]
+  together = Value(
+    None, tf.variant, compute=lambda *t: run_op(op, t), parents=tuple(inputs)
+  )
+  return [
+    Value(shape, dtype, compute=lambda t, k=k: t[k], parents=(together,))
+    for k, (shape, dtype) in enumerate(specs)
+  ]
+
+
+def _independent_copy(value):
+  if isinstance(value, TensorList):
+    return TensorList(
+      (_independent_copy(item[0]), item[1])
+      if isinstance(item, tuple)
+      else item and _independent_copy(item)
+      for item in value.items
+    )
+  return Value(value.shape, value.dtype) if value.depends else value
+
+
+def _flat(inputs):
+  """The values, with those within tensor lists."""
+  flat = []
+  for value in inputs:
+    if isinstance(value, TensorList):
+      flat += [
+        item[0] if isinstance(item, tuple) else item
+        for item in value.items
+        if item is not None
+      ]
+    else:
+      flat.append(value)
+  return flat
+
+
+def _is_differentiable(dtype):
+  return dtype.is_floating or dtype.is_complex
+
+
+def _is_opaque(dtype):
+  return dtype in (tf.variant, tf.resource)
+
+
+def _pruned(structure, inputs):
+  """Without what flows from inputs that do not depend on xs."""
+  arrows = tuple(
+    arrow
+    for arrow in structure.arrows
+    if any(inputs[k].depends for k in arrow.inputs)
+  )
+  pairs = tuple(
+    pair
+    for pair in structure.pairs
+    if any(inputs[k].depends for k in pair.left_inputs)
+    and any(inputs[k].depends for k in pair.right_inputs)
+  )
+  if len(arrows) == len(structure.arrows) and len(pairs) == len(
+    structure.pairs
+  ):
+    return structure
+  return Structure(arrows, structure.curved, pairs, structure.shapes)
+
+
+def _check_structure(op_type, op_name, inputs, outputs, structure):
+  def check(flow, which, rows):
+    size = sum(inputs[k].rows for k in which)
+    if flow.columns != size or (rows is not None and flow.rows != rows):
+      raise ValueError(
+        f'The rule for {op_type} (op {op_name!r}) returned a flow of shape '
+        f'{(flow.rows, flow.columns)} where {(rows, size)} elements '
+        '(outputs, inputs) were expected.'
+      )
+
+  for arrow in structure.arrows:
+    check(arrow.flow, arrow.inputs, outputs[arrow.output].rows)
+  for pair in structure.pairs:
+    rows = None if pair.output is None else outputs[pair.output].rows
+    check(pair.left, pair.left_inputs, rows)
+    check(pair.right, pair.right_inputs, rows)

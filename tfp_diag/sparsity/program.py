@@ -1,0 +1,158 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A traced graph, read once: its ops in order, and their static facts."""
+
+import dataclasses
+
+import tensorflow as tf
+
+__all__ = ['Program']
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Instruction:
+  """The static facts of one op. Asking TensorFlow each time would be slow.
+
+  Attributes:
+    op: `tf.Operation`.
+    type: `str`.
+    name: `str`.
+    inputs: `tuple` of names of tensors.
+    outputs: `tuple` of names of tensors.
+    shapes: `tuple`: the shapes of the outputs, None where not fully known.
+    dtypes: `tuple` of `tf.DType`.
+    custom_gradient: `str` or None: the name under which a gradient is
+      registered that replaces the one of the op's type.
+  """
+
+  op: tf.Operation
+  type: str
+  name: str
+  inputs: tuple[str, ...]
+  outputs: tuple[str, ...]
+  shapes: tuple
+  dtypes: tuple
+  custom_gradient: str | None
+  is_stateful: bool
+
+  @property
+  def has_replaced_gradient(self):
+    """Whether the op has a gradient that is not the one of its type.
+
+    `IdentityN` with one is what `tf.custom_gradient` makes, and has a rule; a
+    function call with one has the gradient of the function.
+    """
+    return self.custom_gradient is not None and self.type not in (
+      'IdentityN',
+      'PartitionedCall',
+      'StatefulPartitionedCall',
+    )
+
+
+class Program:
+  """The ops of one `FuncGraph`, each read once.
+
+  Attributes:
+    graph: the graph.
+    inputs: names of the tensors that the graph takes.
+    outputs: names of the tensors that it returns.
+    memory: dict for what rules keep about single instructions.
+  """
+
+  def __init__(self, graph):
+    self.graph = graph
+    self.inputs = tuple(t.name for t in graph.inputs)
+    self.outputs = tuple(t.name for t in graph.outputs)
+    self.memory = {}
+    self._instructions = {}
+    self._orders = {}
+
+  def order(self, names):
+    """The instructions that some tensors need, inputs first."""
+    if names not in self._orders:
+      self._orders[names] = self._sorted(names)
+    return self._orders[names]
+
+  def instruction(self, op_name):
+    """The instruction of an op."""
+    if op_name not in self._instructions:
+      op = self.graph.get_operation_by_name(op_name)
+      self._instructions[op_name] = _read(op)
+    return self._instructions[op_name]
+
+  def all_instructions(self):
+    """Every op of the graph, needed or not."""
+    return [self.instruction(op.name) for op in self.graph.get_operations()]
+
+  def captures(self):
+    """dict: name of an inner tensor -> the outer tensor that it stands for."""
+    return {inner.name: outer for outer, inner in self.graph.captures}
+
+  def call(self, name):
+    """The graph of a function that an op of this graph calls.
+
+    There is no public way from the name of a function to the graph that was
+    traced, which is needed because the gradients of custom functions live in
+    it; this is the only place that uses the private one.
+    """
+    return self.graph._get_function(name).graph
+
+  def _sorted(self, names):
+    done, order = set(), []
+    stack = [_op_name(name) for name in reversed(names)]
+    while stack:
+      name = stack[-1]
+      if name in done:
+        stack.pop()
+        continue
+      instruction = self.instruction(name)
+      pending = [
+        producer
+        for producer in map(_op_name, instruction.inputs)
+        if producer not in done
+      ]
+      if pending:
+        stack.extend(reversed(pending))
+        continue
+      stack.pop()
+      done.add(name)
+      order.append(instruction)
+    return order
+
+
+def _op_name(tensor_name):
+  return tensor_name.rsplit(':', 1)[0]
+
+
+def _read(op):
+  shapes = tuple(
+    tuple(t.shape.as_list()) if t.shape.is_fully_defined() else None
+    for t in op.outputs
+  )
+  try:
+    custom_gradient = op.get_attr('_gradient_op_type').decode()
+  except ValueError:
+    custom_gradient = None
+  return Instruction(
+    op=op,
+    type=op.type,
+    name=op.name,
+    inputs=tuple(t.name for t in op.inputs),
+    outputs=tuple(t.name for t in op.outputs),
+    shapes=shapes,
+    dtypes=tuple(t.dtype for t in op.outputs),
+    custom_gradient=custom_gradient,
+    is_stateful=op.op_def.is_stateful,
+  )

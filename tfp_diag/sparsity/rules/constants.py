@@ -1,0 +1,92 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Ops whose value is known from the shapes of their inputs."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.sparsity.registry import register_expansion
+from tfp_diag.sparsity.value import Value
+
+
+@register_expansion('Shape')
+def _shape(walker, scope, instruction, inputs):
+  """The shape, also of what depends on xs."""
+  return _shapes(walker, scope, instruction, inputs)
+
+
+@register_expansion('ShapeN')
+def _shapes(walker, scope, instruction, inputs):
+  """The shapes of several tensors."""
+  del walker, scope
+  dtype = instruction.dtypes[0]
+  return [
+    _from_shape(value, lambda shape: np.array(shape), dtype) for value in inputs
+  ]
+
+
+@register_expansion('Rank')
+def _rank(walker, scope, instruction, inputs):
+  """The number of dimensions."""
+  del walker, scope
+  return [_from_shape(inputs[0], len, instruction.dtypes[0])]
+
+
+@register_expansion('Size')
+def _size(walker, scope, instruction, inputs):
+  """The number of elements."""
+  del walker, scope
+  return [_from_shape(inputs[0], np.prod, instruction.dtypes[0])]
+
+
+@register_expansion('ZerosLike')
+def _zeros_like(walker, scope, instruction, inputs):
+  """Zeros, known as such."""
+  return _filled(instruction, inputs[0], 0)
+
+
+@register_expansion('OnesLike')
+def _ones_like(walker, scope, instruction, inputs):
+  """Ones, known as such."""
+  return _filled(instruction, inputs[0], 1)
+
+
+def _from_shape(value, function, dtype):
+  dtype = dtype.as_numpy_dtype
+  if isinstance(value, Value) and value.shape is not None:
+    return Value.constant(np.asarray(function(value.shape), dtype))
+  if isinstance(value, Value) and value.is_known:
+    return Value(
+      None,
+      tf.as_dtype(dtype),
+      compute=lambda tensor: np.asarray(function(tensor.shape), dtype),
+      parents=(value,),
+    )
+  return Value(None, tf.as_dtype(dtype))
+
+
+def _filled(instruction, value, number):
+  dtype = instruction.dtypes[0]
+  if not isinstance(value, Value):
+    return [value]
+  if dtype == tf.variant or value.shape is None:
+    return [Value(instruction.shapes[0], dtype)]
+  return [
+    Value(
+      value.shape,
+      dtype,
+      compute=lambda: np.full(value.shape, number, dtype.as_numpy_dtype),
+    )
+  ]

@@ -1,0 +1,154 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""`tf.custom_gradient`: what is differentiated is the user's gradient.
+
+In a graph such a function ends in an `IdentityN` of its results and arguments,
+under a gradient of its own. That gradient need not have the structure of the
+function, so it is traced, and walked like any other graph: how it carries
+cotangents of the results to cotangents of the arguments is the transpose of
+the Jacobian, and what it does with the arguments is the second derivative.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.structure import Arrow, Pair, Structure
+from tfp_diag.sparsity.tape import Columns, Tape
+from tfp_diag.sparsity.value import TensorList, Value
+
+
+@register_expansion('IdentityN')
+def _identity_n(walker, scope, instruction, inputs):
+  """The inputs; under a gradient of its own, what that gradient makes of them.
+
+  For `y = f(x)` elementwise, with the gradient `dy * g(x)`, the Jacobian is
+  diagonal, and so is the second derivative.
+  """
+  if instruction.custom_gradient is None:
+    return inputs
+  if not any(isinstance(v, TensorList) or v.depends for v in inputs):
+    return inputs
+  if any(isinstance(v, TensorList) or v.shape is None for v in inputs):
+    raise CannotSay('inputs whose shape is not known')
+  cotangents, gradients = _trace(scope, instruction)
+  arrows = _jacobian(walker, scope, inputs, cotangents, gradients)
+  pairs, extra = [], []
+  if walker.second_order:
+    for k, after in _gradients_of_inputs(
+      walker, scope, inputs, cotangents, gradients
+    ):
+      whole = Flow.identity(inputs[k].rows)
+      place = len(inputs) + len(extra)
+      extra.append(after)
+      pairs.append(Pair((k,), whole, (place,), whole))
+  outputs = [
+    Value(v.shape, v.dtype, any(a.output == k for a in arrows))
+    for k, v in enumerate(inputs)
+  ]
+  if any(value.depends for value in outputs):
+    walker.add_step(
+      instruction.type,
+      instruction.name,
+      [*inputs, *extra],
+      outputs,
+      Structure(tuple(arrows), pairs=tuple(pairs)),
+    )
+  return outputs
+
+
+def _trace(scope, instruction):
+  """Adds the gradient to the graph of the op: cotangents in, gradients out."""
+  memory = scope.program.memory
+  if instruction not in memory:
+    op = instruction.op
+    try:
+      with op.graph.as_default():
+        cotangents = [
+          tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
+        ]
+        gradients = tf.gradients(
+          list(op.outputs),
+          list(op.inputs),
+          grad_ys=cotangents,
+          stop_gradients=list(op.inputs),
+        )
+        gradients = [
+          None if g is None else tf.convert_to_tensor(g) for g in gradients
+        ]
+    except Exception as error:  # The user's code; whatever it raises.
+      raise CannotSay(f'the gradient cannot be traced: {error}') from error
+    memory[instruction] = cotangents, gradients
+  return memory[instruction]
+
+
+def _jacobian(walker, scope, inputs, cotangents, gradients):
+  """The arrows: the transpose of how cotangents become gradients."""
+  scope = scope.without_dependence()
+  tape = Tape()
+  seeds, starts, total = {}, [], 0
+  for value, cotangent in zip(inputs, cotangents):
+    seed = Value(value.shape, cotangent.dtype, depends=True)
+    scope.values[cotangent.name] = seed
+    seeds[seed] = Dependency.identity(seed.rows, total)
+    starts.append(total)
+    total += seed.rows
+  with walker.writing_to(tape, second_order=False):
+    after = _evaluated(walker, scope, inputs, gradients)
+  columns = Columns(Groups(total))
+  found = tape.run(seeds, [value for _, value in after], columns)
+  arrows = []
+  for k, value in after:
+    if not value.depends:
+      continue
+    # Elements of the input by cotangents, turned: outputs by inputs.
+    turned = columns.groups.expand(found[value]).transpose(total)
+    for output, start in enumerate(starts):
+      rows = np.arange(start, start + inputs[output].rows)
+      part = turned.gather(rows)
+      if part.entries:
+        flow = Flow(part.rows, value.rows, (('matrix', part),))
+        arrows.append(Arrow(output, (k,), flow))
+  return arrows
+
+
+def _gradients_of_inputs(walker, scope, inputs, cotangents, gradients):
+  """Pairs (input, gradient) for the gradients that change with xs."""
+  # In a scope of its own: what the gradient needs is walked for its first
+  # derivatives only, but may be needed for more elsewhere.
+  scope = scope.copy()
+  for value, cotangent in zip(inputs, cotangents):
+    scope.values[cotangent.name] = Value(value.shape, cotangent.dtype)
+  with walker.writing_to(walker.tape, second_order=False):
+    after = _evaluated(walker, scope, inputs, gradients)
+  return [(k, value) for k, value in after if value.depends]
+
+
+def _evaluated(walker, scope, inputs, gradients):
+  """List of (input, value of its gradient), where there is one."""
+  pairs = [
+    (k, gradients[k].name)
+    for k, value in enumerate(inputs)
+    if value.depends and gradients[k] is not None
+  ]
+  walker.evaluate(scope, tuple(name for _, name in pairs))
+  result = [(k, scope.values[name]) for k, name in pairs]
+  for k, value in result:
+    if isinstance(value, TensorList) or value.shape != inputs[k].shape:
+      raise CannotSay('a gradient of unknown shape')
+  return result

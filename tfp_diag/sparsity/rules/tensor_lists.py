@@ -1,0 +1,268 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""TensorLists: what `tf.scan`, `tf.map_fn` and other loops read and fill."""
+
+import numpy as np
+
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.structure import Arrow, Structure
+from tfp_diag.sparsity.value import TensorList, Value
+
+
+@register_expansion('EmptyTensorList')
+def _empty(walker, scope, instruction, inputs):
+  """A list without items."""
+  del walker, scope, instruction, inputs
+  return [TensorList(())]
+
+
+@register_expansion('TensorListReserve')
+def _reserve(walker, scope, instruction, inputs):
+  """A list of items that are zero until they are set."""
+  del walker, scope, instruction
+  return [TensorList((None,) * int(inputs[1].value()))]
+
+
+@register_expansion('TensorListFromTensor')
+def _from_tensor(walker, scope, instruction, inputs):
+  """A list of the slices along the first axis."""
+  del walker, scope, instruction
+  tensor = inputs[0]
+  if tensor.shape is None:
+    raise CannotSay('a tensor whose shape is not known')
+  return [TensorList((tensor, i) for i in range(tensor.shape[0]))]
+
+
+@register_expansion('TensorListLength')
+def _length(walker, scope, instruction, inputs):
+  """The number of items."""
+  del walker, scope, instruction
+  return [Value.constant(np.int32(len(_items(inputs[0]))))]
+
+
+@register_expansion('TensorListElementShape')
+def _element_shape(walker, scope, instruction, inputs):
+  """The shape of an item, where some item has one."""
+  del walker, scope
+  for item in _items(inputs[0]):
+    shape = _item_shape(item)
+    if shape is not None:
+      dtype = instruction.dtypes[0].as_numpy_dtype
+      return [Value.constant(np.array(shape, dtype))]
+  return [Value(instruction.shapes[0], instruction.dtypes[0])]
+
+
+@register_expansion('TensorListGetItem')
+def _get_item(walker, scope, instruction, inputs):
+  """One item; any of them where the index is not known."""
+  del scope
+  items = _items(inputs[0])
+  try:
+    index = int(inputs[1].value())
+  except CannotSay:
+    return [_any_item(walker, instruction, items)]
+  return [_item(walker, instruction, items[index], inputs[2])]
+
+
+@register_expansion('TensorListSetItem')
+def _set_item(walker, scope, instruction, inputs):
+  """The list with one item replaced."""
+  del walker, scope, instruction
+  items = list(_items(inputs[0]))
+  index = int(inputs[1].value())
+  # The list grows if the op is told to resize it.
+  items += [None] * (index + 1 - len(items))
+  items[index] = inputs[2]
+  return [TensorList(items)]
+
+
+@register_expansion('TensorListPushBack')
+def _push_back(walker, scope, instruction, inputs):
+  """The list with one more item."""
+  del walker, scope, instruction
+  return [TensorList((*_items(inputs[0]), inputs[1]))]
+
+
+@register_expansion('TensorListPopBack')
+def _pop_back(walker, scope, instruction, inputs):
+  """The list without its last item, and that item."""
+  del scope
+  *rest, last = _items(inputs[0])
+  return [
+    TensorList(rest),
+    _item(walker, instruction, last, inputs[1], output=1),
+  ]
+
+
+@register_expansion('TensorListStack')
+def _stack(walker, scope, instruction, inputs):
+  """All items along a new first axis."""
+  del scope
+  return [_joined(walker, instruction, inputs[0], stacked=True)]
+
+
+@register_expansion('TensorListConcatV2')
+def _concat(walker, scope, instruction, inputs):
+  """All items along their first axis, and their lengths there."""
+  del scope
+  joined = _joined(walker, instruction, inputs[0], stacked=False)
+  lengths = Value(instruction.shapes[1], instruction.dtypes[1])
+  return [joined, lengths]
+
+
+@register_expansion('TensorListResize')
+def _resize(walker, scope, instruction, inputs):
+  """The list, cut or filled up."""
+  del walker, scope, instruction
+  items, size = _items(inputs[0]), int(inputs[1].value())
+  return [TensorList((*items, *(None,) * size)[:size])]
+
+
+def _items(value):
+  if not isinstance(value, TensorList):
+    raise CannotSay('a list whose content is not known')
+  return value.items
+
+
+def _item_shape(item):
+  if isinstance(item, tuple):
+    return item[0].shape[1:]
+  return None if item is None else item.shape
+
+
+def _item(walker, instruction, item, element_shape, output=0):
+  """An item as a value: slices are cut only when they are read."""
+  if isinstance(item, (TensorList, Value)):
+    return item
+  dtype = instruction.dtypes[output]
+  if item is None:
+    shape = tuple(int(d) for d in np.atleast_1d(element_shape.value()))
+    if any(d < 0 for d in shape):
+      return Value(instruction.shapes[output], dtype)
+    return Value(
+      shape, dtype, compute=lambda: np.zeros(shape, dtype.as_numpy_dtype)
+    )
+  tensor, i = item
+  shape = tensor.shape[1:]
+  if not tensor.depends:
+    if not tensor.is_known:
+      return Value(shape, dtype)
+    return Value(shape, dtype, compute=lambda t: t[i], parents=(tensor,))
+  value = Value(shape, dtype, depends=True)
+  index = np.arange(i * value.rows, (i + 1) * value.rows)
+  structure = Structure.linear({0: Flow.gather(index, tensor.rows)})
+  walker.add_step(
+    instruction.type, instruction.name, [tensor], [value], structure
+  )
+  return value
+
+
+def _any_item(walker, instruction, items):
+  """An item that can be any of them."""
+  values = list(
+    dict.fromkeys(_whole(item) for item in items if item is not None)
+  )
+  if any(value.shape is None for value in values):
+    raise CannotSay('items whose shape is not known')
+  shapes = {_item_shape(item) for item in items if item is not None}
+  if len(shapes) != 1:
+    raise CannotSay('items of different shapes')
+  (shape,) = shapes
+  depends = any(value.depends for value in values)
+  value = Value(shape, instruction.dtypes[0], depends=depends)
+  if depends:
+    flows = {
+      k: Flow.collect(np.arange(v.rows) % max(value.rows, 1), value.rows)
+      for k, v in enumerate(values)
+      if v.depends
+    }
+    walker.add_step(
+      instruction.type,
+      instruction.name,
+      values,
+      [value],
+      Structure.linear(flows),
+    )
+  return value
+
+
+def _whole(item):
+  """What holds an item: itself, or the tensor that it is a slice of."""
+  return item[0] if isinstance(item, tuple) else item
+
+
+def _joined(walker, instruction, tensor_list, stacked):
+  """All items, end to end."""
+  items = _items(tensor_list)
+  dtype = instruction.dtypes[0]
+  shape = next((s for s in map(_item_shape, items) if s is not None), None)
+  if any(isinstance(item, TensorList) for item in items) or (
+    shape is None and any(item is not None for item in items)
+  ):
+    raise CannotSay('a list of lists, or items whose shape is not known')
+  if any(item is not None and _item_shape(item) != shape for item in items):
+    if stacked or not all(isinstance(item, Value) for item in items):
+      raise CannotSay('items of different shapes')
+  if shape is None:
+    return Value(instruction.shapes[0], dtype)
+  sources, starts, index, total = {}, {}, [], 0
+  for item in items:
+    if item is None:
+      index.append(np.full(int(np.prod(shape)), -1))
+      continue
+    value = _whole(item)
+    if value not in starts:
+      starts[value] = total
+      sources[value] = True
+      total += value.rows
+    size = int(np.prod(_item_shape(item)))
+    begin = starts[value] + (item[1] * size if isinstance(item, tuple) else 0)
+    index.append(np.arange(begin, begin + size))
+  sources = list(sources)
+  if stacked:
+    shape = (len(items), *shape)
+  else:
+    first = sum(1 if i is None else _item_shape(i)[0] for i in items)
+    shape = (first, *shape[1:])
+  depends = any(value.depends for value in sources)
+  if not depends:
+    return _constant(items, shape, dtype, stacked)
+  value = Value(shape, dtype, depends=True)
+  flow = Flow.gather(np.concatenate(index), total)
+  arrow = Arrow(0, tuple(range(len(sources))), flow)
+  walker.add_step(
+    instruction.type, instruction.name, sources, [value], Structure((arrow,))
+  )
+  return value
+
+
+def _constant(items, shape, dtype, stacked):
+  """The joined items, none of which depends on xs."""
+  wholes = [_whole(item) for item in items if item is not None]
+  if not stacked or not all(value.is_known for value in wholes):
+    return Value(shape, dtype)
+
+  def compute(*tensors):
+    parts, rest = [], list(tensors)
+    for item in items:
+      if item is None:
+        parts.append(np.zeros(shape[1:], dtype.as_numpy_dtype))
+        continue
+      tensor = np.asarray(rest.pop(0))
+      parts.append(tensor[item[1]] if isinstance(item, tuple) else tensor)
+    return np.stack(parts)
+
+  return Value(shape, dtype, compute=compute, parents=tuple(wholes))

@@ -1,0 +1,112 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Checks that the samples of a batch do not mix."""
+
+import numpy as np
+
+from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.tape import Columns, Loop
+
+__all__ = ['SampleMixingError', 'check_samples']
+
+
+class SampleMixingError(ValueError):
+  """The function mixes samples, though its sample shape says it does not."""
+
+
+def check_samples(tape, traced, outputs):
+  """Raises if an output of one sample depends on another sample.
+
+  Args:
+    tape: `Tape` of the function.
+    traced: what `detect` has traced.
+    outputs: list of `Value`.
+
+  Returns:
+    Whether ops without a rule were given the benefit of the doubt.
+
+  Raises:
+    SampleMixingError: If samples mix; names the op where they first do.
+  """
+  if traced.num_samples < 2:
+    return False
+  # One column per sample in the place of one per coordinate: cheap.
+  columns = Columns(Groups(traced.num_samples), traced.num_samples)
+  found = tape.run(_seeds(traced), outputs, columns)
+  wrong = _strangers(found, traced, outputs, columns)
+  if wrong:
+    raise SampleMixingError(
+      f'fn mixes samples: {_first_mixing_op(tape, traced, wrong)} makes the '
+      'result of one sample depend on another. Pass sample_shape=() to treat '
+      'everything as event, or make fn work on each sample alone.'
+    )
+  strict = Columns(Groups(traced.num_samples))
+  found = tape.run(_seeds(traced), outputs, strict)
+  return bool(_strangers(found, traced, outputs, strict))
+
+
+def _seeds(traced):
+  return {
+    value: Dependency.from_columns(_sample_of(value.rows, traced.num_samples))
+    for value in traced.inputs
+  }
+
+
+def _sample_of(rows, num_samples):
+  return np.arange(rows) // max(rows // num_samples, 1)
+
+
+def _strangers(found, traced, outputs, columns):
+  """dict: output -> bool array, the elements that depend on other samples."""
+  wrong = {}
+  for value in outputs:
+    if value.depends:
+      rows = columns.groups.expand(found[value])
+      own = np.repeat(_sample_of(value.rows, traced.num_samples), rows.counts)
+      stranger = np.zeros(value.rows, bool)
+      stranger[rows.row_of_entry[rows.indices != own]] = True
+      if stranger.any():
+        wrong[value] = stranger
+  return wrong
+
+
+def _first_mixing_op(tape, traced, wrong):
+  """The first op on the way to a wrong output whose result has two samples."""
+  columns = Columns(Groups(traced.num_samples), traced.num_samples)
+  dependencies = _seeds(traced)
+  tape.forward(dependencies, columns)
+  alive = dict(wrong)
+  tape.backward(alive)
+  last = None
+  for step in _all_steps(tape):
+    for value in step.outputs:
+      mask = alive.get(value)
+      if not value.depends or mask is None or not mask.any():
+        continue
+      rows = columns.groups.expand(dependencies[value].where(mask))
+      if (rows.counts > 1).any():
+        return step.label
+      last = step
+  # No element has two samples: samples have changed places.
+  return 'the function' if last is None else last.label
+
+
+def _all_steps(tape):
+  for step in tape.steps:
+    if isinstance(step, Loop):
+      yield from _all_steps(step.body)
+    else:
+      yield step

@@ -1,0 +1,188 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Which pairs of coordinates have a mixed second derivative."""
+
+import numpy as np
+import scipy.sparse
+from scipy.sparse import csgraph
+
+from tfp_diag.sparsity.dependency import (
+  MAX_ENTRIES,
+  Dependency,
+  PatternTooDenseError,
+)
+
+__all__ = ['SecondOrder']
+
+# Pairs are gathered as they come, and made distinct whenever so many wait.
+_WAITING = 20_000_000
+
+# The base of the number that encodes a pair of columns.
+_BASE = np.int64(2**31)
+
+# The most elementary operations that the exact expansion of groups may take.
+_MAX_WORK = 4_000_000_000
+
+
+class SecondOrder:
+  """Gathers the pattern of a Hessian while the walker goes through the ops.
+
+  Each op adds, for each element of its output that matters, the pairs of
+  coordinates whose second derivative it can make nonzero. The same pair is
+  kept once, the same clique is multiplied out once.
+
+  A clique over n coordinates has n^2 pairs. What large groups add is multiplied
+  out at the very end; where that would take too much memory or time, groups
+  that meet are merged into one, which is a superset, and `notes` says so.
+
+  Attributes:
+    notes: list of `str`.
+  """
+
+  def __init__(self, groups):
+    self.notes = []
+    self._groups = groups
+    self._waiting = []
+    self._num_waiting = 0
+
+  def add(self, left, right):
+    """All of row m of `left` meet all of row m of `right`, for each m."""
+    useful = np.flatnonzero((left.counts > 0) & (right.counts > 0))
+    if not len(useful):
+      return
+    same = left is right
+    left = self._groups.settle(left.gather(useful))
+    right = left if same else self._groups.settle(right.gather(useful))
+    if same:
+      first, _ = left.distinct_rows()
+    else:
+      together = Dependency(
+        np.concatenate([[0], np.cumsum(left.counts + right.counts)]),
+        _interleaved(left, right, self._groups.columns),
+      )
+      first, _ = together.distinct_rows()
+    if len(first) < left.rows:
+      left, right = left.gather(first), right.gather(first)
+    # In pieces, so that what waits stays bounded.
+    work = np.cumsum(left.counts.astype(np.int64) * right.counts)
+    cuts = np.searchsorted(work, np.arange(_WAITING, work[-1], _WAITING))
+    for rows in np.split(np.arange(left.rows), cuts):
+      if len(rows):
+        self._add_pairs(left.gather(rows), right.gather(rows))
+
+  def finish(self):
+    """The symmetric pattern over coordinates, as a `scipy.sparse` CSR."""
+    self._merge()
+    n = self._groups.num_coordinates
+    if not self._waiting:
+      return scipy.sparse.csr_matrix((n, n), dtype=bool)
+    i, j = np.divmod(self._waiting[0], _BASE)
+    plain = (i < n) & (j < n)
+    matrix = _matrix(i[plain], j[plain], n, n)
+    if not plain.all():
+      matrix = matrix + self._expanded(i[~plain], j[~plain])
+    matrix = (matrix + matrix.T).tocsr()
+    matrix.sort_indices()
+    return matrix
+
+  def _add_pairs(self, left, right):
+    counts = left.counts.astype(np.int64) * right.counts
+    row = np.repeat(np.arange(left.rows), counts)
+    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+    width = right.counts[row]
+    i = left.indices[left.indptr[row] + place // width]
+    j = right.indices[right.indptr[row] + place % width]
+    i, j = np.minimum(i, j), np.maximum(i, j)
+    self._waiting.append(i.astype(np.int64) * _BASE + j)
+    self._num_waiting += len(row)
+    if self._num_waiting > _WAITING:
+      self._merge()
+
+  def _merge(self):
+    if len(self._waiting):
+      keys = np.concatenate(self._waiting)
+      keys.sort()
+      keys = keys[np.concatenate([[True], keys[1:] != keys[:-1]])]
+      self._waiting = [keys]
+    # Merged pairs do not count, or many of them would be merged on every call.
+    self._num_waiting = 0
+
+  def _expanded(self, i, j):
+    """The pairs that groups stand for."""
+    n = self._groups.num_coordinates
+    used, place = np.unique(np.concatenate([i, j]), return_inverse=True)
+    members = self._groups.members(used.astype(np.int32))
+    i, j = place[: len(i)], place[len(i) :]
+    sizes = members.counts.astype(np.int64)
+    half = np.minimum(np.bincount(i, sizes[j], minlength=len(used)), n)
+    work = float(sizes[j].sum() + (sizes * half).sum())
+    if (
+      half.sum() <= MAX_ENTRIES
+      and work <= _MAX_WORK
+      and (min(work, float(n) * n) <= MAX_ENTRIES)
+    ):
+      expansion = members.to_matrix(n)
+      pairs = _matrix(i, j, len(used), len(used))
+      return (expansion.T.tocsr() @ (pairs @ expansion)).tocsr()
+    return self._merged_cliques(members, i, j)
+
+  def _merged_cliques(self, members, i, j):
+    """A superset that is cheap: what meets, directly or not, is one clique."""
+    n = self._groups.num_coordinates
+    # Nodes: the used columns, then the coordinates.
+    rows = np.concatenate([i, members.row_of_entry])
+    columns = np.concatenate([j, members.rows + members.indices])
+    size = members.rows + n
+    graph = _matrix(rows, columns, size, size)
+    _, label = csgraph.connected_components(graph, directed=False)
+    label = label[members.rows :]
+    touched = np.unique(members.indices)
+    _, label, sizes = np.unique(
+      label[touched], return_inverse=True, return_counts=True
+    )
+    total = int((sizes.astype(np.int64) ** 2).sum())
+    if total > MAX_ENTRIES:
+      raise PatternTooDenseError(
+        f'The pattern of the Hessian would have up to {total} nonzeros, more '
+        f'than the {MAX_ENTRIES} that are written down: there is no structure '
+        'to exploit. Use the function without a pattern, or name the sample '
+        'shape if the coordinates include independent samples.'
+      )
+    self.notes.append(
+      'Large overlapping groups of coordinates were merged to bound the work '
+      'of detection: the pattern may have more nonzeros than need be.'
+    )
+    clique = _matrix(label, touched, len(sizes), n)
+    return (clique.T.tocsr() @ clique).tocsr()
+
+
+def _matrix(i, j, rows, columns):
+  return scipy.sparse.coo_matrix(
+    (np.ones(len(i), bool), (i, j)), shape=(rows, columns)
+  ).tocsr()
+
+
+def _interleaved(left, right, columns):
+  """Row m: the entries of left's row m, then right's, told apart."""
+  counts = np.stack([left.counts, right.counts], 1).reshape(-1)
+  starts = np.stack(
+    [left.indptr[:-1], left.entries + right.indptr[:-1]], 1
+  ).reshape(-1)
+  shift = starts - (np.cumsum(counts) - counts)
+  source = np.repeat(shift, counts) + np.arange(counts.sum())
+  entries = np.concatenate(
+    [left.indices.astype(np.int64), right.indices.astype(np.int64) + columns]
+  )
+  return entries[source]

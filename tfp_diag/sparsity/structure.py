@@ -1,0 +1,80 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What a rule says about one op: its first and second derivatives."""
+
+import dataclasses
+
+from tfp_diag.sparsity.flow import Flow
+
+__all__ = ['Structure']
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrow:
+  """One output depends on some inputs, laid end to end, through a flow."""
+
+  output: int
+  inputs: tuple[int, ...]
+  flow: Flow
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+  """Mixed second derivatives between inputs.
+
+  Row `m` of `left` and row `m` of `right` say which elements meet: each of
+  the one has a second derivative with each of the other. If `output` is given,
+  row `m` belongs to element `m` of that output, and counts only where that
+  element matters; otherwise it counts where anything of the op matters.
+  """
+
+  left_inputs: tuple[int, ...]
+  left: Flow
+  right_inputs: tuple[int, ...]
+  right: Flow
+  output: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+  """Which derivatives of an op can be nonzero.
+
+  Attributes:
+    arrows: `tuple` of `Arrow`: the first derivatives. What no arrow names is
+      zero. Arrows that end at one output are united.
+    curved: `tuple` of int: outputs whose every element can have second
+      derivatives between all the inputs that it depends on.
+    pairs: `tuple` of `Pair`: second derivatives, where more is known than
+      `curved` says. An op without either is linear.
+    shapes: `dict` from output to shape, for outputs whose shape the graph does
+      not know, but the rule does.
+  """
+
+  arrows: tuple[Arrow, ...] = ()
+  curved: tuple[int, ...] = ()
+  pairs: tuple[Pair, ...] = ()
+  shapes: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+  @classmethod
+  def linear(cls, flows, output=0, **kwargs):
+    """One output, linear in its inputs: `flows` is a dict input -> `Flow`."""
+    return cls(
+      tuple(Arrow(output, (i,), flow) for i, flow in flows.items()), **kwargs
+    )
+
+  @classmethod
+  def nonlinear(cls, flows, output=0, **kwargs):
+    """One output, curved in all its inputs: a dict input -> `Flow`."""
+    return cls.linear(flows, output, curved=(output,), **kwargs)

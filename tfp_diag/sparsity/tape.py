@@ -1,0 +1,302 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The ops of a function in a row, and what is read off them."""
+
+import dataclasses
+
+import numpy as np
+
+from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.structure import Structure
+from tfp_diag.sparsity.value import Value
+
+__all__ = ['Tape']
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Step:
+  """One op that depends on xs.
+
+  Attributes:
+    op_type: `str`.
+    op_name: `str`.
+    inputs: `tuple` of `Value`.
+    outputs: `tuple` of `Value`.
+    structure: `Structure`.
+    is_fallback: `bool`: the structure is that of ignorance.
+  """
+
+  op_type: str
+  op_name: str
+  inputs: tuple[Value, ...]
+  outputs: tuple[Value, ...]
+  structure: Structure
+  is_fallback: bool = False
+
+  @property
+  def label(self):
+    """How messages name the op."""
+    return f'{self.op_type} (op {self.op_name!r})'
+
+  def forward(self, dependencies, columns):
+    """Puts the dependencies of the outputs beside those of the inputs."""
+    result = {}
+    for arrow in self.structure.arrows:
+      output = self.outputs[arrow.output]
+      if not output.depends:
+        continue
+      flow = arrow.flow
+      if self.is_fallback and columns.num_samples:
+        flow = self._sample_by_sample(arrow, columns.num_samples)
+      before = self._joined(arrow.inputs, dependencies)
+      after = flow.apply(before, columns.groups.settle)
+      known = result.get(output)
+      result[output] = after if known is None else known.union(after)
+    for output in self.outputs:
+      if output.depends:
+        dependencies[output] = result[output]
+
+  def backward(self, alive):
+    """Marks the elements of inputs that reach what is alive."""
+    for arrow in self.structure.arrows:
+      mask = alive.get(self.outputs[arrow.output])
+      if mask is None or not mask.any():
+        continue
+      pulled = arrow.flow.pull(mask)
+      start = 0
+      for k in arrow.inputs:
+        value = self.inputs[k]
+        part = pulled[start : start + value.rows]
+        start += value.rows
+        if value.depends:
+          known = alive.get(value)
+          alive[value] = part if known is None else known | part
+
+  def interact(self, dependencies, alive, columns, second_order):
+    """Adds the pairs of coordinates that meet in this op."""
+    masks = [alive.get(output) for output in self.outputs]
+    if all(mask is None or not mask.any() for mask in masks):
+      return
+    for k in self.structure.curved:
+      if masks[k] is not None:
+        rows = dependencies[self.outputs[k]].where(masks[k])
+        second_order.add(rows, rows)
+    for pair in self.structure.pairs:
+      sides = []
+      for inputs, flow in (
+        (pair.left_inputs, pair.left),
+        (pair.right_inputs, pair.right),
+      ):
+        if not any(self.inputs[i].depends for i in inputs):
+          break
+        before = self._joined(inputs, dependencies)
+        sides.append(flow.apply(before, columns.groups.settle))
+      else:
+        if pair.output is not None:
+          if masks[pair.output] is None:
+            continue
+          sides = [side.where(masks[pair.output]) for side in sides]
+        second_order.add(*sides)
+
+  def _joined(self, inputs, dependencies):
+    parts = []
+    for k in inputs:
+      value = self.inputs[k]
+      known = dependencies.get(value) if value.depends else None
+      parts.append(Dependency.empty(value.rows) if known is None else known)
+    return Dependency.concat(parts)
+
+  def _sample_by_sample(self, arrow, num_samples):
+    """The flow of an unknown op that works on each sample alone.
+
+    Whether an op without a rule mixes samples cannot be known. Taking it that
+    it does would accuse every function that has such an op; so the question
+    which op mixes samples is put as if it did not.
+    """
+    output = self.outputs[arrow.output]
+    inputs = [self.inputs[k] for k in arrow.inputs]
+    for value in [output, *inputs]:
+      batched = value.shape and value.shape[0] == num_samples
+      if not batched and (value.depends or value is output):
+        return arrow.flow
+    segment = [
+      np.arange(v.rows) // max(v.rows // num_samples, 1)
+      if v.depends
+      else np.full(v.rows, -1)
+      for v in inputs
+    ]
+    by_sample = Flow.collect(np.concatenate(segment), num_samples)
+    index = np.arange(output.rows) // max(output.rows // num_samples, 1)
+    return by_sample.then(Flow.gather(index, num_samples))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop:
+  """A loop whose number of turns is not known, or large.
+
+  Attributes:
+    carried: `tuple` of (initial, variable, next, result), all `Value`s: a loop
+      variable before the loop, within a turn, after a turn, and after the loop.
+    body: `Tape`: one turn.
+  """
+
+  carried: tuple[tuple[Value, Value, Value, Value], ...]
+  body: 'Tape'
+
+  @property
+  def inputs(self):
+    """All values that the loop reads, from outside or inside."""
+    read = [v for initial, _, nxt, _ in self.carried for v in (initial, nxt)]
+    return (*read, *(v for step in self.body.steps for v in step.inputs))
+
+  @property
+  def outputs(self):
+    """All values that the loop makes, after it and within it."""
+    made = [
+      v for _, variable, _, result in self.carried for v in (variable, result)
+    ]
+    return (*made, *(v for step in self.body.steps for v in step.outputs))
+
+  def forward(self, dependencies, columns):
+    """Turns until nothing new appears: there are finitely many coordinates."""
+    carried = [c for c in self.carried if c[1].depends]
+    for initial, variable, _, _ in carried:
+      dependencies[variable] = _get(initial, variable.rows, dependencies)
+    turns = 0
+    while True:
+      self.body.forward(dependencies, columns)
+      changed = False
+      for _, variable, nxt, _ in carried:
+        old = dependencies[variable]
+        new = old.union(_get(nxt, variable.rows, dependencies))
+        if turns >= _MAX_TURNS:
+          new = Flow.dense(new.rows, new.rows).apply(new, columns.groups.settle)
+        # Groups that are made anew in each turn hide that nothing changed.
+        before, after = columns.groups.expand(old), columns.groups.expand(new)
+        if before.union(after).entries > before.entries:
+          dependencies[variable] = new
+          changed = True
+      if not changed:
+        break
+      turns += 1
+    for _, variable, _, result in carried:
+      dependencies[result] = dependencies[variable]
+
+  def backward(self, alive):
+    """Marks what matters in any turn."""
+    carried = [c for c in self.carried if c[1].depends]
+    for _, variable, _, result in carried:
+      mask = alive.get(result)
+      alive[variable] = (
+        np.zeros(variable.rows, bool) if mask is None else mask.copy()
+      )
+    while True:
+      for _, variable, nxt, _ in carried:
+        if nxt.depends:
+          known = alive.get(nxt)
+          mask = alive[variable]
+          alive[nxt] = mask if known is None else known | mask
+      before = [alive[variable].sum() for _, variable, _, _ in carried]
+      self.body.backward(alive)
+      if before == [alive[variable].sum() for _, variable, _, _ in carried]:
+        break
+    for initial, variable, _, _ in carried:
+      if initial.depends:
+        known = alive.get(initial)
+        mask = alive[variable]
+        alive[initial] = mask if known is None else known | mask
+
+  def interact(self, dependencies, alive, columns, second_order):
+    """Adds the pairs that meet in some turn."""
+    for step in self.body.steps:
+      step.forward(dependencies, columns)
+      step.interact(dependencies, alive, columns, second_order)
+
+
+# After so many turns a loop variable's elements are taken to depend on all that
+# any of them depends on, so that long chains end early.
+_MAX_TURNS = 32
+
+
+def _get(value, rows, dependencies):
+  if value.depends:
+    return dependencies[value]
+  return Dependency.empty(rows)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Columns:
+  """What dependencies are over.
+
+  Attributes:
+    groups: `Groups`.
+    num_samples: int: nonzero if the columns stand for samples, and ops without
+      a rule are to be taken as working on each sample alone.
+  """
+
+  groups: object
+  num_samples: int = 0
+
+
+class Tape:
+  """The ops of a function that depend on xs, in the order of their execution.
+
+  Attributes:
+    steps: list of `Step` and `Loop`.
+  """
+
+  def __init__(self):
+    self.steps = []
+
+  def forward(self, dependencies, columns):
+    """Adds the dependencies of all values of the tape to a dict."""
+    for step in self.steps:
+      step.forward(dependencies, columns)
+
+  def backward(self, alive):
+    """Adds which elements matter to a dict that has those of the results."""
+    for step in reversed(self.steps):
+      step.backward(alive)
+
+  def run(self, dependencies, wanted, columns, alive=None, second_order=None):
+    """One walk over the tape that forgets what is not needed any more.
+
+    Args:
+      dependencies: dict from `Value` to `Dependency`: those of xs. Used up.
+      wanted: list of `Value`.
+      columns: `Columns`.
+      alive: dict from `Value` to bool array: what matters, if `second_order`.
+      second_order: `SecondOrder` to fill, or None.
+
+    Returns:
+      dict from `Value` to `Dependency` for the wanted values that depend on xs.
+    """
+    last_use = {}
+    for place, step in enumerate(self.steps):
+      for value in (*step.inputs, *step.outputs):
+        last_use[value] = place
+    for value in wanted:
+      last_use[value] = len(self.steps)
+    done = [[] for _ in range(len(self.steps) + 1)]
+    for value, place in last_use.items():
+      done[place].append(value)
+    for place, step in enumerate(self.steps):
+      step.forward(dependencies, columns)
+      if second_order is not None:
+        step.interact(dependencies, alive, columns, second_order)
+      for value in done[place]:
+        dependencies.pop(value, None)
+    return dependencies

@@ -1,0 +1,114 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What the walker knows about a tensor."""
+
+import numpy as np
+
+from tfp_diag.sparsity.registry import CannotSay
+
+__all__ = ['TensorList', 'Value']
+
+
+class Value:
+  """A tensor of the traced function, as the walker sees it.
+
+  It is one of three: it depends on xs, with a derivative (`depends`); it is
+  constant, and evaluated when a rule asks for it (`is_known`); or it is neither
+  (random numbers, variables that may be assigned later, comparisons and
+  integers computed from xs): nothing is known, and it has no derivative.
+
+  Attributes:
+    shape: `tuple` of int, or None where the graph does not know it.
+    dtype: `tf.DType`.
+    depends: `bool`.
+  """
+
+  __slots__ = ('_compute', '_parents', '_result', 'depends', 'dtype', 'shape')
+
+  def __init__(self, shape, dtype, depends=False, compute=None, parents=()):
+    self.shape = shape
+    self.dtype = dtype
+    self.depends = depends
+    self._compute = compute
+    self._parents = parents
+    self._result = None
+
+  @classmethod
+  def constant(cls, tensor):
+    """A known value, from an eager tensor or array."""
+    shape = tuple(int(d) for d in tensor.shape)
+    value = cls(shape, tensor.dtype)
+    value._result = tensor
+    return value
+
+  @property
+  def size(self):
+    """The number of elements; None where the shape is not known."""
+    if self.shape is None:
+      return None
+    return int(np.prod(self.shape, dtype=np.int64))
+
+  @property
+  def rows(self):
+    """The rows of its dependency: one for all where the shape is not known."""
+    return 1 if self.shape is None else self.size
+
+  @property
+  def is_known(self):
+    """Whether it can be evaluated."""
+    return self._result is not None or self._compute is not None
+
+  def tensor(self):
+    """The eager tensor or array; raises CannotSay where it is not known."""
+    if self._result is None and not self.is_known:
+      raise CannotSay('a value that is not constant')
+    # Depth first with a stack of its own: chains of constants, as in unrolled
+    # loops, are longer than Python's recursion limit.
+    stack = [self]
+    while stack:
+      value = stack[-1]
+      if value._result is not None:
+        stack.pop()
+        continue
+      pending = [p for p in value._parents if p._result is None]
+      if pending:
+        for parent in pending:
+          if not parent.is_known:
+            raise CannotSay('a value that is not constant')
+        stack.extend(pending)
+        continue
+      value._result = value._compute(*[p._result for p in value._parents])
+      value._compute, value._parents = None, ()
+      stack.pop()
+    return self._result
+
+  def value(self):
+    """The NumPy array; raises CannotSay where it is not known."""
+    return np.asarray(self.tensor())
+
+
+class TensorList:
+  """The content of a TensorList: what `tf.while_loop` and `tf.scan` fill.
+
+  Attributes:
+    items: `tuple`; each is a `Value`, a pair (`Value`, i) that stands for its
+      entry i along the first axis, or None for an item of zeros that nobody
+      has set.
+  """
+
+  __slots__ = ('items',)
+
+  def __init__(self, items):
+    self.items = tuple(items)
