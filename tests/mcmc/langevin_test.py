@@ -60,7 +60,7 @@ def _np_gradient(v):
 
 
 def _np_log_q(start, end, scale_fn):
-  """log N(end; start + drift, τ S Sᵀ) with scale_fn(v) -> S, Σ_j ∂_j(SSᵀ)_ij/2"""
+  """log N(end; start + drift, τ S Sᵀ), scale_fn(v) -> S, ½ div S Sᵀ."""
   scale, half_divergence = scale_fn(start)
   covariance = scale @ scale.T
   drift = _STEP * (0.5 * covariance @ _np_gradient(start) + half_divergence)
