@@ -18,7 +18,7 @@ import collections.abc
 
 import tensorflow as tf
 
-__all__ = ['call_fn', 'flatten', 'pack_as']
+__all__ = ['call_fn', 'call_traceable', 'flatten', 'pack_as']
 
 
 def flatten(xs):
@@ -50,3 +50,19 @@ def call_fn(fn, xs):
   if isinstance(xs, (list, tuple)) and not is_namedtuple:
     return fn(*xs)
   return fn(xs)
+
+
+def call_traceable(fn, xs):
+  """Calls `fn` as `call_fn` does, converted by AutoGraph where it has to be.
+
+  Args:
+    fn: Python callable. May branch in Python on the value of a Tensor.
+    xs: The state.
+
+  Returns:
+    What `fn` returns.
+  """
+  try:
+    return call_fn(fn, xs)
+  except tf.errors.OperatorNotAllowedInGraphError:
+    return call_fn(tf.autograph.to_graph(fn), xs)

@@ -1,0 +1,46 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Checks of arguments that several public functions share."""
+
+import numbers
+
+__all__ = ['check_choice', 'check_chunk', 'check_count']
+
+
+def check_choice(name, value, choices):
+  """Raises a ValueError if `value` is not one of `choices`."""
+  if value not in choices:
+    listed = ', '.join(repr(c) for c in choices)
+    raise ValueError(f'`{name}` is {value!r}; it can be one of {listed}.')
+
+
+def check_chunk(name, value):
+  """Raises a ValueError if `value` is not a number of passes."""
+  is_integer = isinstance(value, numbers.Integral) and not isinstance(
+    value, bool
+  )
+  if not is_integer or value < 1:
+    raise ValueError(
+      f'`{name}` is {value!r}; it is how many passes run together, an integer '
+      'of at least 1, where 1 is a plain loop.'
+    )
+
+
+def check_count(name, given, wanted, what):
+  """Raises a ValueError if there are not as many parts as there should be."""
+  if given != wanted:
+    raise ValueError(
+      f'`{name}` has {given} parts where {what} has {wanted}; they go in pairs.'
+    )

@@ -1,0 +1,214 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Sample shapes and event shapes, static where they are known."""
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = [
+  'broadcast_to_part',
+  'check_sample_shape',
+  'check_value',
+  'convert_parts',
+  'event_shapes',
+  'sample_rank',
+]
+
+
+def convert_parts(parts, what='xs'):
+  """Converts the parts of a state to floating Tensors.
+
+  Args:
+    parts: List of Tensors, `tf.Variable`s, NumPy arrays or Python numbers.
+    what: Python str. The argument's name, for the error.
+
+  Returns:
+    List of Tensors; a `tf.Variable` stays as it is.
+
+  Raises:
+    TypeError: if a part is not floating.
+    ValueError: if there is no part, or the rank of one is unknown.
+  """
+  if not parts:
+    raise ValueError(f'`{what}` has no part; at least one Tensor is needed.')
+  parts = [
+    p
+    if isinstance(p, tf.Variable)
+    else tf.convert_to_tensor(p, dtype_hint=tf.float32, name=what)
+    for p in parts
+  ]
+  for i, p in enumerate(parts):
+    if not p.dtype.is_floating:
+      raise TypeError(
+        f'Part {i} of `{what}` has dtype {p.dtype.name}; a derivative needs a '
+        'floating dtype. Cast it, or pass it to `fn` through a closure.'
+      )
+    if p.shape.rank is None:
+      raise ValueError(
+        f'Part {i} of `{what}` has an unknown rank, so its sample and event '
+        'dimensions cannot be told apart. Give it one with `tf.ensure_shape`; '
+        'the sizes may stay unknown.'
+      )
+  return parts
+
+
+def sample_rank(sample_shape):
+  """The number of sample dimensions that `sample_shape` names.
+
+  Args:
+    sample_shape: `None` (none), a `tf.TensorShape`, a list or tuple of sizes,
+      or an integer vector (a Tensor or an array).
+
+  Returns:
+    Python int.
+
+  Raises:
+    ValueError: if the number is not known statically.
+  """
+  if sample_shape is None:
+    return 0
+  if isinstance(sample_shape, tf.TensorShape):
+    rank = sample_shape.rank
+  elif isinstance(sample_shape, (list, tuple)):
+    rank = len(sample_shape)
+  else:
+    shape = tf.convert_to_tensor(sample_shape).shape
+    rank = (
+      {0: 1, 1: shape[0]}.get(shape.rank) if shape.rank is not None else None
+    )
+  if rank is None:
+    raise ValueError(
+      f'`sample_shape` is {sample_shape}, whose number of dimensions is not '
+      'known while the graph is built. Pass a list of sizes, or a vector of '
+      'static length; the sizes themselves may be unknown.'
+    )
+  return int(rank)
+
+
+def event_shapes(xs, rank):
+  """The event shapes of `xs`.
+
+  Args:
+    xs: List of Tensors of known rank.
+    rank: Python int, the number of sample dimensions.
+
+  Returns:
+    List of `tf.TensorShape`s.
+
+  Raises:
+    ValueError: if a part has fewer than `rank` dimensions.
+  """
+  for i, x in enumerate(xs):
+    if x.shape.rank < rank:
+      raise ValueError(
+        f'Part {i} of `xs` has shape {x.shape}, but the sample shape has '
+        f'{rank} dimensions and every part starts with it. Pass the shape '
+        'that the parts share, or None if nothing is shared.'
+      )
+  return [x.shape[rank:] for x in xs]
+
+
+def check_sample_shape(xs, sample_shape):
+  """Raises a ValueError where `sample_shape` is known not to lead a part.
+
+  Args:
+    xs: List of Tensors.
+    sample_shape: As in `sample_rank`.
+  """
+  rank = sample_rank(sample_shape)
+  static = tf.get_static_value(sample_shape) if rank else None
+  if isinstance(sample_shape, tf.TensorShape):
+    given = sample_shape
+  elif isinstance(sample_shape, (list, tuple)):
+    sizes = [
+      tf.get_static_value(s) if tf.is_tensor(s) else s for s in sample_shape
+    ]
+    given = tf.TensorShape([None if s is None else int(s) for s in sizes])
+  elif static is not None:
+    given = tf.TensorShape([int(s) for s in np.ravel(static)])
+  else:
+    given = tf.TensorShape([None] * rank)
+  for i, x in enumerate(xs):
+    event_shapes([x], rank)
+    if not given.is_compatible_with(x.shape[:rank]):
+      raise ValueError(
+        f'`sample_shape` is {given}, but part {i} of `xs` has shape {x.shape}, '
+        f'which starts with {x.shape[:rank]}. Every part has the shape '
+        '`sample_shape + event_shape`.'
+      )
+
+
+def broadcast_to_part(y, x, index):
+  """Broadcasts `y` to the shape of the part `x`, if that is possible.
+
+  Args:
+    y: Tensor, or what converts to one.
+    x: Tensor.
+    index: Python int, the number of the part, for the error.
+
+  Returns:
+    Tensor of the shape and dtype of `x`.
+
+  Raises:
+    ValueError: if the static shapes do not allow it.
+  """
+  y = tf.convert_to_tensor(y, dtype_hint=x.dtype)
+  try:
+    joint = tf.broadcast_static_shape(y.shape, x.shape)
+    fits = joint.is_compatible_with(x.shape)
+  except ValueError:
+    fits = False
+  if not fits:
+    raise ValueError(
+      f'Part {index} of `ys` has shape {y.shape}, which does not broadcast to '
+      f'the shape {x.shape} of part {index} of `xs`. A diagonal pairs each '
+      'coordinate of `xs` with one of `ys`: return one value per coordinate.'
+    )
+  if y.dtype != x.dtype:
+    y = tf.cast(y, x.dtype)
+  if y.shape.is_fully_defined() and y.shape == x.shape:
+    return y
+  return tf.broadcast_to(y, tf.shape(x))
+
+
+def check_value(value, xs, rank):
+  """Raises a ValueError if `value` is not one scalar per sample.
+
+  Args:
+    value: Tensor, what the function returned.
+    xs: List of Tensors.
+    rank: Python int, the number of sample dimensions, or None: any.
+  """
+  if value.shape.rank is None or not value.dtype.is_floating:
+    raise ValueError(
+      f'`fn` returned {value}; one floating scalar per sample is needed, in a '
+      'Tensor of known rank.'
+    )
+  if rank is not None and value.shape.rank != rank:
+    raise ValueError(
+      f'`fn` returned a value of shape {value.shape}, but `sample_shape` has '
+      f'{rank} dimensions, and a Hessian needs one scalar per sample. Sum over '
+      'the event dimensions, or pass the right `sample_shape`.'
+    )
+  for i, x in enumerate(xs):
+    rank = value.shape.rank
+    if x.shape.rank < rank or not value.shape.is_compatible_with(
+      x.shape[:rank]
+    ):
+      raise ValueError(
+        f'`fn` returned a value of shape {value.shape}, which does not lead the '
+        f'shape {x.shape} of part {i} of `xs`. A Hessian needs one scalar per '
+        'sample: sum over the event dimensions.'
+      )

@@ -1,0 +1,164 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""One body for all regimes: evaluate once, apply the linear map, add up."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfp_diag.internal import batching
+from tfp_diag.internal import nest
+from tfp_diag.internal import passes
+from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.internal import validation
+
+__all__ = ['Recipe', 'hessian_diagonal', 'jacobian_diagonal']
+
+# Gradients of these ops carry lists of Tensors, on which the code that pfor
+# makes fails when XLA compiles it, and not before.
+_LOOPS = ('While', 'StatelessWhile')
+
+
+class Recipe(NamedTuple):
+  """How one diagonal is computed.
+
+  Attributes:
+    colors: int32 vector, one color per coordinate (parts in order), or None:
+      each coordinate has a color of its own.
+    signs: Vector of +1 and -1, one per coordinate, or None for +1.
+    mode: 'forward', 'reverse' or 'auto'.
+    schedule: One of `schedule.SCHEDULES`.
+    chunk_size: Python int, how many passes run together.
+  """
+
+  colors: Any = None
+  signs: Any = None
+  mode: str = 'auto'
+  schedule: str = 'auto'
+  chunk_size: int = 10
+
+
+def jacobian_diagonal(fn, ys, xs, rank, recipe, validate=False):
+  """The diagonal of the Jacobian of `ys = fn(*xs)`.
+
+  Args:
+    fn: Python callable, or None if `ys` are Tensors of the current graph.
+    ys: Tensor or list of Tensors; ignored if there is `fn`.
+    xs: List of Tensors.
+    rank: Python int, the number of sample dimensions.
+    recipe: A `Recipe`.
+    validate: Python bool, whether to check at run time.
+
+  Returns:
+    ys: List of Tensors.
+    diag: List of Tensors shaped as `xs`.
+  """
+
+  def linear_map(mode):
+    if fn is None:
+      outputs, targets = _align(ys, xs)
+      return outputs, passes.linear_map_of_graph(targets, xs, mode)
+    return passes.linearize(
+      lambda: _align(nest.call_traceable(fn, xs), xs), xs, mode
+    )
+
+  return _run(linear_map, xs, lambda _: rank, recipe, validate)
+
+
+def hessian_diagonal(fn, xs, rank, recipe, validate=False):
+  """The value, the gradient and the diagonal of the Hessian of `fn()`.
+
+  Args:
+    fn: Python callable without arguments; one scalar per sample, from `xs`.
+    xs: List of Tensors or Variables.
+    rank: Python int, the number of sample dimensions; None: that of the value.
+    recipe: A `Recipe`.
+    validate: Python bool, whether to check at run time.
+
+  Returns:
+    value: Tensor.
+    gradient: List of Tensors shaped as `xs`.
+    diag: List of Tensors shaped as `xs`.
+  """
+
+  def value_and_gradient():
+    value, gradient = passes.value_and_gradient(fn, xs)
+    batching.check_value(value, xs, rank)
+    return (value, gradient), gradient
+
+  (value, gradient), diag = _run(
+    lambda mode: passes.linearize(value_and_gradient, xs, mode),
+    xs,
+    lambda outputs: outputs[0].shape.rank,
+    recipe,
+    validate,
+  )
+  return value, gradient, diag
+
+
+def _align(ys, xs):
+  """One Tensor of each part's shape, from what the function returned."""
+  ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
+  if len(ys) not in (1, len(xs)):
+    raise ValueError(
+      f'There are {len(ys)} parts of `ys` but {len(xs)} of `xs`. The diagonal '
+      'needs one y for each part of `xs`, or a single y for all of them.'
+    )
+  every = ys * len(xs) if len(ys) == 1 else ys
+  return ys, [
+    batching.broadcast_to_part(y, x, i)
+    for i, (y, x) in enumerate(zip(every, xs))
+  ]
+
+
+def _run(linear_map, xs, rank, recipe, validate):
+  """Evaluates, then runs the schedule.
+
+  Args:
+    linear_map: Callable, mode to `(outputs, passes.LinearMap)`.
+    xs: List of Tensors or Variables.
+    rank: Callable, `outputs` to the number of sample dimensions.
+    recipe: A `Recipe`.
+    validate: Python bool.
+
+  Returns:
+    outputs: What `linear_map` returned.
+    diag: List of Tensors shaped as `xs`.
+  """
+  # Reverse mode differentiates once less.
+  mode = 'reverse' if recipe.mode == 'auto' else recipe.mode
+  with passes.recorded_ops() as ops:
+    outputs, derivative = linear_map(mode)
+  rank = rank(outputs)
+  event_shapes = batching.event_shapes(xs, rank)
+  if recipe.colors is None:
+    colors = schedule_lib.one_color_each(event_shapes, xs, rank)
+  else:
+    colors = schedule_lib.Colors.from_vector(
+      recipe.colors, event_shapes, recipe.signs
+    )
+  loops = sorted(set(_LOOPS).intersection(ops))
+  diag = schedule_lib.diagonal(
+    derivative,
+    colors,
+    xs,
+    recipe.schedule,
+    recipe.chunk_size,
+    loops[0] if loops else None,
+  )
+  if validate:
+    compare = (lambda: linear_map('reverse')[1]) if mode == 'forward' else None
+    diag = validation.check(diag, derivative, compare, colors, xs, rank, recipe)
+  return outputs, diag

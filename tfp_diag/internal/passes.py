@@ -1,0 +1,196 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The one place that differentiates: linear maps from tapes, one per mode.
+
+A function is evaluated once. What comes back is its value and a linear map
+that can be applied to any number of seeds, in any schedule, without
+evaluating the function again:
+
+* reverse mode applies the transposed Jacobian, `seed -> J^T seed`, with the
+  persistent tape that recorded the evaluation;
+* forward mode applies the Jacobian, `seed -> J seed`. The vector-Jacobian
+  product `u -> J^T u` is recorded once, for a placeholder `u`; it is linear
+  in `u`, so its own transpose is the Jacobian, whatever `u` is, and whatever
+  of the evaluation only `u` needed is pruned from the graph.
+
+`tf.autodiff.ForwardAccumulator` is not used: it evaluates the function anew
+for each seed, knows nothing of what was computed before it was opened, and in
+graphs fails on loops and on functions that are called twice. Transposing twice
+gives the same numbers, works on all of these, and was two to seven times
+faster on sparse Hessians under XLA.
+
+The diagonal needs Jacobian blocks that are square in the *parts*: part `i` of
+the outputs has the shape of part `i` of the inputs.
+"""
+
+import contextlib
+
+import tensorflow as tf
+
+__all__ = [
+  'LinearMap',
+  'linear_map_of_graph',
+  'linearize',
+  'recorded_ops',
+  'value_and_gradient',
+]
+
+
+class LinearMap:
+  """A Jacobian (forward) or its transpose (reverse), ready to be applied."""
+
+  def __init__(self, gradient, targets, sources):
+    self._gradient = gradient
+    self._targets = targets
+    self._sources = sources
+
+  def apply(self, members, seeds):
+    """One pass.
+
+    Args:
+      members: Python list of part numbers that take part; the others count as
+        seeded with zeros, and their results are not computed.
+      seeds: List of Tensors, one per member, of the shape of that part.
+
+    Returns:
+      List of Tensors of the shapes of the member parts; `None` for a part on
+      which none of the member outputs depends.
+    """
+    return self._gradient(
+      [self._targets[i] for i in members],
+      [self._sources[i] for i in members],
+      seeds,
+    )
+
+
+def linearize(fn, xs, mode):
+  """Evaluates `fn` and returns its derivative as a linear map.
+
+  Args:
+    fn: Python callable that takes no arguments and returns `(aux, ys)`: `ys` a
+      list of Tensors, one per part, of the shapes of `xs`. It computes them
+      from the Tensors or Variables `xs`.
+    xs: List of floating Tensors or `tf.Variable`s.
+    mode: 'forward' or 'reverse'.
+
+  Returns:
+    aux: What `fn` returned.
+    linear_map: A `LinearMap`.
+  """
+  if mode == 'reverse':
+    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as t:
+      t.watch(xs)
+      aux, ys = fn()
+    return aux, LinearMap(_tape_gradient(t), ys, xs)
+
+  with tf.GradientTape(
+    persistent=True, watch_accessed_variables=False
+  ) as outer:
+    with tf.GradientTape(watch_accessed_variables=False) as inner:
+      inner.watch(xs)
+      aux, ys = fn()
+    placeholders = [tf.zeros_like(y) for y in ys]
+    outer.watch(placeholders)
+    transposed = _tape_gradient(inner)(ys, xs, placeholders)
+  return aux, LinearMap(_tape_gradient(outer), transposed, placeholders)
+
+
+def linear_map_of_graph(ys, xs, mode):
+  """The same for Tensors that a graph has computed from `xs` already.
+
+  Args:
+    ys: List of Tensors of the graph that is being built, one per part.
+    xs: List of Tensors of that graph.
+    mode: 'forward' or 'reverse'.
+
+  Returns:
+    A `LinearMap`.
+  """
+  if mode == 'reverse':
+    return LinearMap(_graph_gradient, ys, xs)
+  placeholders = [tf.zeros_like(y) for y in ys]
+  transposed = _graph_gradient(ys, xs, placeholders)
+  return LinearMap(_graph_gradient, transposed, placeholders)
+
+
+def value_and_gradient(fn, xs):
+  """The value of a scalar-per-sample function, and its gradient.
+
+  Args:
+    fn: Python callable without arguments that computes a Tensor from `xs`.
+    xs: List of floating Tensors or `tf.Variable`s.
+
+  Returns:
+    value: Tensor.
+    gradient: List of Tensors shaped as `xs`; zeros for an unconnected part.
+  """
+  with tf.GradientTape(watch_accessed_variables=False) as tape:
+    tape.watch(xs)
+    value = tf.convert_to_tensor(fn())
+  gradient = _tape_gradient(tape)([value], xs, [tf.ones_like(value)])
+  return value, [
+    tf.zeros_like(x) if g is None else g for x, g in zip(xs, gradient)
+  ]
+
+
+@contextlib.contextmanager
+def recorded_ops():
+  """Collects the types of the ops that are added to the graph meanwhile.
+
+  Yields:
+    A set of Python strings, filled on exit; empty in eager mode.
+  """
+  types = set()
+  if tf.executing_eagerly():
+    yield types
+    return
+  graph = tf.compat.v1.get_default_graph()
+  before = len(graph.get_operations())
+  yield types
+  types.update(op.type for op in graph.get_operations()[before:])
+
+
+def _tape_gradient(tape):
+  def gradient(targets, sources, seeds):
+    return tape.gradient(targets, sources, output_gradients=seeds)
+
+  return _of_connected(gradient)
+
+
+def _of_connected(gradient):
+  """Lets `gradient` meet None targets, sparse results and missing gradients."""
+
+  def wrapped(targets, sources, seeds):
+    pairs = [(t, s) for t, s in zip(targets, seeds) if t is not None]
+    if not pairs:
+      return [None] * len(sources)
+    targets, seeds = zip(*pairs)
+    try:
+      result = gradient(list(targets), list(sources), list(seeds))
+    except LookupError as e:
+      raise LookupError(
+        '`fn` cannot be differentiated as often as this derivative needs: '
+        f'{e}. Write that part of `fn` with other operations, or give it a '
+        'derivative with `tf.custom_gradient`.'
+      ) from e
+    # A gather has a gradient of type `tf.IndexedSlices`.
+    return [None if g is None else tf.convert_to_tensor(g) for g in result]
+
+  return wrapped
+
+
+_graph_gradient = _of_connected(
+  lambda targets, sources, seeds: tf.gradients(targets, sources, grad_ys=seeds)
+)

@@ -1,0 +1,327 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""From colors to a diagonal: which seeds are used, and in what order.
+
+A pass is given the seeds of one color: a sign `r_j` at each coordinate `j` of
+that color and zero elsewhere. At those coordinates its result is
+`r_j * diag_j`, if no two coordinates of the color meet in the Jacobian. The
+same seed serves every sample.
+"""
+
+import itertools
+import logging
+import re
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+__all__ = ['MAX_UNROLLED', 'SCHEDULES', 'Colors', 'diagonal', 'one_color_each']
+
+SCHEDULES = ('auto', 'unrolled', 'pfor', 'while_loop')
+
+# Up to this many passes are written out one by one under 'auto': with constant
+# seeds XLA drops what a pass does not need, and a few copies compile fast.
+MAX_UNROLLED = 8
+
+
+class Colors:
+  """The color of each coordinate of each part.
+
+  Attributes:
+    parts: List, one entry per part: an int32 array, or Tensor where the event
+      shape is dynamic, of that event shape.
+    num_colors: Python int, or scalar int32 Tensor.
+    signs: List of arrays or Tensors of +1 and -1 that broadcast to the parts,
+      or None for ones.
+  """
+
+  def __init__(self, parts, num_colors, signs=None):
+    self.parts = parts
+    self.num_colors = num_colors
+    self.signs = signs
+
+  @classmethod
+  def from_vector(cls, colors, event_shapes, signs=None):
+    """Splits one vector over all coordinates (parts in order) into parts."""
+    sizes = [int(np.prod(s, dtype=np.int64)) for s in event_shapes]
+    ends = np.cumsum(sizes)[:-1]
+
+    def split(vector):
+      return [
+        piece.reshape(shape)
+        for piece, shape in zip(np.split(vector, ends), event_shapes)
+      ]
+
+    colors = np.asarray(colors, np.int32)
+    return cls(
+      split(colors),
+      int(colors.max(initial=-1)) + 1,
+      None if signs is None else split(np.asarray(signs)),
+    )
+
+  def with_signs(self, signs):
+    """The same colors with other signs, which may differ between samples."""
+    return Colors(self.parts, self.num_colors, signs)
+
+  @property
+  def is_static(self):
+    """Whether every color is known while the graph is built."""
+    return all(isinstance(c, np.ndarray) for c in self.parts)
+
+  def sign(self, part, dtype):
+    """The signs of a part as a Tensor that broadcasts to it."""
+    if self.signs is None:
+      return tf.ones([], dtype)
+    return tf.cast(self.signs[part], dtype)
+
+  def groups(self):
+    """Runs of colors that occur in the same parts.
+
+    Yields:
+      members: List of part numbers.
+      start, stop: The colors are those of `range(start, stop)`.
+    """
+    if not self.is_static:
+      # Each part has colors of its own here, in order.
+      start = 0
+      for i, c in enumerate(self.parts):
+        stop = start + tf.size(c)
+        yield [i], start, stop
+        start = stop
+      return
+    members = [[] for _ in range(self.num_colors)]
+    for i, c in enumerate(self.parts):
+      for color in np.unique(c):
+        members[color].append(i)
+    for key, run in itertools.groupby(
+      range(self.num_colors), members.__getitem__
+    ):
+      run = list(run)
+      yield key, run[0], run[-1] + 1
+
+
+def one_color_each(event_shapes, xs, rank):
+  """Colors without structure: each coordinate has one of its own.
+
+  Args:
+    event_shapes: List of `tf.TensorShape`s.
+    xs: List of Tensors of shapes `sample_shape + event_shape`.
+    rank: Python int, the number of sample dimensions.
+
+  Returns:
+    `Colors`.
+  """
+  if all(s.is_fully_defined() for s in event_shapes):
+    n = sum(s.num_elements() for s in event_shapes)
+    return Colors.from_vector(np.arange(n), event_shapes)
+  start, parts = 0, []
+  for x in xs:
+    shape = tf.shape(x)[rank:]
+    size = tf.reduce_prod(shape)
+    parts.append(tf.reshape(tf.range(start, start + size), shape))
+    start += size
+  return Colors(parts, start)
+
+
+def diagonal(linear_map, colors, xs, schedule, chunk_size, obstacle=None):
+  """The diagonal of a linear map, by as many passes as there are colors.
+
+  Args:
+    linear_map: A `passes.LinearMap`.
+    colors: `Colors`.
+    xs: List of Tensors or Variables, the parts; only their shapes and dtypes
+      matter.
+    schedule: One of `SCHEDULES`.
+    chunk_size: Python int. How many passes 'pfor' runs together, and
+      'while_loop' in parallel.
+    obstacle: Python str or None. The type of an op that pfor would only fail
+      on when it is too late to choose another schedule.
+
+  Returns:
+    List of Tensors shaped as `xs`.
+  """
+  result = [tf.zeros_like(x) for x in xs]
+  for members, start, stop in colors.groups():
+    run = _choose(schedule, start, stop, obstacle)
+
+    def one_color(k, members=members):
+      return _one_color(linear_map, colors, xs, members, k)
+
+    parts = run(
+      one_color, [result[i] for i in members], start, stop, chunk_size
+    )
+    for i, part in zip(members, parts):
+      result[i] = part
+  return result
+
+
+def _choose(schedule, start, stop, obstacle):
+  """The function that runs the colors from `start` to `stop`."""
+  is_static = isinstance(stop, int) and isinstance(start, int)
+  if schedule == 'auto':
+    unrolled = is_static and stop - start <= MAX_UNROLLED
+    schedule = 'unrolled' if unrolled else 'pfor'
+  if schedule == 'unrolled' and is_static:
+    return _unrolled
+  if schedule == 'while_loop' or tf.executing_eagerly():
+    return _while_loop
+  if obstacle is not None:
+    _warn_of_loop(f'the op {obstacle}')
+    return _while_loop
+  return _pfor
+
+
+def _warn_of_loop(reason):
+  warnings.warn(
+    f'pfor cannot vectorize {reason}; the derivative runs as a while_loop, one '
+    "pass at a time. Pass `schedule='while_loop'` to choose that yourself.",
+    RuntimeWarning,
+    stacklevel=2,
+  )
+
+
+def _one_color(linear_map, colors, xs, members, k):
+  """One pass: the diagonal at the coordinates of color `k`, zero elsewhere.
+
+  Args:
+    linear_map: A `passes.LinearMap`.
+    colors: `Colors`.
+    xs: List of Tensors, the parts.
+    members: List of the part numbers in which the color occurs.
+    k: Python int, or scalar int32 Tensor.
+
+  Returns:
+    List with, for each member, a Tensor of the part's shape, or None.
+  """
+  masks, seeds, signs = [], [], []
+  for i in members:
+    x = xs[i]
+    if isinstance(k, int) and isinstance(colors.parts[i], np.ndarray):
+      mask = tf.constant(colors.parts[i] == k)
+    else:
+      mask = tf.equal(colors.parts[i], k)
+    sign = colors.sign(i, x.dtype)
+    seed = tf.where(mask, sign, tf.zeros([], x.dtype))
+    masks.append(mask)
+    signs.append(sign)
+    seeds.append(tf.broadcast_to(seed, tf.shape(x)))
+  results = linear_map.apply(members, seeds)
+  # `where`, not a product: what other coordinates hold may be infinite.
+  diag = []
+  for i, mask, sign, r in zip(members, masks, signs, results):
+    if r is not None:
+      r = tf.where(mask, sign * r, tf.zeros([], r.dtype))
+      r = tf.ensure_shape(r, xs[i].shape)
+    diag.append(r)
+  return diag
+
+
+def _add(total, update):
+  return [t if u is None else t + u for t, u in zip(total, update)]
+
+
+def _unrolled(one_color, total, start, stop, chunk_size):
+  del chunk_size
+  for k in range(start, stop):
+    total = _add(total, one_color(k))
+  return total
+
+
+def _while_loop(one_color, total, start, stop, chunk_size):
+  _, total = tf.while_loop(
+    lambda k, _: k < stop,
+    lambda k, total: (k + 1, _add(total, one_color(k))),
+    (tf.convert_to_tensor(start), total),
+    shape_invariants=(tf.TensorShape([]), [t.shape for t in total]),
+    parallel_iterations=chunk_size,
+    # XLA can differentiate a loop only if it knows how long it may run.
+    maximum_iterations=stop - start if isinstance(stop, int) else None,
+  )
+  return total
+
+
+def _pfor(one_color, total, start, stop, chunk_size):
+  """Vectorized chunks inside a loop; the last, shorter chunk by itself."""
+
+  def chunk(total, first, size):
+    def body(k):
+      return [
+        tf.zeros_like(t) if u is None else u
+        for t, u in zip(total, one_color(k))
+      ]
+
+    if isinstance(size, int) and size == 1:
+      # `vectorized_map` takes an axis of size 1 for one to broadcast.
+      return _add(total, one_color(first))
+    stacked = tf.vectorized_map(
+      body, first + tf.range(size), fallback_to_while_loop=False
+    )
+    return _add(total, [tf.reduce_sum(s, axis=0) for s in stacked])
+
+  def chunks(total):
+    num_chunks = (stop - start) // chunk_size
+    remainder = (stop - start) % chunk_size
+    if isinstance(num_chunks, int) and num_chunks <= 1:
+      total = chunk(total, start, chunk_size) if num_chunks else total
+    else:
+      _, total = tf.while_loop(
+        lambda c, _: c < num_chunks,
+        lambda c, total: (
+          c + 1,
+          chunk(total, start + c * chunk_size, chunk_size),
+        ),
+        (0, total),
+        shape_invariants=(tf.TensorShape([]), [t.shape for t in total]),
+        parallel_iterations=1,
+        maximum_iterations=num_chunks if isinstance(num_chunks, int) else None,
+      )
+    if isinstance(remainder, int) and not remainder:
+      return total
+    return chunk(total, stop - remainder, remainder)
+
+  with _QuietPfor() as log:
+    try:
+      return chunks(total)
+    except Exception as e:  # pylint: disable=broad-except
+      # pfor raises many types. An error that is not of its making comes up
+      # again in the loop, which differentiates the same function.
+      reason = log.op_type or f'{type(e).__name__}: {e}'.split('\n')[0]
+  _warn_of_loop(reason)
+  return _while_loop(one_color, total, start, stop, chunk_size)
+
+
+class _QuietPfor(logging.Filter):
+  """Keeps pfor from logging pages about an op, and remembers its type."""
+
+  def __init__(self):
+    super().__init__()
+    self.op_type = None
+
+  def filter(self, record):
+    message = record.getMessage()
+    found = re.search(r'^op: "(\w+)"', message, re.MULTILINE)
+    if 'pfor' not in message and not found:
+      return True
+    if found and self.op_type is None:
+      self.op_type = f'the op {found.group(1)}'
+    return False
+
+  def __enter__(self):
+    tf.get_logger().addFilter(self)
+    return self
+
+  def __exit__(self, *unused):
+    tf.get_logger().removeFilter(self)
