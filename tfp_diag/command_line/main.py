@@ -1,0 +1,49 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The commands of `python -m tfp_diag`."""
+
+import sys
+
+from tfp_diag.command_line.input_error import InputError
+from tfp_diag.command_line.main_job import main_job
+
+__all__ = ['main']
+
+# A first word that is no option selects one of these; without it the words go
+# to the main job.
+COMMANDS = {}
+
+
+def main(words=None):
+  """Runs a command.
+
+  Args:
+    words: List of `str`; default: those of the command line.
+
+  Returns:
+    The exit status: 0, 2 for input that does not fit, or 130 after Ctrl-C.
+  """
+  words = sys.argv[1:] if words is None else list(words)
+  command = main_job
+  if words and words[0] in COMMANDS:
+    command = COMMANDS[words.pop(0)]
+  try:
+    return command(words)
+  except InputError as e:
+    print(f'python -m tfp_diag: {e}', file=sys.stderr)
+    return 2
+  except KeyboardInterrupt:
+    print('\nInterrupted before there were draws.', file=sys.stderr)
+    return 130

@@ -1,0 +1,173 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The options of the main job."""
+
+import argparse
+
+from tfp_diag.command_line.input_error import InputError
+from tfp_diag.examples import targets
+
+__all__ = ['LEAST_DRAWS', 'parse_options']
+
+# R-hat compares chains, and splits each of them into two halves of two draws.
+LEAST_DRAWS = 4
+
+
+def parse_options(words):
+  """Reads the command line of the main job.
+
+  Args:
+    words: List of `str`, what follows `python -m tfp_diag`.
+
+  Returns:
+    A namespace with the attributes target, fn, init, chains, draws, warmup,
+    step_size, seed, xla, save, json and plot.
+
+  Raises:
+    InputError: if an option is unknown, has a value that does not fit, or does
+      not go with the others.
+  """
+  parser = _parser()
+  options, rest = parser.parse_known_args(words)
+  if rest:
+    raise InputError(
+      f'There is no option or command {rest[0]!r}; see python -m tfp_diag '
+      '--help.'
+    )
+  _check_numbers(options)
+  if options.fn is None:
+    if options.init is not None:
+      raise InputError(
+        '--init goes with --fn PATH.py:NAME; a target has its own start.'
+      )
+    if options.target not in targets.TARGETS:
+      raise InputError(
+        f'There is no target {options.target!r}; --target must be one of '
+        f'{", ".join(targets.TARGETS)}.'
+      )
+  elif options.init is None:
+    raise InputError(
+      '--fn needs a starting point of the right shape, for example '
+      '--init "[0., 0.]".'
+    )
+  return options
+
+
+class _Parser(argparse.ArgumentParser):
+  """Reports a wrong word in one sentence instead of printing the usage."""
+
+  def error(self, message):
+    raise InputError(f'{message[:1].upper()}{message[1:]}; see {self.prog} -h.')
+
+
+def _parser():
+  parser = _Parser(
+    prog='python -m tfp_diag',
+    description=(
+      'Compares diagonals of Hessians with their closed form, then draws from '
+      'a posterior with preconditioned MALA and judges the draws.'
+    ),
+    epilog=_list_of_targets(),
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+    allow_abbrev=False,
+  )
+  what = parser.add_argument_group(
+    'what to sample'
+  ).add_mutually_exclusive_group()
+  what.add_argument(
+    '--target',
+    metavar='NAME',
+    default='eight_schools',
+    help='one of the targets below (default: %(default)s)',
+  )
+  what.add_argument(
+    '--fn',
+    metavar='PATH.py:NAME',
+    help='a log density of your own: a function of a state with a leading '
+    'axis of chains that returns one value per chain',
+  )
+  parser.add_argument(
+    '--init',
+    metavar='VALUE',
+    help='where --fn starts: a number, a list "[0., 0.]", a tuple of parts '
+    '"(0., [1., 1.])" or a dict of keyword arguments "{\'mu\': 0.}"; the '
+    'chains start near it',
+  )
+  how = parser.add_argument_group('how')
+  how.add_argument('--chains', type=int, default=64, help='(%(default)s)')
+  how.add_argument(
+    '--draws', type=int, default=20000, help='per chain (%(default)s)'
+  )
+  how.add_argument(
+    '--warmup',
+    type=int,
+    default=2000,
+    help='steps that adapt the step size and the scales, and are not kept '
+    '(%(default)s)',
+  )
+  how.add_argument(
+    '--step-size',
+    type=float,
+    default=0.1,
+    help='the squared length scale tau that adaptation starts from; with '
+    '--warmup 0 it stays (%(default)s)',
+  )
+  how.add_argument('--seed', type=int, default=0, help='(%(default)s)')
+  how.add_argument(
+    '--no-xla',
+    dest='xla',
+    action='store_false',
+    help='run in a TensorFlow graph that XLA does not compile',
+  )
+  out = parser.add_argument_group('results')
+  out.add_argument(
+    '--save',
+    metavar='FILE.npz',
+    help='keep the draws in a NumPy archive, also after Ctrl-C',
+  )
+  out.add_argument(
+    '--json',
+    action='store_true',
+    help='print the results as JSON instead of tables',
+  )
+  out.add_argument(
+    '--plot', metavar='FILE', help='draw marginals and traces (.png, .pdf ...)'
+  )
+  return parser
+
+
+def _list_of_targets():
+  width = max(map(len, targets.TARGETS))
+  lines = [
+    f'  {name.ljust(width)}  {target.description}'
+    for name, target in targets.TARGETS.items()
+  ]
+  return '\n'.join(['targets:', *lines])
+
+
+_LEAST = {'chains': 2, 'draws': LEAST_DRAWS, 'warmup': 0, 'seed': 0}
+
+
+def _check_numbers(options):
+  for name, least in _LEAST.items():
+    value = getattr(options, name)
+    if value < least:
+      raise InputError(f'--{name} is {value} and must be at least {least}.')
+  if options.seed >= 2**31:
+    raise InputError(f'--seed is {options.seed} and must be less than 2**31.')
+  if not 0 < options.step_size < float('inf'):
+    raise InputError(
+      f'--step-size is {options.step_size} and must be positive and finite.'
+    )

@@ -1,0 +1,182 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A log density from a file of the user."""
+
+import ast
+import functools
+import importlib.util
+import inspect
+import pathlib
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.command_line.input_error import InputError, one_line
+from tfp_diag.examples.target import Target
+
+__all__ = ['user_target']
+
+
+def user_target(where, init):
+  """Makes a target from `--fn PATH.py:NAME --init VALUE`.
+
+  Args:
+    where: Python `str`, `PATH.py:NAME`. The function takes a state whose parts
+      have a leading axis of chains, and returns one log density per chain.
+    init: Python `str`, a literal: a number or list of numbers is the only
+      argument, the entries of a tuple are the positional arguments, those of a
+      dict the keyword arguments.
+
+  Returns:
+    A `tfp_diag.examples.Target` whose state is a list of parts and whose
+    parameters are all coordinates, named after the function's arguments.
+
+  Raises:
+    InputError: if there is no such file or function, or if `init` cannot be
+      read.
+  """
+  fn = _load(where)
+  names, parts = _read_init(fn, init)
+  by_keyword = init.lstrip().startswith('{')
+  return Target(
+    name=where,
+    description=f'The function {where}.',
+    target_log_prob_fn=functools.partial(_call, fn, names, by_keyword),
+    init=functools.partial(_starting_points, parts),
+    parameter_names=tuple(_coordinate_names(names, parts)),
+    to_parameters=functools.partial(_to_parameters, names, parts),
+  )
+
+
+def _load(where):
+  path, colon, name = where.rpartition(':')
+  if not colon or not path or not name:
+    raise InputError(f'--fn {where} must have the form PATH.py:NAME.')
+  if not pathlib.Path(path).is_file():
+    raise InputError(f'--fn {where}: there is no file {path}.')
+  module = _run_file(where, pathlib.Path(path).resolve())
+  if not hasattr(module, name):
+    own = [
+      key
+      for key, value in vars(module).items()
+      if inspect.isfunction(value) and value.__module__ == module.__name__
+    ]
+    there = f'its functions are {", ".join(own)}' if own else 'it has none'
+    raise InputError(f'--fn {where}: {path} has no function {name}; {there}.')
+  fn = getattr(module, name)
+  if not callable(fn):
+    raise InputError(
+      f'--fn {where}: {name} is a {type(fn).__name__} and must be a function.'
+    )
+  return fn
+
+
+def _run_file(where, path):
+  # The file may import its neighbours, as it could when run by itself.
+  sys.path.insert(0, str(path.parent))
+  name = f'_tfp_diag_user_{path.stem}'
+  spec = importlib.util.spec_from_file_location(name, path)
+  if spec is None:
+    raise InputError(f'--fn {where}: {path.name} must be a .py file.')
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[name] = module
+  try:
+    spec.loader.exec_module(module)
+  except Exception as e:
+    raise InputError(
+      f'--fn {where}: running the file failed with {one_line(e)}'
+    ) from e
+  return module
+
+
+def _read_init(fn, init):
+  """The names and float64 values of the parts."""
+  try:
+    value = ast.literal_eval(init.strip())
+  except (ValueError, SyntaxError, MemoryError, RecursionError) as e:
+    raise InputError(
+      f'--init {init} is not a number, list, tuple or dict of numbers.'
+    ) from e
+  if isinstance(value, dict):
+    names, values = list(map(str, value)), list(value.values())
+  elif isinstance(value, tuple):
+    names, values = _argument_names(fn, len(value)), list(value)
+  else:
+    names, values = _argument_names(fn, 1), [value]
+  parts = []
+  for name, part in zip(names, values):
+    try:
+      parts.append(np.array(part, np.float64))
+    except (ValueError, TypeError) as e:
+      raise InputError(
+        f'--init {init}: {name} is not an array of numbers; the rows of a list '
+        'must be equally long, and several parts go in a tuple.'
+      ) from e
+    if not np.all(np.isfinite(parts[-1])):
+      raise InputError(f'--init {init}: {name} is not finite.')
+  if sum(part.size for part in parts) == 0:
+    raise InputError(f'--init {init} has no coordinates.')
+  return names, parts
+
+
+def _argument_names(fn, count):
+  """The names of the first positional arguments, or x0, x1 ..."""
+  try:
+    arguments = inspect.signature(fn).parameters.values()
+  except (ValueError, TypeError):
+    arguments = ()
+  kinds = (
+    inspect.Parameter.POSITIONAL_ONLY,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD,
+  )
+  names = [a.name for a in arguments if a.kind in kinds][:count]
+  return names + [f'x{i}' for i in range(len(names), count)]
+
+
+def _call(fn, names, by_keyword, *parts):
+  if by_keyword:
+    return fn(**dict(zip(names, parts)))
+  return fn(*parts)
+
+
+def _starting_points(parts, num_chains, seed, dtype=tf.float32):
+  """The first chain starts at `--init`, the others at most 1 beside it."""
+  seeds = tf.random.split(seed, num=len(parts))
+  points = []
+  for i, part in enumerate(parts):
+    shape = [num_chains, *part.shape]
+    offset = tf.random.stateless_uniform(shape, seeds[i], -1.0, 1.0, dtype)
+    is_first = tf.reshape(tf.range(num_chains) == 0, [-1] + [1] * part.ndim)
+    center = tf.constant(part, dtype)
+    points.append(center + tf.where(is_first, tf.zeros_like(offset), offset))
+  return points
+
+
+def _coordinate_names(names, parts):
+  for name, part in zip(names, parts):
+    if part.ndim == 0:
+      yield name
+    for index in np.ndindex(part.shape) if part.ndim else ():
+      yield f'{name}[{", ".join(map(str, index))}]'
+
+
+def _to_parameters(names, parts, state):
+  columns = []
+  for part, draws in zip(parts, state):
+    lead = len(draws.shape) - part.ndim
+    columns.append(tf.reshape(draws, [*draws.shape[:lead], part.size]))
+  flat = tf.concat(columns, axis=-1)
+  return dict(zip(_coordinate_names(names, parts), tf.unstack(flat, axis=-1)))

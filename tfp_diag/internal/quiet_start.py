@@ -1,0 +1,57 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Imports TensorFlow without its start-up messages."""
+
+import contextlib
+import os
+import sys
+import tempfile
+
+__all__ = ['quiet_start']
+
+
+def quiet_start():
+  """Imports TensorFlow silently if this package is being run with `-m`.
+
+  TensorFlow's libraries write to the file descriptor of stderr while they are
+  loaded, before any log level counts. While Python looks for the module to
+  run, `sys.argv[0]` is '-m'; so that a plain import of the package changes
+  nothing about what a program shows. If the import fails, what was written is
+  shown after all.
+  """
+  if sys.argv[:1] != ['-m']:
+    return
+  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+  with _stderr_held_back():
+    import tensorflow as tf
+  tf.get_logger().setLevel('ERROR')
+
+
+@contextlib.contextmanager
+def _stderr_held_back():
+  """Collects what is written to file descriptor 2, shows it on an error."""
+  sys.stderr.flush()
+  with tempfile.TemporaryFile() as held_back:
+    terminal = os.dup(2)
+    os.dup2(held_back.fileno(), 2)
+    try:
+      yield
+    except BaseException:
+      held_back.seek(0)
+      os.write(terminal, held_back.read())
+      raise
+    finally:
+      os.dup2(terminal, 2)
+      os.close(terminal)
