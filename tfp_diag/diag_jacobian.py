@@ -16,12 +16,14 @@
 
 import tensorflow as tf
 
-from tfp_diag.internal import arguments
-from tfp_diag.internal import batching
-from tfp_diag.internal import compiled
-from tfp_diag.internal import evaluate
+from tfp_diag.internal import (
+  arguments,
+  batching,
+  compiled,
+  evaluate,
+  validation,
+)
 from tfp_diag.internal import schedule as schedule_lib
-from tfp_diag.internal import validation
 
 __all__ = ['diag_jacobian']
 
@@ -137,11 +139,10 @@ def diag_jacobian(
     )
 
     def body(*parts):
-      parts = list(parts)
       if validate_args:
-        parts = validation.check_sample_shape(parts, sample_shape)
+        validation.check_sample_shape(parts, sample_shape)
       return evaluate.jacobian_diagonal(
-        fn, None if fn else ys, parts, rank, recipe, validate_args
+        fn, None if fn else ys, list(parts), rank, recipe, validate_args
       )
 
     if not tf.executing_eagerly():

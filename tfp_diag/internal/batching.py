@@ -208,7 +208,7 @@ def check_value(value, xs, rank):
       x.shape[:rank]
     ):
       raise ValueError(
-        f'`fn` returned a value of shape {value.shape}, which does not lead the '
-        f'shape {x.shape} of part {i} of `xs`. A Hessian needs one scalar per '
-        'sample: sum over the event dimensions.'
+        f'`fn` returned a value of shape {value.shape}, which does not lead '
+        f'the shape {x.shape} of part {i} of `xs`. A Hessian needs one scalar '
+        'per sample: sum over the event dimensions.'
       )

@@ -44,22 +44,30 @@ _cache = collections.OrderedDict()
 
 
 class _Entry:
-  """A body's graph, or the knowledge that it cannot become one."""
+  """The graphs of a body, or the knowledge that it cannot become one."""
 
-  def __init__(self, body, seen):
-    self.graph = tf.function(body, autograph=False)
+  def __init__(self, seen):
     # Keeps alive what the key names by its `id`.
     self.seen = seen
+    self.graphs = {}
+    self.traceable = True
 
   def __call__(self, body, args):
-    if self.graph is not None:
+    if not self.traceable:
+      return body(*args)
+    # Not the `tf.function` itself: it would warn of retracing when several of
+    # these, which all have the same name, are traced.
+    specs = tuple(tf.TensorSpec(a.shape, a.dtype) for a in args)
+    if specs not in self.graphs:
       try:
-        return self.graph(*args)
+        graph = tf.function(body, autograph=False).get_concrete_function(*specs)
       except Exception as e:
         if not _needs_values(e):
           raise
-        self.graph = None
-    return body(*args)
+        self.traceable = False
+        return body(*args)
+      self.graphs[specs] = graph
+    return self.graphs[specs](*args)
 
 
 def call(key, fns, body, args):
@@ -81,7 +89,7 @@ def call(key, fns, body, args):
     return body(*args)
   seen = []
   key = (key, tuple(fingerprint(fn, seen) for fn in fns))
-  entry = _cache.pop(key, None) or _Entry(body, seen)
+  entry = _cache.pop(key, None) or _Entry(seen)
   _cache[key] = entry
   while len(_cache) > _MAX_FUNCTIONS:
     _cache.popitem(last=False)

@@ -16,13 +16,8 @@
 
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
-from tfp_diag.internal import batching
-from tfp_diag.internal import nest
-from tfp_diag.internal import passes
+from tfp_diag.internal import batching, nest, passes, validation
 from tfp_diag.internal import schedule as schedule_lib
-from tfp_diag.internal import validation
 
 __all__ = ['Recipe', 'hessian_diagonal', 'jacobian_diagonal']
 
@@ -160,5 +155,5 @@ def _run(linear_map, xs, rank, recipe, validate):
   )
   if validate:
     compare = (lambda: linear_map('reverse')[1]) if mode == 'forward' else None
-    diag = validation.check(diag, derivative, compare, colors, xs, rank, recipe)
+    validation.check(diag, derivative, compare, colors, xs, rank, recipe)
   return outputs, diag
