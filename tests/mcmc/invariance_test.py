@@ -152,9 +152,9 @@ def test_catches_the_gradient_of_another_chain(monkeypatch):
     calls.append(args)
     log_prob, terms = langevin_terms.evaluate(*args)
     if len(calls) == 2:
-      terms = [
-        t._replace(gradient=tf.roll(t.gradient, 1, axis=0)) for t in terms
-      ]
+      terms = terms._replace(
+        gradient=[tf.roll(g, 1, axis=0) for g in terms.gradient]
+      )
     return log_prob, terms
 
   monkeypatch.setattr(uncalibrated_preconditioned_langevin, 'evaluate', wrong)

@@ -26,6 +26,7 @@ from tfp_diag.mcmc import (
   UncalibratedPreconditionedLangevin,
   langevin,
 )
+from tfp_diag.mcmc.langevin_terms import per_part
 
 # A target that is neither Gaussian nor separable, over two parts of 2 and 3
 # coordinates: log π(v) = -½ vᵀ A v - ¼ Σ v⁴.
@@ -267,7 +268,8 @@ def test_agrees_with_tfp_for_chains_of_rank_one(constant):
       _log_prob, _STEP, volatility_fn=volatility
     )
   terms = [
-    ours.bootstrap_results(x).grads_target_log_prob for x in (state, proposal)
+    per_part(ours.bootstrap_results(x).grads_target_log_prob)
+    for x in (state, proposal)
   ]
   root = tf.constant(np.sqrt(_STEP))
   actual = 0.0

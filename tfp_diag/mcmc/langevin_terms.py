@@ -27,18 +27,21 @@ __all__ = [
   'evaluate',
   'event_axes',
   'is_usable',
+  'per_part',
   'volatility_of_parts',
 ]
 
 
 class LangevinTerms(typing.NamedTuple):
-  """What a Langevin step with a `volatility_fn` needs to know of one part.
+  """What a Langevin step with a `volatility_fn` needs to know at a point.
+
+  In kernel results each field is a list with one Tensor per part, of the part's
+  shape.
 
   Attributes:
-    gradient: Tensor of the part's shape: the gradient of the target log
-      density.
-    volatility: Tensor of the part's shape: s(x), a standard deviation.
-    volatility_gradient: Tensor of the part's shape: ∂_i s_i(x).
+    gradient: The gradient of the target log density.
+    volatility: s(x), a standard deviation.
+    volatility_gradient: ∂_i s_i(x).
   """
 
   gradient: typing.Any
@@ -58,7 +61,8 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
 
   Returns:
     target_log_prob: Tensor of the chain shape.
-    terms: List with one entry per part: the gradient, or a `LangevinTerms`.
+    terms: The gradient, a list with one Tensor per part; with a volatility, a
+      `LangevinTerms` of such lists.
   """
   # A copy, because a TFP bijector remembers by identity what it computed
   # outside the gradient's view.
@@ -77,10 +81,27 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
     fn=volatility_fn,
     parallel_iterations=parallel_iterations,
   )
-  return target_log_prob, [
-    LangevinTerms(g, _like(x, s), _like(x, ds))
-    for x, g, s, ds in zip(parts, gradients, volatilities, volatility_gradients)
-  ]
+  return target_log_prob, LangevinTerms(
+    gradient=gradients,
+    volatility=[_like(x, s) for x, s in zip(parts, volatilities)],
+    volatility_gradient=[
+      _like(x, ds) for x, ds in zip(parts, volatility_gradients)
+    ],
+  )
+
+
+def per_part(terms):
+  """Regroups what `evaluate` returned.
+
+  Args:
+    terms: List of gradients, or a `LangevinTerms` of lists.
+
+  Returns:
+    List with one entry per part: a gradient, or a `LangevinTerms` of Tensors.
+  """
+  if isinstance(terms, LangevinTerms):
+    return [LangevinTerms(*part) for part in zip(*terms)]
+  return list(terms)
 
 
 def volatility_of_parts(volatility_fn, *parts):
@@ -112,7 +133,7 @@ def is_usable(terms, part, target_log_prob):
   """Whether a step can be taken from, or accepted at, a point.
 
   Args:
-    terms: What was evaluated there for one part.
+    terms: What was evaluated there for that part, from `per_part`.
     part: Tensor, the part.
     target_log_prob: Tensor of the chain shape.
 

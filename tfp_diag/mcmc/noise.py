@@ -68,7 +68,7 @@ def uniform(shape, seed, dtype):
   Returns:
     Tensor of that shape and dtype, float32 at least.
   """
-  return 0.5 * (1.0 + _symmetric_uniform(shape, seed, dtype))
+  return tf.abs(_symmetric_uniform(shape, seed, dtype))
 
 
 def _symmetric_uniform(shape, seed, dtype):

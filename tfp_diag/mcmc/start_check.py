@@ -16,7 +16,7 @@
 
 import numpy as np
 
-from tfp_diag.mcmc.langevin_terms import LangevinTerms
+from tfp_diag.mcmc.langevin_terms import LangevinTerms, per_part
 
 __all__ = ['check_start']
 
@@ -29,8 +29,7 @@ def check_start(target_log_prob, terms):
 
   Args:
     target_log_prob: Tensor of the chain shape.
-    terms: List with one entry per part of what was evaluated there: a gradient
-      Tensor, or a `LangevinTerms`.
+    terms: What was evaluated there: a list of gradients, or a `LangevinTerms`.
 
   Raises:
     ValueError: if a value cannot be used. It names what, how many chains, the
@@ -40,7 +39,7 @@ def check_start(target_log_prob, terms):
   _refuse(
     'the target log density', 'finite', log_prob, ~np.isfinite(log_prob), None
   )
-  for i, part_terms in enumerate(terms):
+  for i, part_terms in enumerate(per_part(terms)):
     volatility_is_given = isinstance(part_terms, LangevinTerms)
     gradient = part_terms.gradient if volatility_is_given else part_terms
     _check_part('the gradient of the target log density', gradient, i, log_prob)

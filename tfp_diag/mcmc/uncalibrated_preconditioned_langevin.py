@@ -32,6 +32,7 @@ from tfp_diag.mcmc.langevin_terms import (
   evaluate,
   event_axes,
   is_usable,
+  per_part,
   volatility_of_parts,
 )
 from tfp_diag.mcmc.noise import split_seed, standard_normal
@@ -51,10 +52,10 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
   Attributes:
     target_log_prob: Tensor of the chain shape: the target log density at the
       state that was returned.
-    grads_target_log_prob: List with one entry per part: the gradient there, a
-      Tensor of the part's shape; with a `volatility_fn`, a `LangevinTerms`. The
-      volatility lives beside the gradient, under this name, because it belongs
-      to the same point: `tfp.mcmc.ReplicaExchangeMC` swaps states and refreshes
+    grads_target_log_prob: The gradient there, a list with one Tensor per part;
+      with a `volatility_fn`, a `LangevinTerms` of such lists. The volatility
+      lives beside the gradient, under this name, because it belongs to the same
+      point: `tfp.mcmc.ReplicaExchangeMC` swaps states and refreshes
       `target_log_prob` and this field, and no other.
     log_acceptance_correction: Tensor of the chain shape: log q(x | x') -
       log q(x' | x) of the step that was taken; -inf where anything at x' is
@@ -243,7 +244,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       elif self.validate_args:
         usable = [
           tf.reduce_all(is_usable(t, x, target_log_prob))
-          for t, x in zip(terms, parts)
+          for t, x in zip(per_part(terms), parts)
         ]
         target_log_prob = _asserting(
           tf.reduce_all(usable),
@@ -279,7 +280,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       noise = self._draw_noise(parts, seed)
       roots = step_size_roots(before.step_size, parts)
       dynamics = self._dynamics(parts, before.target_log_prob)
-      terms_before = before.grads_target_log_prob
+      terms_before = per_part(before.grads_target_log_prob)
       whitened = [
         d.whiten(t, r) for d, t, r in zip(dynamics, terms_before, roots)
       ]
@@ -298,7 +299,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
         parts,
         proposal,
         terms_before,
-        terms,
+        per_part(terms),
         whitened,
         roots,
         self._shard_axes(parts),
@@ -357,7 +358,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
 def _assert_positive_volatility(target_log_prob, terms):
   # NaN passes: it is a rejection, like a density that is NaN.
   return _asserting(
-    tf.reduce_all([tf.reduce_all(~(t.volatility <= 0.0)) for t in terms]),
+    tf.reduce_all([tf.reduce_all(~(s <= 0.0)) for s in terms.volatility]),
     '`volatility_fn` returned a value that is not positive at a proposal; it '
     'is a standard deviation.',
     target_log_prob,
