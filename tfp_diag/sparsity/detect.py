@@ -137,6 +137,8 @@ def detect(kind, fn, xs, sample_rank):
   traced = _trace(kind, fn, xs, sample_rank)
   walker = Walker(traced.variables, second_order=kind == 'hessian')
   outputs = walker.call(traced.graph, traced.inputs)
+  # The walker knows shapes that the graph does not.
+  _check_outputs(kind, [v.shape for v in outputs], traced.sample_shape)
   may_mix = check_samples(walker.tape, traced, outputs)
   if kind == 'jacobian':
     matrix, notes = _jacobian(walker.tape, traced, outputs)
@@ -171,15 +173,23 @@ class Traced:
     graph: `FuncGraph`.
     inputs: list of `Value`, one per part.
     variables: dict of those parts that are captured variables; see `Walker`.
-    sample_rank: int.
-    num_samples: int: on how many samples it was traced.
+    sample_shape: `tuple` of int: on how many samples it was traced.
   """
 
   graph: object
   inputs: list
   variables: dict
-  sample_rank: int
-  num_samples: int
+  sample_shape: tuple
+
+  @property
+  def sample_rank(self):
+    """The number of sample dimensions."""
+    return len(self.sample_shape)
+
+  @property
+  def num_samples(self):
+    """The number of samples."""
+    return int(np.prod(self.sample_shape, dtype=np.int64))
 
 
 def _trace(kind, fn, xs, sample_rank):
@@ -223,7 +233,13 @@ def _traced_on(kind, fn, xs, shapes, sample_shape):
   shapes = [(*sample_shape, *shape[rank:]) for shape in shapes]
   _check_known(shapes)
   graph, variables = tracing.trace(fn, xs, shapes)
-  _check_outputs(kind, graph.outputs, sample_shape)
+  static = [
+    y.shape.as_list() if y.shape.is_fully_defined() else None
+    for y in graph.outputs
+  ]
+  _check_outputs(
+    kind, [shape for shape in static if shape is not None], sample_shape
+  )
   parts = nest.flatten(xs)
   values = [
     Value(shape, tracing.dtype_of(part), depends=True)
@@ -232,9 +248,7 @@ def _traced_on(kind, fn, xs, shapes, sample_shape):
   handles = {}
   if variables is not None:
     handles = {id(v.handle): value for v, value in zip(variables, values)}
-  return Traced(
-    graph, values, handles, rank, int(np.prod(sample_shape, dtype=np.int64))
-  )
+  return Traced(graph, values, handles, sample_shape)
 
 
 def _value_rank(fn, xs, shapes):
@@ -257,21 +271,25 @@ def _check_known(shapes):
     )
 
 
-def _check_outputs(kind, outputs, sample_shape):
+def _check_outputs(kind, shapes, sample_shape):
   rank = len(sample_shape)
-  for y in outputs:
-    shape = y.shape
-    fits = shape.is_fully_defined() and tuple(shape[:rank]) == sample_shape
-    if kind == 'hessian':
-      fits = fits and shape.rank == rank and len(outputs) == 1
-    if not fits:
-      wanted = (
-        'the sample shape' if kind == 'hessian' else 'sample_shape + event'
-      )
+  for shape in shapes:
+    if shape is None:
       raise ValueError(
-        f'fn must return Tensors of shape {wanted}, here with the sample '
-        f'shape {sample_shape}, got {[str(y.shape) for y in outputs]}. Pass '
-        'the sample_shape that fn works with.'
+        'fn must return Tensors whose shape is known when it is traced. Set '
+        'the shape with tf.ensure_shape.'
+      )
+    fits = tuple(shape[:rank]) == sample_shape
+    if kind == 'hessian':
+      fits = fits and len(shape) == rank and len(shapes) == 1
+    if not fits:
+      wanted = 'sample_shape'
+      if kind == 'jacobian':
+        wanted = 'sample_shape + event_shape'
+      raise ValueError(
+        f'fn must return {"Tensors" if kind == "jacobian" else "one Tensor"} '
+        f'of shape {wanted}, here with the sample shape {sample_shape}, got '
+        f'{[tuple(s) for s in shapes]}. Pass the sample_shape that fn has.'
       )
 
 

@@ -14,7 +14,6 @@
 # ============================================================================
 """Runs single ops of a traced function on known values."""
 
-import functools
 import inspect
 
 import tensorflow as tf
@@ -43,7 +42,7 @@ def run_op(op, inputs):
   if function is None:
     raise CannotSay(f'{op.type} cannot be executed by itself')
   arguments = {}
-  names = _parameters(op.type)
+  names, attrs = _parameters(op.type, op.op_def)
   rest = list(inputs)
   for argument in op.op_def.input_arg:
     if argument.number_attr:
@@ -51,12 +50,11 @@ def run_op(op, inputs):
     elif argument.type_list_attr:
       count = len(op.get_attr(argument.type_list_attr))
     else:
-      arguments[argument.name] = rest.pop(0)
+      arguments[names[argument.name]] = rest.pop(0)
       continue
-    arguments[argument.name], rest = rest[:count], rest[count:]
-  for attr in op.op_def.attr:
-    if attr.name in names:
-      arguments[attr.name] = op.get_attr(attr.name)
+    arguments[names[argument.name]], rest = rest[:count], rest[count:]
+  for attr, name in attrs.items():
+    arguments[name] = op.get_attr(attr)
   try:
     # Small integer work: an accelerator would only add transfers.
     with tf.init_scope(), tf.device('CPU:0'):
@@ -68,6 +66,41 @@ def run_op(op, inputs):
   return [result]
 
 
-@functools.cache
-def _parameters(op_type):
-  return frozenset(inspect.signature(getattr(tf.raw_ops, op_type)).parameters)
+# In Python some arguments have other names than in the op's definition.
+_RENAMED = {
+  'dim': 'axis',
+  'e': 'y',
+  'reduction_indices': 'axis',
+  'split_dim': 'axis',
+  'squeeze_dims': 'axis',
+  't': 'x',
+}
+
+_PARAMETERS = {}
+
+
+def _parameters(op_type, op_def):
+  """Python's names for the inputs and for the attributes of an op."""
+  if op_type not in _PARAMETERS:
+    signature = inspect.signature(getattr(tf.raw_ops, op_type)).parameters
+    inferred = set()
+    for argument in op_def.input_arg:
+      inferred |= {
+        argument.type_attr,
+        argument.number_attr,
+        argument.type_list_attr,
+      }
+    inputs = {a.name: a.name for a in op_def.input_arg}
+    attrs = {
+      a.name: a.name
+      for a in op_def.attr
+      if a.name not in inferred or a.name in signature
+    }
+    for names in (inputs, attrs):
+      for name in names:
+        if name not in signature:
+          names[name] = _RENAMED.get(name)
+          if names[name] not in signature:
+            raise CannotSay(f'{op_type} has no argument {name}')
+    _PARAMETERS[op_type] = inputs, attrs
+  return _PARAMETERS[op_type]

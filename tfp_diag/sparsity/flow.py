@@ -17,6 +17,7 @@
 import dataclasses
 
 import numpy as np
+import scipy.sparse
 
 from tfp_diag.sparsity.dependency import Dependency
 
@@ -84,6 +85,15 @@ class Flow:
     return cls(dependency.rows, columns, (('matrix', dependency),))
 
   @classmethod
+  def pairs(cls, outputs, inputs, rows, columns):
+    """From int arrays: output `outputs[m]` depends on input `inputs[m]`."""
+    outputs, inputs = np.reshape(outputs, -1), np.reshape(inputs, -1)
+    matrix = scipy.sparse.coo_matrix(
+      (np.ones(len(outputs), bool), (outputs, inputs)), shape=(rows, columns)
+    )
+    return cls.matrix(matrix.tocsr())
+
+  @classmethod
   def dense(cls, rows, columns):
     """Every output depends on all inputs."""
     everything = cls.collect(np.zeros(columns, np.int64), 1)
@@ -102,6 +112,18 @@ class Flow:
         f'{other.columns} inputs; the two numbers must be equal.'
       )
     return Flow(other.rows, self.columns, self.stages + other.stages)
+
+  def transpose(self):
+    """The flow from outputs to inputs."""
+    stages = []
+    for (kind, data), size in zip(self.stages, self._stage_columns()):
+      if kind == 'gather':
+        stages.append(('collect', (data, size)))
+      elif kind == 'collect':
+        stages.append(('gather', data[0]))
+      else:
+        stages.append(('matrix', data.transpose(size)))
+    return Flow(self.columns, self.rows, tuple(reversed(stages)))
 
   def apply(self, dependency, settle=lambda united: united):
     """The dependency of the outputs, from that of the inputs.

@@ -16,6 +16,7 @@
 
 import contextlib
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity import registry
@@ -139,31 +140,30 @@ class Walker:
     rule = registry.find_rule(instruction.type)
     if rule is None:
       return self._dense(instruction, inputs)
-    view = OpView(instruction, inputs)
-    if not view.has_shapes:
-      return self._dense(instruction, inputs)
     # The same op in another turn of a loop or another call of its function.
     key = (
       id(instruction),
       tuple((value.shape, value.depends) for value in inputs),
     )
-    structure = self._structures.get(key)
-    if structure is None:
+    known = self._structures.get(key)
+    if known is None:
       try:
-        structure = rule(view)
+        view = OpView(instruction, inputs)
+        structure = _pruned(rule(view), inputs)
       except registry.CannotSay:
         return self._dense(instruction, inputs)
-      structure = _pruned(structure, inputs)
+      known = structure, [value.shape for value in view.outputs]
       if not view.asked_for_values:
-        self._structures[key] = structure
+        self._structures[key] = known
+    structure, shapes = known
     outputs = [
       Value(
-        structure.shapes.get(k, spec.shape),
-        spec.dtype,
-        depends=_is_differentiable(spec.dtype)
+        shape,
+        dtype,
+        depends=_is_differentiable(dtype)
         and any(arrow.output == k for arrow in structure.arrows),
       )
-      for k, spec in enumerate(view.outputs)
+      for k, (shape, dtype) in enumerate(zip(shapes, instruction.dtypes))
     ]
     if any(value.depends for value in outputs):
       self.add_step(
@@ -272,15 +272,27 @@ class OpView:
     self.inputs = tuple(InputView(self, value) for value in inputs)
     self.outputs = tuple(
       Value(shape, dtype)
-      for shape, dtype in zip(instruction.shapes, instruction.dtypes)
+      for shape, dtype in zip(self._output_shapes(inputs), instruction.dtypes)
     )
 
-  @property
-  def has_shapes(self):
-    """Whether all shapes that rules need are known."""
-    return all(v.shape is not None for v in self.outputs) and all(
-      v.shape is not None for v in self.inputs if v.depends
-    )
+  def _output_shapes(self, inputs):
+    """The shapes of the outputs; by a run on zeros where the graph has none."""
+    if any(value.shape is None for value in inputs if value.depends):
+      raise registry.CannotSay('a shape that is not known')
+    shapes = self._instruction.shapes
+    if all(shape is not None for shape in shapes):
+      return shapes
+    # Which rules there are for: ops whose shapes do not depend on what can be
+    # differentiated.
+    self.asked_for_values = True
+    feeds = [
+      np.zeros(value.shape, value.dtype.as_numpy_dtype)
+      if value.depends
+      else value.tensor()
+      for value in inputs
+    ]
+    results = run_op(self._instruction.op, feeds)
+    return [tuple(result.shape) for result in results]
 
   def attr(self, name):
     """An attribute of the op."""
@@ -288,7 +300,7 @@ class OpView:
 
   def run(self, inputs):
     """Executes the op on other inputs; a list of NumPy arrays."""
-    return [t.numpy() for t in run_op(self._instruction.op, inputs)]
+    return [np.asarray(t) for t in run_op(self._instruction.op, inputs)]
 
 
 class InputView:
@@ -417,7 +429,7 @@ def _pruned(structure, inputs):
     structure.pairs
   ):
     return structure
-  return Structure(arrows, structure.curved, pairs, structure.shapes)
+  return Structure(arrows, structure.curved, pairs)
 
 
 def _check_structure(op_type, op_name, inputs, outputs, structure):

@@ -58,14 +58,11 @@ class Structure:
       derivatives between all the inputs that it depends on.
     pairs: `tuple` of `Pair`: second derivatives, where more is known than
       `curved` says. An op without either is linear.
-    shapes: `dict` from output to shape, for outputs whose shape the graph does
-      not know, but the rule does.
   """
 
   arrows: tuple[Arrow, ...] = ()
   curved: tuple[int, ...] = ()
   pairs: tuple[Pair, ...] = ()
-  shapes: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
 
   @classmethod
   def linear(cls, flows, output=0, **kwargs):

@@ -16,20 +16,28 @@
 
 from tfp_diag.sparsity.rules import (
   constants,
+  contraction,
   control_flow,
+  convolution,
   custom_gradient,
   data_movement,
   elementwise,
+  indexing,
+  linear_algebra,
   reduction,
   tensor_lists,
 )
 
 __all__ = [
   'constants',
+  'contraction',
   'control_flow',
+  'convolution',
   'custom_gradient',
   'data_movement',
   'elementwise',
+  'indexing',
+  'linear_algebra',
   'reduction',
   'tensor_lists',
 ]

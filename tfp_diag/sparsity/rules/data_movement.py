@@ -20,42 +20,80 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_rule
 from tfp_diag.sparsity.structure import Arrow, Structure
 
+__all__ = ['movement']
+
 # Which inputs hold the elements that are moved; the others say where to.
-_DATA_INPUTS = {
-  'BroadcastTo': [0],
+DATA_INPUTS = {
+  'BatchToSpace': (0,),
+  'BatchToSpaceND': (0,),
+  'BroadcastTo': (0,),
+  'Concat': slice(1, None),
   'ConcatV2': slice(0, -1),
-  'ExpandDims': [0],
-  'GatherNd': [0],
-  'GatherV2': [0],
+  'ConjugateTranspose': (0,),
+  'DepthToSpace': (0,),
+  'Diag': (0,),
+  'DiagPart': (0,),
+  'DynamicPartition': (0,),
+  'ExpandDims': (0,),
+  'ExtractImagePatches': (0,),
+  'Fill': (1,),
+  'MatrixBandPart': (0,),
+  'MatrixDiag': (0,),
+  'MatrixDiagPart': (0,),
+  'MatrixDiagPartV2': (0, 2),
+  'MatrixDiagPartV3': (0, 2),
+  'MatrixDiagV2': (0, 4),
+  'MatrixDiagV3': (0, 4),
+  'MatrixSetDiag': (0, 1),
+  'MatrixSetDiagV2': (0, 1),
+  'MatrixSetDiagV3': (0, 1),
+  'MirrorPad': (0,),
+  'OneHot': (2, 3),
   'Pack': slice(None),
-  'Pad': [0],
-  'Reshape': [0],
-  'Reverse': [0],
-  'ReverseV2': [0],
-  'Roll': [0],
-  'Slice': [0],
-  'Split': [1],
-  'SplitV': [0],
-  'Squeeze': [0],
-  'StridedSlice': [0],
-  'Tile': [0],
-  'Transpose': [0],
-  'Unpack': [0],
+  'Pad': (0,),
+  'PadV2': (0, 2),
+  'Reshape': (0,),
+  'ReverseSequence': (0,),
+  'ReverseV2': (0,),
+  'Roll': (0,),
+  'Slice': (0,),
+  'SpaceToBatch': (0,),
+  'SpaceToBatchND': (0,),
+  'SpaceToDepth': (0,),
+  'Split': (1,),
+  'SplitV': (0,),
+  'Squeeze': (0,),
+  'StridedSlice': (0,),
+  'StridedSliceGrad': (4,),
+  'TensorStridedSliceUpdate': (0, 4),
+  'Tile': (0,),
+  'Transpose': (0,),
+  'Unpack': (0,),
 }
 
 
-@register_rule(*_DATA_INPUTS)
+@register_rule(*DATA_INPUTS)
 def _movement(op):
-  """Runs the op on the numbers of the places, and reads off what came where.
+  """Each element comes from one place, or is a constant; see `movement`."""
+  data = DATA_INPUTS[op.type]
+  if isinstance(data, slice):
+    data = tuple(range(len(op.inputs))[data])
+  return movement(op, data)
+
+
+def movement(op, data):
+  """Runs an op on the numbers of places, and reads off what came where.
 
   `Transpose` of `[2, 3]` sends the places 1 to 6 to 1, 4, 2, 5, 3, 6; zero
   stands for an element that comes from nowhere, as in padding.
+
+  Args:
+    op: The op as a rule sees it.
+    data: `tuple` of int: the inputs whose elements are moved.
+
+  Returns:
+    `Structure`.
   """
-  data = (
-    range(len(op.inputs))[_DATA_INPUTS[op.type]]
-    if isinstance(_DATA_INPUTS[op.type], slice)
-    else _DATA_INPUTS[op.type]
-  )
   feeds = [None] * len(op.inputs)
   start = 1
   for k, value in enumerate(op.inputs):
@@ -67,9 +105,34 @@ def _movement(op):
       raise CannotSay('where the elements go depends on xs')
     else:
       feeds[k] = value.value()
-  data = tuple(data)
-  arrows = tuple(
-    Arrow(k, data, Flow.gather(moved.reshape(-1) - 1, start - 1))
-    for k, moved in enumerate(op.run(feeds))
+  try:
+    results = op.run(feeds)
+  except CannotSay:
+    # No kernel for integers; doubles count exactly far enough.
+    for k in data:
+      feeds[k] = feeds[k].astype(np.float64)
+    results = op.run(feeds)
+  return Structure(
+    tuple(
+      Arrow(
+        k, data, Flow.gather(moved.reshape(-1).astype(np.int64) - 1, start - 1)
+      )
+      for k, moved in enumerate(results)
+    )
   )
-  return Structure(arrows)
+
+
+@register_rule('MirrorPadGrad')
+def _mirror_pad_grad(op):
+  """The transpose of `MirrorPad`: each output sums the copies of an element.
+
+  Two elements, mirrored to `[1, 0, 1, 0]`, have the gradient rows
+  `[0, 1, 0, 1]` and `[1, 0, 1, 0]`.
+  """
+  (output,) = op.outputs
+  mode = op.attr('mode').decode().lower()
+  if mode not in ('reflect', 'symmetric'):
+    raise CannotSay(f'the mode {mode}')
+  places = np.arange(output.size).reshape(output.shape)
+  copies = np.pad(places, op.inputs[1].value(), mode)
+  return Structure.linear({0: Flow.collect(copies, output.size)})

@@ -12,13 +12,16 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Reductions: one output for many inputs."""
+"""Reductions and scans: one output for many inputs."""
 
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import register_rule
-from tfp_diag.sparsity.structure import Structure
+from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.structure import Arrow, Pair, Structure
+
+# A scan over more elements than this is not written down as a triangle.
+_MAX_SCAN = 4000
 
 
 @register_rule('Sum', 'Mean', 'Max', 'Min')
@@ -32,17 +35,129 @@ def _linear_reduction(op):
 
 
 @register_rule('Prod', 'EuclideanNorm')
-def _nonlinear_reduction(op):
+def _curved_reduction(op):
   """Each output is a curved function of the inputs of its slice."""
   return Structure.nonlinear({0: _slices(op)})
 
 
 def _slices(op):
   shape = op.inputs[0].shape
-  axes = [int(axis) for axis in np.atleast_1d(op.inputs[1].value())]
   kept = list(shape)
-  for axis in axes:
-    kept[axis] = 1
+  for axis in np.atleast_1d(op.inputs[1].value()):
+    kept[int(axis)] = 1
   rows = int(np.prod(kept, dtype=np.int64))
   segment = np.broadcast_to(np.arange(rows).reshape(kept), shape)
   return Flow.collect(segment, rows)
+
+
+@register_rule('L2Loss')
+def _half_sum_of_squares(op):
+  """A number that depends on all elements, each curved by itself."""
+  size = op.inputs[0].size
+  each = Flow.identity(size)
+  return Structure.linear(
+    {0: Flow.dense(1, size)}, pairs=(Pair((0,), each, (0,), each),)
+  )
+
+
+@register_rule('Cumsum')
+def _linear_scan(op):
+  """Output i along the axis depends on the inputs up to i.
+
+  For 3 elements the Jacobian is `[[1, 0, 0], [1, 1, 0], [1, 1, 1]]`; without
+  its diagonal if the scan is exclusive, transposed if it is reversed.
+  """
+  return Structure.linear({0: _prefixes(op)})
+
+
+@register_rule('Cumprod', 'CumulativeLogsumexp')
+def _curved_scan(op):
+  """A curved function of the inputs up to i."""
+  return Structure.nonlinear({0: _prefixes(op)})
+
+
+def _prefixes(op):
+  shape = op.inputs[0].shape
+  axis = int(op.inputs[1].value())
+  size, length = op.inputs[0].size, shape[axis]
+  places = np.moveaxis(np.arange(size).reshape(shape), axis, -1)
+  if length > _MAX_SCAN:
+    segment = np.empty(size, np.int64)
+    lines = places.reshape(-1, length)
+    segment[lines.reshape(-1)] = np.repeat(np.arange(len(lines)), length)
+    united = Flow.collect(segment, len(lines))
+    return united.then(Flow.gather(segment, len(lines)))
+  after, before = np.tril_indices(length, -1 if op.attr('exclusive') else 0)
+  if op.attr('reverse'):
+    after, before = length - 1 - after, length - 1 - before
+  return Flow.pairs(places[..., after], places[..., before], size, size)
+
+
+@register_rule('TopKV2')
+def _largest(op):
+  """The values are picked from their line, no one knows where; linear."""
+  values, _ = op.outputs
+  length = op.inputs[0].shape[-1]
+  lines = op.inputs[0].size // max(length, 1)
+  segment = np.repeat(np.arange(lines), length)
+  kept = np.repeat(np.arange(lines), values.size // max(lines, 1))
+  flow = Flow.collect(segment, lines).then(Flow.gather(kept, lines))
+  return Structure.linear({0: flow})
+
+
+@register_rule('Softmax', 'LogSoftmax')
+def _softmax(op):
+  """Each output depends on its line, and is curved in it."""
+  return Structure.nonlinear({0: lines(op.inputs[0].shape)})
+
+
+@register_rule('SoftmaxCrossEntropyWithLogits')
+def _cross_entropy(op):
+  """The loss and its gradient of a line of logits and one of labels."""
+  losses, backprops = op.outputs
+  arrows = []
+  for k in (0, 1):
+    shape = op.inputs[k].shape
+    places = np.arange(op.inputs[k].size).reshape(shape)
+    spread = Flow.gather(
+      np.broadcast_to(places, backprops.shape), op.inputs[k].size
+    )
+    in_lines = _line_of(backprops.shape)
+    summed = spread.then(Flow.collect(in_lines, losses.size))
+    arrows.append(Arrow(0, (k,), summed))
+    arrows.append(
+      Arrow(1, (k,), summed.then(Flow.gather(in_lines, losses.size)))
+    )
+  return Structure(tuple(arrows), curved=(0, 1))
+
+
+@register_rule('SparseSoftmaxCrossEntropyWithLogits')
+def _sparse_cross_entropy(op):
+  """The loss and its gradient of a line of logits; labels are integers."""
+  losses, _ = op.outputs
+  shape = op.inputs[0].shape
+  summed = Flow.collect(_line_of(shape), losses.size)
+  return Structure(
+    (Arrow(0, (0,), summed), Arrow(1, (0,), lines(shape))), curved=(0, 1)
+  )
+
+
+def lines(shape):
+  """The flow in which every element depends on its line: the last axis."""
+  line = _line_of(shape)
+  count = int(np.prod(shape[:-1], dtype=np.int64))
+  return Flow.collect(line, count).then(Flow.gather(line, count))
+
+
+def _line_of(shape):
+  count = int(np.prod(shape[:-1], dtype=np.int64))
+  return np.repeat(np.arange(count), shape[-1])
+
+
+@register_rule('LinSpace')
+def _lin_space(op):
+  """Every output is between the two ends."""
+  if op.inputs[0].size != 1 or op.inputs[2].depends:
+    raise CannotSay('ends that are not scalars')
+  flow = Flow.dense(op.outputs[0].size, 1)
+  return Structure.linear({0: flow, 1: flow})

@@ -1,0 +1,214 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Products of matrices, and all else that Einstein's notation can say."""
+
+import numpy as np
+
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.structure import Pair, Structure
+
+# Zeros of a constant factor are exploited up to so many products.
+_MAX_PRODUCTS = 20_000_000
+
+
+@register_rule('MatMul', 'SparseMatMul')
+def _matmul(op):
+  """The product of two matrices, each of them possibly transposed."""
+  turned = op.attr('transpose_a'), op.attr('transpose_b')
+  return _contraction(op, *_matrix_labels(op, turned))
+
+
+@register_rule('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3')
+def _batch_matmul(op):
+  """Products of matrices, with broadcasting over the leading dimensions."""
+  turned = op.attr('adj_x'), op.attr('adj_y')
+  return _contraction(op, *_matrix_labels(op, turned))
+
+
+@register_rule('Einsum')
+def _einsum(op):
+  """A sum of products; the equation says over which axes.
+
+  `ij,j->i` of a constant matrix and a vector has the pattern of the matrix as
+  its Jacobian. Of two dependent tensors, elements meet that share the values
+  of all the labels that they share.
+  """
+  equation = op.attr('equation').decode().replace(' ', '')
+  left, right = equation.split('->')
+  operands = left.split(',')
+  dots = max(
+    len(value.shape) - len(labels.replace('...', ''))
+    for labels, value in zip(operands, op.inputs)
+  )
+  return _contraction(
+    op,
+    [
+      _with_dots(labels, len(value.shape))
+      for labels, value in zip(operands, op.inputs)
+    ],
+    _with_dots(right, len(right.replace('...', '')) + dots)
+    if '...' in right
+    else list(right),
+  )
+
+
+def _with_dots(labels, rank):
+  """A list of labels, with numbers for the dimensions that `...` covers."""
+  if '...' not in labels:
+    return list(labels)
+  before, after = labels.split('...')
+  count = rank - len(before) - len(after)
+  # Counted from the right, as broadcasting does.
+  return [*before, *range(-count, 0), *after]
+
+
+def _matrix_labels(op, turned):
+  labels = []
+  for value, ends, turn in zip(op.inputs, ('ik', 'kj'), turned):
+    batch = range(2 - len(value.shape), 0)
+    labels.append([*batch, *(ends[::-1] if turn else ends)])
+  return labels, [*range(2 - len(op.outputs[0].shape), 0), 'i', 'j']
+
+
+def _contraction(op, operands, result):
+  """The structure of a sum of products of one or two tensors."""
+  if len(operands) > 2 or len(set(result)) < len(result):
+    raise CannotSay('a product of many, or a result on a diagonal')
+  sizes = dict(zip(result, op.outputs[0].shape))
+  for labels, value in zip(operands, op.inputs):
+    for label, size in zip(labels, value.shape):
+      sizes[label] = max(sizes.get(label, 1), size)
+  axes = [
+    _Axes(labels, value.shape) for labels, value in zip(operands, op.inputs)
+  ]
+  flows = {}
+  for k, value in enumerate(op.inputs):
+    if not value.depends:
+      continue
+    other = 1 - k if len(operands) == 2 else None
+    flow = None
+    if other is not None and not op.inputs[other].depends:
+      flow = _with_zeros(op, sizes, axes[k], axes[other], result, k)
+    flows[k] = _summed(axes[k], result, sizes) if flow is None else flow
+  pairs = ()
+  if len(flows) == 2:
+    shared = [label for label in axes[0].labels if label in axes[1].labels]
+    meet = [_summed(each, shared, sizes) for each in axes]
+    pairs = (Pair((0,), meet[0], (1,), meet[1]),)
+  return Structure.linear(flows, pairs=pairs)
+
+
+class _Axes:
+  """A tensor whose axes have labels: each once, none that is broadcast.
+
+  Attributes:
+    labels: list.
+    shape: list of int.
+    places: int array `shape`: the element of the tensor that is there. Smaller
+      than the tensor if a label was there twice: only its diagonal counts.
+    size: The number of elements of the tensor.
+  """
+
+  def __init__(self, labels, shape):
+    self.size = int(np.prod(shape, dtype=np.int64))
+    strides = np.cumprod([1, *shape[:0:-1]], dtype=np.int64)[::-1]
+    steps, sizes = {}, {}
+    for label, size, stride in zip(labels, shape, strides):
+      # Of a dimension of size 1 there is nothing to tell apart.
+      if size != 1:
+        steps[label] = steps.get(label, 0) + int(stride)
+        sizes[label] = size
+    self.labels = list(steps)
+    self.shape = [sizes[label] for label in steps]
+    self.places = np.zeros(self.shape, np.int64)
+    if 0 in shape:
+      self.labels, self.shape, self.places = [], [0], np.zeros(0, np.int64)
+      return
+    for axis, label in enumerate(self.labels):
+      step = np.arange(self.shape[axis]) * steps[label]
+      self.places += step.reshape(
+        [-1 if a == axis else 1 for a in range(len(self.labels))]
+      )
+
+
+def _number(labels, sizes, at):
+  """Numbers the combinations of some labels, spread over the axes `at`."""
+  number = np.zeros([1] * len(at), np.int64)
+  count = 1
+  for label in reversed(labels):
+    if label in at:
+      shape = [sizes[label] if a == label else 1 for a in at]
+      number = number + np.arange(sizes[label]).reshape(shape) * count
+    count *= sizes[label]
+  return number, count
+
+
+def _summed(axes, result, sizes):
+  """The flow that unites over all labels that `result` lacks."""
+  total = int(np.prod([sizes[label] for label in result], dtype=np.int64))
+  if not axes.places.size:
+    return Flow.none(total, axes.size)
+  kept = [label for label in result if label in axes.labels]
+  number, count = _number(kept, sizes, axes.labels)
+  segment = np.full(axes.size, -1)
+  segment[axes.places.reshape(-1)] = np.broadcast_to(
+    number, axes.places.shape
+  ).reshape(-1)
+  united = Flow.collect(segment, count)
+  if kept == result:
+    return united
+  spread, _ = _number(kept, sizes, result)
+  spread = np.broadcast_to(spread, [sizes[label] for label in result])
+  return united.then(Flow.gather(spread, count))
+
+
+def _with_zeros(op, sizes, axes, factor_axes, result, k):
+  """The flow through a constant factor that has zeros, or None."""
+  try:
+    factor = op.inputs[1 - k].value().reshape(-1)
+  except CannotSay:
+    return None
+  nonzero = factor != 0
+  labels = list(dict.fromkeys([*axes.labels, *factor_axes.labels]))
+  products = float(np.prod([sizes[label] for label in labels]))
+  if nonzero.all() or not axes.places.size or not factor_axes.places.size:
+    return None
+  if products > _MAX_PRODUCTS:
+    return None
+  shape = [sizes[label] for label in labels]
+  kept = np.broadcast_to(
+    _spread(nonzero[factor_axes.places], factor_axes.labels, labels), shape
+  )
+  source = np.broadcast_to(_spread(axes.places, axes.labels, labels), shape)
+  covered = [label for label in result if label in labels]
+  number, count = _number(covered, sizes, labels)
+  target = np.broadcast_to(number, shape)
+  flow = Flow.pairs(target[kept], source[kept], count, axes.size)
+  if covered == result:
+    return flow
+  spread, _ = _number(covered, sizes, result)
+  spread = np.broadcast_to(spread, [sizes[label] for label in result])
+  return flow.then(Flow.gather(spread, count))
+
+
+def _spread(array, labels, all_labels):
+  """An array with axes for all labels, in order."""
+  order = [labels.index(label) for label in all_labels if label in labels]
+  array = array.transpose(order)
+  shape = iter(array.shape)
+  return array.reshape(
+    [next(shape) if label in labels else 1 for label in all_labels]
+  )

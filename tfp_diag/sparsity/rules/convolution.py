@@ -1,0 +1,310 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Convolutions, pooling and what neural networks add: windows over space."""
+
+import dataclasses
+
+import numpy as np
+
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.structure import Arrow, Pair, Structure
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+  """A batch of images, volumes or series: where its axes are.
+
+  Attributes:
+    shape: `tuple` of int.
+    channel: The axis of the channels.
+  """
+
+  shape: tuple
+  channel: int
+
+  @property
+  def space(self):
+    """The spatial axes."""
+    return [a for a in range(1, len(self.shape)) if a != self.channel]
+
+  @property
+  def size(self):
+    """The number of elements."""
+    return int(np.prod(self.shape, dtype=np.int64))
+
+  def number(self, groups):
+    """Numbers batch, position and group of channels; an array `shape`."""
+    per_group = self.shape[self.channel] // groups
+    number = np.zeros([1] * len(self.shape), np.int64)
+    for axis in [0, *self.space, self.channel]:
+      count = groups if axis == self.channel else self.shape[axis]
+      place = np.arange(self.shape[axis])
+      if axis == self.channel:
+        place = place // max(per_group, 1)
+      shape = [-1 if a == axis else 1 for a in range(len(self.shape))]
+      number = number * count + place.reshape(shape)
+    return np.broadcast_to(number, self.shape)
+
+
+def _images(op, shape):
+  layout = _attr(op, 'data_format', b'NHWC').decode()
+  if layout not in ('NHWC', 'NCHW', 'NDHWC', 'NCDHW'):
+    raise CannotSay(f'the layout {layout}')
+  return Images(tuple(int(d) for d in shape), layout.index('C'))
+
+
+def _attr(op, name, default):
+  try:
+    return op.attr(name)
+  except ValueError:
+    return default
+
+
+def _windows(op, images, results, kernel, groups):
+  """The flow from images to the results of a window that slides over them.
+
+  Every output sees the positions in its window, in all channels of its group.
+  """
+  strides = op.attr('strides')
+  dilations = _attr(op, 'dilations', None) or [1] * len(images.shape)
+  padding = op.attr('padding').decode()
+  explicit = _attr(op, 'explicit_paddings', None)
+  flow = Flow.collect(
+    images.number(groups), _positions(images) * images.shape[0] * groups
+  )
+  outer, space = images.shape[0], [images.shape[a] for a in images.space]
+  for k, axis in enumerate(images.space):
+    before = 0
+    if padding == 'SAME':
+      reach = dilations[axis] * (kernel[k] - 1) + 1
+      missing = (results.shape[axis] - 1) * strides[axis] + reach
+      before = max(missing - images.shape[axis], 0) // 2
+    elif padding == 'EXPLICIT':
+      before = explicit[2 * axis]
+    inner = int(np.prod(space[k + 1 :], dtype=np.int64)) * groups
+    flow = flow.then(
+      _slide(
+        outer,
+        images.shape[axis],
+        results.shape[axis],
+        inner,
+        np.arange(kernel[k]) * dilations[axis] - before,
+        strides[axis],
+      )
+    )
+    outer *= results.shape[axis]
+  return flow.then(Flow.gather(results.number(groups), flow.rows))
+
+
+def _slide(outer, size, result_size, inner, window, stride):
+  """A window that slides along one axis of `[outer, size, inner]`."""
+  after = np.repeat(np.arange(result_size), len(window))
+  before = (np.arange(result_size)[:, None] * stride + window).reshape(-1)
+  inside = (before >= 0) & (before < size)
+  after, before = after[inside], before[inside]
+  o = np.arange(outer)[:, None, None]
+  i = np.arange(inner)
+  shape = (outer, len(after), inner)
+  return Flow.pairs(
+    np.broadcast_to((o * result_size + after[:, None]) * inner + i, shape),
+    np.broadcast_to((o * size + before[:, None]) * inner + i, shape),
+    outer * result_size * inner,
+    outer * size * inner,
+  )
+
+
+def _positions(images):
+  return int(np.prod([images.shape[a] for a in images.space], dtype=np.int64))
+
+
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+  """The three flows of a convolution, and what meets what.
+
+  Attributes:
+    images: `Flow` from images to results.
+    filters: `Flow` from the filter to results.
+  """
+
+  images: Flow
+  filters: Flow
+  images_to_filters: Flow
+  results_to_filters: Flow
+  filters_to_images: Flow
+
+
+def _convolution(op, image_shape, filter_shape, result_shape):
+  images, results = _images(op, image_shape), _images(op, result_shape)
+  filter_shape = tuple(int(d) for d in filter_shape)
+  *kernel, per_group, last = filter_shape
+  depthwise = op.type.startswith('Depthwise')
+  channels = images.shape[images.channel]
+  groups = channels if depthwise else max(channels // max(per_group, 1), 1)
+  places = np.arange(int(np.prod(filter_shape))).reshape(filter_shape)
+  # For each element of the filter: its channel of the result, and of the image
+  # (within a group, or all of a depthwise one).
+  if depthwise:
+    to_result = places % (per_group * last)
+    to_group = places // last % per_group
+  else:
+    to_result = places % last
+    to_group = to_result // max(last // groups, 1)
+  result_channel = _channel_of(results)
+  num_results = results.shape[results.channel]
+  filters = Flow.collect(to_result, num_results).then(
+    Flow.gather(result_channel, num_results)
+  )
+  image_group = _channel_of(images) // max(channels // groups, 1)
+  by_group = Flow.collect(image_group, groups)
+  return Convolution(
+    images=_windows(op, images, results, kernel, groups),
+    filters=filters,
+    images_to_filters=by_group.then(Flow.gather(to_group, groups)),
+    results_to_filters=filters.transpose(),
+    filters_to_images=Flow.collect(to_group, groups).then(
+      Flow.gather(image_group, groups)
+    ),
+  )
+
+
+def _channel_of(images):
+  shape = [1] * len(images.shape)
+  shape[images.channel] = -1
+  channel = np.arange(images.shape[images.channel]).reshape(shape)
+  return np.broadcast_to(channel, images.shape).reshape(-1)
+
+
+def _bilinear(op, flows):
+  """Two arguments, linear in each; what an output sees of them meets."""
+  flows = {k: flow for k, flow in flows.items() if op.inputs[k].depends}
+  pairs = ()
+  if len(flows) == 2:
+    (i, left), (j, right) = flows.items()
+    pairs = (Pair((i,), left, (j,), right, output=0),)
+  return Structure.linear(flows, pairs=pairs)
+
+
+@register_rule('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
+def _convolve(op):
+  """Each output sees its window of the images, and the filter of its channel.
+
+  A window of 3 over a series of 4, without padding, has the Jacobian
+  `[[1, 1, 1, 0], [0, 1, 1, 1]]`.
+  """
+  images, filters = op.inputs
+  found = _convolution(op, images.shape, filters.shape, op.outputs[0].shape)
+  return _bilinear(op, {0: found.images, 1: found.filters})
+
+
+@register_rule(
+  'Conv2DBackpropInput',
+  'Conv3DBackpropInputV2',
+  'DepthwiseConv2dNativeBackpropInput',
+)
+def _convolve_back(op):
+  """The transpose of a convolution, from results to images."""
+  _, filters, results = op.inputs
+  found = _convolution(op, op.outputs[0].shape, filters.shape, results.shape)
+  return _bilinear(
+    op, {1: found.filters_to_images, 2: found.images.transpose()}
+  )
+
+
+@register_rule(
+  'Conv2DBackpropFilter',
+  'Conv3DBackpropFilterV2',
+  'DepthwiseConv2dNativeBackpropFilter',
+)
+def _filter_gradient(op):
+  """An element of the filter sees its channels of images and results."""
+  images, _, results = op.inputs
+  found = _convolution(op, images.shape, op.outputs[0].shape, results.shape)
+  return _bilinear(
+    op, {0: found.images_to_filters, 2: found.results_to_filters}
+  )
+
+
+def _pool(op, image_shape, result_shape):
+  images, results = _images(op, image_shape), _images(op, result_shape)
+  sizes = op.attr('ksize')
+  if sizes[0] != 1 or sizes[images.channel] != 1:
+    raise CannotSay('windows over the batch or the channels')
+  kernel = [sizes[a] for a in images.space]
+  return _windows(op, images, results, kernel, images.shape[images.channel])
+
+
+@register_rule('AvgPool', 'AvgPool3D', 'MaxPool', 'MaxPool3D')
+def _pooled(op):
+  """Each output sees its window of its channel; linear almost everywhere."""
+  return Structure.linear(
+    {0: _pool(op, op.inputs[0].shape, op.outputs[0].shape)}
+  )
+
+
+@register_rule('AvgPoolGrad', 'AvgPool3DGrad')
+def _average_pool_gradient(op):
+  """The transpose of the average."""
+  flow = _pool(op, op.outputs[0].shape, op.inputs[1].shape)
+  return Structure.linear({1: flow.transpose()})
+
+
+@register_rule('MaxPoolGrad', 'MaxPool3DGrad')
+def _max_pool_gradient(op):
+  """The transpose of the maximum, which is linear in the cotangent only."""
+  flow = _pool(op, op.inputs[0].shape, op.inputs[2].shape)
+  return Structure.linear({2: flow.transpose()})
+
+
+@register_rule('BiasAdd')
+def _bias_add(op):
+  """A number is added to each channel."""
+  value, bias = op.inputs
+  index = _bias_channel(op, value.shape)
+  return Structure.linear(
+    {0: Flow.identity(value.size), 1: Flow.gather(index, bias.size)}
+  )
+
+
+@register_rule('BiasAddGrad')
+def _bias_add_gradient(op):
+  """The sums over all but the channels."""
+  index = _bias_channel(op, op.inputs[0].shape)
+  return Structure.linear({0: Flow.collect(index, op.outputs[0].size)})
+
+
+def _bias_channel(op, shape):
+  first = _attr(op, 'data_format', b'NHWC').startswith(b'NC')
+  return _channel_of(Images(tuple(shape), 1 if first else len(shape) - 1))
+
+
+@register_rule('FusedBatchNorm', 'FusedBatchNormV2', 'FusedBatchNormV3')
+def _batch_norm(op):
+  """In training a channel depends on all of itself, across the batch."""
+  images = _images(op, op.inputs[0].shape)
+  channels = images.shape[images.channel]
+  channel = _channel_of(images)
+  spread = Flow.gather(channel, channels)
+  flow = Flow.identity(images.size)
+  if op.attr('is_training'):
+    flow = Flow.collect(channel, channels).then(spread)
+  arrows = [Arrow(0, (0,), flow)]
+  arrows += [Arrow(0, (k,), spread) for k in range(1, 5) if op.inputs[k].size]
+  if op.attr('is_training'):
+    united = Flow.collect(channel, channels)
+    arrows += [Arrow(k, (0,), united) for k in range(1, 5)]
+  return Structure(
+    tuple(arrows), curved=tuple(dict.fromkeys(a.output for a in arrows))
+  )

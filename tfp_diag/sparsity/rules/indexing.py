@@ -1,0 +1,170 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Gathers, scatters and sums over segments: places given by indices."""
+
+import numpy as np
+
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.rules.data_movement import movement
+from tfp_diag.sparsity.structure import Arrow, Structure
+
+
+@register_rule('GatherV2')
+def _gather(op):
+  """Moves slices along an axis; any of them where the indices are unknown.
+
+  Gathering 1, 1 from 3 elements has the Jacobian `[[0, 1, 0], [0, 1, 0]]`.
+  """
+  try:
+    return movement(op, (0,))
+  except CannotSay:
+    pass
+  params, indices, axis = op.inputs
+  axis, batch_dims = int(axis.value()), op.attr('batch_dims')
+  axis %= len(params.shape)
+  batch_dims %= len(indices.shape) + 1
+  outer, inner = params.shape[:axis], params.shape[axis + 1 :]
+  rows = int(np.prod(outer + inner, dtype=np.int64))
+  place = np.arange(rows).reshape(*outer, 1, *inner)
+  segment = np.broadcast_to(place, params.shape)
+  picked = (1,) * (len(indices.shape) - batch_dims)
+  index = np.broadcast_to(
+    place.reshape(*outer, *picked, *inner), op.outputs[0].shape
+  )
+  flow = Flow.collect(segment, rows).then(Flow.gather(index, rows))
+  return Structure.linear({0: flow})
+
+
+@register_rule('Gather', 'GatherNd')
+def _gather_nd(op):
+  """Moves slices; any of them where the indices are unknown."""
+  try:
+    return movement(op, (0,))
+  except CannotSay:
+    return Structure.linear(
+      {0: Flow.dense(op.outputs[0].size, op.inputs[0].size)}
+    )
+
+
+@register_rule('Select')
+def _select(op):
+  """Picks elements, or whole slices, by a condition."""
+  try:
+    return movement(op, (1, 2))
+  except CannotSay:
+    each = Flow.identity(op.outputs[0].size)
+    return Structure.linear({1: each, 2: each})
+
+
+@register_rule('DynamicStitch', 'ParallelDynamicStitch')
+def _stitch(op):
+  """Moves slices to places that are given."""
+  half = len(op.inputs) // 2
+  return movement(op, tuple(range(half, 2 * half)))
+
+
+@register_rule('TensorScatterUpdate')
+def _scatter_update(op):
+  """The tensor, with the updates in some places."""
+  return movement(op, (0, 2))
+
+
+@register_rule('ScatterNd')
+def _scatter(op):
+  """The updates, summed where they meet."""
+  flow = _targets(op.inputs[0], op.inputs[1], op.outputs[0])
+  return Structure.linear({1: flow})
+
+
+@register_rule(
+  'ScatterNdNonAliasingAdd',
+  'TensorScatterAdd',
+  'TensorScatterMax',
+  'TensorScatterMin',
+  'TensorScatterSub',
+)
+def _scatter_add(op):
+  """The tensor and the updates, joined where they meet."""
+  (output,) = op.outputs
+  flow = _targets(op.inputs[1], op.inputs[2], output)
+  return Structure.linear({0: Flow.identity(output.size), 2: flow})
+
+
+def _targets(indices, updates, output):
+  """The flow that brings each element of the updates to its place."""
+  index = indices.value()
+  depth = index.shape[-1]
+  places = np.arange(output.size).reshape(output.shape)
+  limits = np.array(output.shape[:depth])
+  inside = ((index >= 0) & (index < limits)).all(-1)
+  # Some devices skip indices that are out of range.
+  safe = np.where(inside[..., None], index, 0)
+  if not output.size:
+    return Flow.none(0, updates.size)
+  target = places[tuple(np.moveaxis(safe, -1, 0))]
+  inside = inside.reshape(inside.shape + (1,) * (target.ndim - inside.ndim))
+  return Flow.collect(np.where(inside, target, -1), output.size)
+
+
+@register_rule(
+  'SegmentSum',
+  'SegmentMean',
+  'SegmentMax',
+  'SegmentMin',
+  'UnsortedSegmentSum',
+  'UnsortedSegmentMax',
+  'UnsortedSegmentMin',
+)
+def _linear_segments(op):
+  """Each slice goes to the output of its segment; linear."""
+  return Structure.linear({0: _segments(op)})
+
+
+@register_rule('SegmentProd', 'UnsortedSegmentProd')
+def _curved_segments(op):
+  """Each output is the product of the slices of its segment."""
+  return Structure.nonlinear({0: _segments(op)})
+
+
+def _segments(op):
+  (output,) = op.outputs
+  data = op.inputs[0]
+  segment = op.inputs[1].value().reshape(-1)
+  inner = data.size // max(len(segment), 1)
+  target = segment[:, None].astype(np.int64) * inner + np.arange(inner)
+  target = np.where(segment[:, None] < 0, -1, target)
+  return Flow.collect(target, output.size)
+
+
+@register_rule('SparseTensorDenseMatMul')
+def _sparse_matmul(op):
+  """Sums rows of a dense matrix, as the sparse one tells: linear in each."""
+  indices, values, _, dense = op.inputs
+  (output,) = op.outputs
+  if op.attr('adjoint_b') or values.depends:
+    raise CannotSay('a sparse matrix that depends on xs')
+  row, column = np.transpose(indices.value())
+  if op.attr('adjoint_a'):
+    row, column = column, row
+  width = dense.shape[1]
+  each = np.arange(width)
+  flow = Flow.pairs(
+    row[:, None] * width + each,
+    column[:, None] * width + each,
+    output.size,
+    dense.size,
+  )
+  return Structure((Arrow(0, (3,), flow),))

@@ -1,0 +1,203 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Solves, factorizations and transforms of matrices, batch by batch."""
+
+import numpy as np
+
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.structure import Arrow, Pair, Structure
+
+# A triangle of more rows than this is not written down.
+_MAX_TRIANGLE = 1500
+
+
+@register_rule(
+  'LogMatrixDeterminant',
+  'MatrixDeterminant',
+  'MatrixExponential',
+  'MatrixInverse',
+  'MatrixLogarithm',
+  'MatrixSquareRoot',
+  'Qr',
+  'SelfAdjointEigV2',
+  'Svd',
+)
+def _of_matrices(op):
+  """Every output depends on all elements of the matrix of its batch; curved."""
+  shape = op.inputs[0].shape
+  batches = int(np.prod(shape[:-2], dtype=np.int64))
+  # The sign of a determinant is constant.
+  first = 1 if op.type == 'LogMatrixDeterminant' else 0
+  which = range(first, len(op.outputs))
+  arrows = tuple(
+    Arrow(k, (0,), _within(batches, op.inputs[0].size, op.outputs[k].size))
+    for k in which
+  )
+  return Structure(arrows, curved=tuple(which))
+
+
+@register_rule('Cholesky')
+def _cholesky(op):
+  """The lower triangle depends on the lower triangle; zeros above."""
+  lower = _lower(op.inputs[0].shape)
+  return Structure.nonlinear({0: _masked(lower, lower)})
+
+
+@register_rule('CholeskyGrad')
+def _cholesky_grad(op):
+  """A symmetric matrix of the lower triangles of factor and cotangent."""
+  lower = _lower(op.inputs[0].shape)
+  flow = _masked(lower, np.ones_like(lower))
+  return Structure.nonlinear({0: flow, 1: flow})
+
+
+def _lower(shape):
+  return np.broadcast_to(np.tri(shape[-2], shape[-1], dtype=bool), shape)
+
+
+def _masked(read, written):
+  """Within each batch, what is written depends on what is read."""
+  batches = int(np.prod(read.shape[:-2], dtype=np.int64))
+  place = np.arange(batches).reshape(*read.shape[:-2], 1, 1)
+  united = Flow.collect(np.where(read, place, -1), batches)
+  return united.then(Flow.gather(np.where(written, place, -1), batches))
+
+
+def _within(batches, size, output_size):
+  """Each output depends on all inputs of the same batch."""
+  segment = np.arange(size) // max(size // max(batches, 1), 1)
+  index = np.arange(output_size) // max(output_size // max(batches, 1), 1)
+  return Flow.collect(segment, batches).then(Flow.gather(index, batches))
+
+
+@register_rule('MatrixSolve')
+def _solve(op):
+  """A solution depends on its right-hand side and on the whole matrix."""
+  columns = _columns(op.inputs[1].shape, op.outputs[0].shape)
+  return _solution(op, columns)
+
+
+@register_rule('MatrixTriangularSolve')
+def _triangular_solve(op):
+  """A solution depends on the equations that are solved before it.
+
+  For a constant lower triangular matrix element i depends on the right-hand
+  sides up to i: the Jacobian is a lower triangle.
+  """
+  shape, output_shape = op.inputs[1].shape, op.outputs[0].shape
+  size = shape[-2]
+  columns = _columns(shape, output_shape)
+  if size <= _MAX_TRIANGLE and op.inputs[1].depends:
+    after, before = np.tril_indices(size)
+    if op.attr('lower') == op.attr('adjoint'):
+      after, before = before, after
+    # Where the right-hand side is broadcast, places repeat.
+    places = np.arange(op.inputs[1].size).reshape(shape)
+    places = np.broadcast_to(places, output_shape)
+    targets = np.arange(op.outputs[0].size).reshape(output_shape)
+    columns = Flow.pairs(
+      targets[..., after, :],
+      places[..., before, :],
+      op.outputs[0].size,
+      op.inputs[1].size,
+    )
+  return _solution(op, columns, triangular=True)
+
+
+def _solution(op, columns, triangular=False):
+  """Linear in the right-hand side, curved in the matrix."""
+  (output,) = op.outputs
+  flows, pairs = {}, []
+  if op.inputs[1].depends:
+    flows[1] = columns
+  if op.inputs[0].depends:
+    shape = op.inputs[0].shape
+    read = np.ones(shape, bool)
+    if triangular:
+      read = np.broadcast_to(np.tri(shape[-1], dtype=bool), shape)
+      read = read if op.attr('lower') else np.swapaxes(read, -1, -2)
+    batches = int(np.prod(shape[:-2], dtype=np.int64))
+    place = np.arange(batches).reshape(*shape[:-2], 1, 1)
+    index = np.broadcast_to(place, output.shape)
+    united = Flow.collect(np.where(read, place, -1), batches)
+    flows[0] = united.then(Flow.gather(index, batches))
+    pairs.append(Pair((0,), flows[0], (0,), flows[0], output=0))
+    if 1 in flows:
+      pairs.append(Pair((0,), flows[0], (1,), flows[1], output=0))
+  return Structure.linear(flows, pairs=tuple(pairs))
+
+
+def _columns(shape, output_shape):
+  """Each output depends on its column of the right-hand sides."""
+  count = int(np.prod([*shape[:-2], shape[-1]], dtype=np.int64))
+  place = np.arange(count).reshape(*shape[:-2], 1, shape[-1])
+  segment = np.broadcast_to(place, shape).reshape(-1)
+  index = np.broadcast_to(place, output_shape)
+  return Flow.collect(segment, count).then(Flow.gather(index, count))
+
+
+@register_rule('BandedTriangularSolve', 'TridiagonalSolve')
+def _banded_solve(op):
+  """Taken as dense within each batch; curved."""
+  shape, output = op.inputs[1].shape, op.outputs[0]
+  batches = int(np.prod(output.shape[:-2], dtype=np.int64))
+  if op.inputs[0].shape[:-2] != shape[:-2]:
+    raise CannotSay('batches that are broadcast')
+  return Structure.nonlinear(
+    {
+      k: _within(batches, value.size, output.size)
+      for k, value in enumerate(op.inputs)
+      if value.depends
+    }
+  )
+
+
+@register_rule('Cross')
+def _cross(op):
+  """The cross product: bilinear in each pair of vectors."""
+  line = np.arange(op.outputs[0].size) // 3
+  count = op.outputs[0].size // 3
+  united = Flow.collect(line, count)
+  flow = united.then(Flow.gather(line, count))
+  return Structure.linear(
+    {0: flow, 1: flow}, pairs=(Pair((0,), united, (1,), united),)
+  )
+
+
+# How many of the last axes are transformed.
+_TRANSFORMS = {
+  'FFT': 1,
+  'FFT2D': 2,
+  'FFT3D': 3,
+  'IFFT': 1,
+  'IFFT2D': 2,
+  'IFFT3D': 3,
+  'IRFFT': 1,
+  'IRFFT2D': 2,
+  'IRFFT3D': 3,
+  'RFFT': 1,
+  'RFFT2D': 2,
+  'RFFT3D': 3,
+}
+
+
+@register_rule(*_TRANSFORMS)
+def _transform(op):
+  """Every output depends on all inputs of its transform; linear."""
+  kept = len(op.inputs[0].shape) - _TRANSFORMS[op.type]
+  batches = int(np.prod(op.inputs[0].shape[:kept], dtype=np.int64))
+  flow = _within(batches, op.inputs[0].size, op.outputs[0].size)
+  return Structure.linear({0: flow})
