@@ -211,6 +211,20 @@ def test_step_size_per_chain():
     )
 
 
+def test_scale_per_chain():
+  kernel = PreconditionedMALA(_TARGET.log_prob, 0.3, np.array([[0.5], [2.0]]))
+  state = _state([2, 3], tf.float64)
+  both = kernel.one_step(state, kernel.bootstrap_results(state), seed=(1, 2))[1]
+  for i, scale in enumerate([0.5, 2.0]):
+    alone = PreconditionedMALA(_TARGET.log_prob, 0.3, scale)
+    results = alone.one_step(
+      state, alone.bootstrap_results(state), seed=(1, 2)
+    )[1]
+    np.testing.assert_allclose(
+      both.log_accept_ratio[i], results.log_accept_ratio[i], rtol=1e-10
+    )
+
+
 def test_step_size_per_part():
   kernel = PreconditionedMALA(_two_part_log_prob, [0.1, 0.5])
   state = [_state([4, 3], tf.float64), _state([4], tf.float64)]
@@ -348,9 +362,19 @@ def test_one_gradient_and_one_diagonal_per_step():
   at_start = count.values, count.gradients, count.volatilities
   step(state, results)
   total = count.values, count.gradients, count.volatilities
-  assert at_start[:2] == (1, 1)
-  # The step evaluates at the proposal what the start evaluated, and no more.
-  assert total == tuple(2 * n for n in at_start)
+  assert at_start == (1, 1, 1)
+  assert total == (2, 2, 2)
+
+
+def test_eager_steps_evaluate_the_volatility_once_per_point():
+  count = _Counting()
+  kernel = PreconditionedMALA(
+    count.log_prob, 0.5, volatility_fn=count.volatility
+  )
+  _run(kernel, _state([4, 3]), 5)
+  assert (count.values, count.gradients) == (6, 6)
+  # Less, where `diag_jacobian` finds that a compiled graph pays.
+  assert 1 <= count.volatilities <= 6
 
 
 @pytest.mark.parametrize('scale', _SCALES)
@@ -415,16 +439,26 @@ _BROKEN = {
 }
 
 
-@pytest.mark.parametrize('case', _BROKEN)
-def test_a_bad_proposal_is_rejected_and_poisons_nothing(case):
+@pytest.mark.parametrize(
+  ('case', 'jit_compile'),
+  [
+    *((case, None) for case in _BROKEN),
+    ('density nan', True),
+    ('volatility -1.0', True),
+  ],
+)
+def test_a_bad_proposal_is_rejected_and_poisons_nothing(case, jit_compile):
   log_prob, kwargs = _BROKEN[case]
   kernel = PreconditionedMALA(log_prob, 0.7, **kwargs)
+  step = kernel.one_step
+  if jit_compile:
+    step = tf.function(step, jit_compile=True)
   state = tf.zeros([50, 2])
   results = kernel.bootstrap_results(state)
   num_bad = 0
   last_moves = np.zeros(50, bool)
   for i in range(30):
-    state, results = kernel.one_step(state, results, seed=(i, 5))
+    state, results = step(state, results, seed=tf.constant([i, 5]))
     bad = results.proposed_state.numpy()[:, 0] > 1.0
     if 'gradient' in case or 'volatility' in case:
       bad |= results.proposed_state.numpy()[:, 1] > 1.0

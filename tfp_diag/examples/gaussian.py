@@ -55,6 +55,7 @@ class Gaussian:
   #### Examples
 
   ```python
+  import tensorflow as tf
   from tfp_diag.examples import gaussian
 
   target = gaussian.three_dimensional()

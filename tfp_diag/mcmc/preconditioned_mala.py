@@ -128,7 +128,7 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
 
   [2]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
        approximations to Langevin diffusions. _Journal of the Royal Statistical
-       Society: Series B_ 60(1), theorem 2.
+       Society: Series B_ 60(1).
 
   [3]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
        Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
