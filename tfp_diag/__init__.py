@@ -17,11 +17,13 @@
 import importlib
 
 from tfp_diag import sparsity
+from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.diag_jacobian import diag_jacobian
 from tfp_diag.version import __version__
 
 __all__ = [
   '__version__',
+  'diag_hessian',
   'diag_jacobian',
   'examples',
   'mcmc',

@@ -18,7 +18,7 @@ import collections.abc
 
 import tensorflow as tf
 
-__all__ = ['call_fn', 'call_traceable', 'flatten', 'pack_as']
+__all__ = ['call_fn', 'call_traceable', 'flatten', 'pack_as', 'structure']
 
 
 def flatten(xs):
@@ -66,3 +66,8 @@ def call_traceable(fn, xs):
     return call_fn(fn, xs)
   except tf.errors.OperatorNotAllowedInGraphError:
     return call_fn(tf.autograph.to_graph(fn), xs)
+
+
+def structure(xs):
+  """A hashable value that tells structures apart, whatever the parts are."""
+  return repr(pack_as(xs, ['.'] * len(flatten(xs))))

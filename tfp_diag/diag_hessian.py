@@ -1,0 +1,153 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The exact diagonal of a Hessian."""
+
+import inspect
+
+import tensorflow as tf
+
+from tfp_diag.internal import (
+  arguments,
+  batching,
+  compiled,
+  evaluate,
+  nest,
+  validation,
+)
+from tfp_diag.internal import schedule as schedule_lib
+
+__all__ = ['diag_hessian']
+
+# Forward over reverse transposes the product that reverse over reverse computes.
+MODES = {
+  'auto': 'auto',
+  'forward_over_reverse': 'forward',
+  'reverse_over_reverse': 'reverse',
+}
+
+
+@tf.autograph.experimental.do_not_convert
+def diag_hessian(
+  fn,
+  xs,
+  sample_shape=None,
+  *,
+  plan=None,
+  mode='auto',
+  schedule='auto',
+  parallel_iterations=10,
+  validate_args=False,
+  name=None,
+):
+  """Computes value, gradient and the exact diagonal of the Hessian of `fn`.
+
+  Args:
+    fn: Python callable that returns one scalar per sample, a Tensor of shape
+      `sample_shape`. Called as `fn(x)` with a Tensor, `fn(*xs)` with a list or
+      tuple of parts, `fn(**xs)` with a dict; without arguments if all parts are
+      `tf.Variable`s and it takes none.
+    xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
+      `sample_shape + event_shape_i`, of a floating dtype each; or
+      `tf.Variable`s.
+    sample_shape: The leading shape that all parts share, whose entries are
+      independent samples. Default: the shape of what `fn` returns.
+    plan: What `tfp_diag.plan_diag_hessian` returned for this function and these
+      shapes.
+    mode: 'forward_over_reverse' (Jacobian-vector products of the gradient),
+      'reverse_over_reverse' (vector-Jacobian products of it) or 'auto'. They
+      give the same numbers.
+    schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
+      `tfp_diag.diag_jacobian`.
+    parallel_iterations: Python int, how many passes run together.
+    validate_args: Python bool. Checks at run time that `sample_shape` leads
+      every part, that samples do not mix, that a plan's colors fit the
+      function, and that both modes agree.
+    name: Python str, name of the ops. Default: `'diag_hessian'`.
+
+  Returns:
+    value: Tensor of shape `sample_shape`, what `fn` returned.
+    gradient: Structure of `xs`; the gradient, from the sweep that gave `value`.
+    diag: Structure of `xs`; second derivatives by each coordinate. Zero for a
+      part that `fn` does not use. Can be differentiated by a tape around.
+
+  Raises:
+    ValueError: if `fn` does not return one scalar per sample, or an argument
+      does not fit; the sentence says which and how to mend it.
+    TypeError: if a part of `xs` is not floating.
+    LookupError: if an op of `fn` has no second derivative in TensorFlow.
+    tf.errors.InvalidArgumentError: with `validate_args`, for a promise that
+      does not hold.
+
+  #### Examples
+
+  ```python
+  x = tf.constant([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])  # Two samples.
+  value, gradient, diag = diag_hessian(
+    lambda x: tf.reduce_prod(x, axis=-1) + tf.reduce_sum(x**3, axis=-1), x
+  )
+  diag
+  # ==> [[3., 6., 12.], [6., 6., 6.]]
+  ```
+
+  #### What a gradient of a gradient is not
+
+  `tape.gradient(tape.gradient(value, x), x)` is the sum of each *row* of the
+  Hessian. That is its diagonal only if all else is zero. In the example above
+  it gives `[[6., 8.5, 13.5], [8., 8., 8.]]`.
+  """
+  with tf.name_scope(name or 'diag_hessian'):
+    arguments.check_choice('mode', mode, tuple(MODES))
+    arguments.check_choice('schedule', schedule, schedule_lib.SCHEDULES)
+    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    parts = batching.convert_parts(nest.flatten(xs))
+    rank = None if sample_shape is None else batching.sample_rank(sample_shape)
+    if rank:
+      batching.check_sample_shape(parts, sample_shape)
+    recipe = evaluate.Recipe(
+      mode=MODES[mode], schedule=schedule, chunk_size=parallel_iterations
+    )
+    is_closure = takes_variables(fn, parts)
+
+    def body(*tensors):
+      state = parts if is_closure else [tf.convert_to_tensor(t) for t in tensors]
+      if validate_args and rank:
+        validation.check_sample_shape(state, sample_shape)
+
+      def call():
+        if is_closure:
+          return nest.call_traceable(fn, [])
+        return nest.call_traceable(fn, nest.pack_as(xs, state))
+
+      return evaluate.hessian_diagonal(call, state, rank, recipe, validate_args)
+
+    arguments_of_body = [] if is_closure else parts
+    if tf.executing_eagerly():
+      key = ('diag_hessian', nest.structure(xs), rank, recipe, validate_args)
+      fns = [fn, *parts] if is_closure else [fn]
+      value, gradient, diag = compiled.call(key, fns, body, arguments_of_body)
+    else:
+      value, gradient, diag = body(*arguments_of_body)
+    return value, nest.pack_as(xs, gradient), nest.pack_as(xs, diag)
+
+
+def takes_variables(fn, parts):
+  """Whether `fn()` computes from the Variables `parts` what it returns."""
+  if not all(isinstance(p, tf.Variable) for p in parts):
+    return False
+  try:
+    inspect.signature(fn).bind()
+  except TypeError:
+    return False
+  return True
