@@ -182,7 +182,7 @@ def _elementwise(op):
   return Structure(arrows, pairs=pairs)
 
 
-@register_rule('AddN', 'AccumulateNV2')
+@register_rule('AddN')
 def _sum_of_many(op):
   """Element e of the sum depends on element e of each tensor."""
   size = op.outputs[0].size

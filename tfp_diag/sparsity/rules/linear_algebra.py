@@ -27,7 +27,6 @@ _MAX_TRIANGLE = 1500
 @register_rule(
   'LogMatrixDeterminant',
   'MatrixDeterminant',
-  'MatrixExponential',
   'MatrixInverse',
   'MatrixLogarithm',
   'MatrixSquareRoot',
