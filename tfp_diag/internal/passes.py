@@ -160,6 +160,10 @@ def recorded_ops():
   before = len(graph.get_operations())
   yield types
   types.update(op.type for op in graph.get_operations()[before:])
+  if types.intersection(('PartitionedCall', 'StatefulPartitionedCall')):
+    # A loop that is differentiated under two tapes ends up inside a call.
+    for function in graph.as_graph_def().library.function:
+      types.update(node.op for node in function.node_def)
 
 
 def _tape_gradient(tape):

@@ -298,9 +298,18 @@ def _pfor(one_color, total, start, stop, chunk_size):
     except Exception as e:  # pylint: disable=broad-except
       # pfor raises many types. An error that is not of its making comes up
       # again in the loop, which differentiates the same function.
-      reason = log.op_type or f'{type(e).__name__}: {e}'.split('\n')[0]
+      reason = log.op_type or _culprit(e)
   _warn_of_loop(reason)
   return _while_loop(one_color, total, start, stop, chunk_size)
+
+
+def _culprit(error):
+  """What an error of pfor is about, of which pfor did not log the op."""
+  op = re.search(r'/((?:Stateless)?(?:If|Case|While))\b', str(error))
+  if op:
+    return f'the op {op.group(1)}'
+  lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+  return f'this function ({lines[-1] if lines else type(error).__name__})'
 
 
 class _QuietPfor(logging.Filter):
