@@ -25,7 +25,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.program import Program
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
-from tfp_diag.sparsity.value import TensorList, Value
+from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 
 __all__ = ['Walker']
 
@@ -132,6 +132,8 @@ class Walker:
 
   def _by_rule(self, instruction, inputs):
     """The outputs of an op that has a rule, or should have one."""
+    if any(map(_is_opaque, instruction.dtypes)):
+      return self._dense(instruction, inputs)
     if not any(map(_is_differentiable, instruction.dtypes)):
       return [
         Value(shape, dtype)
@@ -379,6 +381,9 @@ def _independent(instruction, inputs):
 
 
 def _independent_copy(value):
+  if isinstance(value, ListSummary):
+    item = value.item and _independent_copy(value.item)
+    return ListSummary(value.length, item)
   if isinstance(value, TensorList):
     return TensorList(
       (_independent_copy(item[0]), item[1])

@@ -18,7 +18,7 @@ import numpy as np
 
 from tfp_diag.sparsity.registry import CannotSay
 
-__all__ = ['TensorList', 'Value']
+__all__ = ['ListSummary', 'TensorList', 'Value']
 
 
 class Value:
@@ -112,3 +112,19 @@ class TensorList:
 
   def __init__(self, items):
     self.items = tuple(items)
+
+
+class ListSummary(TensorList):
+  """A TensorList in a loop of unknown length: what any of its items can be.
+
+  Attributes:
+    length: int, or None if unknown.
+    item: `Value` that stands for each item, or None if nobody has set one.
+  """
+
+  __slots__ = ('item', 'length')
+
+  def __init__(self, length, item):
+    super().__init__(() if item is None else (item,))
+    self.length = length
+    self.item = item

@@ -24,6 +24,7 @@ from tfp_diag.sparsity.rules import (
   elementwise,
   indexing,
   linear_algebra,
+  loops,
   reduction,
   tensor_lists,
 )
@@ -38,6 +39,7 @@ __all__ = [
   'elementwise',
   'indexing',
   'linear_algebra',
+  'loops',
   'reduction',
   'tensor_lists',
 ]

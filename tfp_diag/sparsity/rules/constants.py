@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.registry import register_expansion
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 
 
 @register_expansion('Shape')
@@ -79,8 +79,10 @@ def _from_shape(value, function, dtype):
 
 def _filled(instruction, value, number):
   dtype = instruction.dtypes[0]
-  if not isinstance(value, Value):
-    return [value]
+  if isinstance(value, ListSummary):
+    return [ListSummary(value.length, None)]
+  if isinstance(value, TensorList):
+    return [TensorList((None,) * len(value.items))]
   if dtype == tf.variant or value.shape is None:
     return [Value(instruction.shapes[0], dtype)]
   return [

@@ -12,19 +12,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Function calls, branches, loops: ops that are made of other ops."""
+"""Function calls, branches, variables: ops that are made of other ops."""
 
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_expansion
 from tfp_diag.sparsity.structure import Arrow, Structure
-from tfp_diag.sparsity.tape import Loop, Step, Tape
-from tfp_diag.sparsity.value import TensorList, Value
-
-# A loop is unrolled, which is exact, up to so many ops that depend on xs.
-_MAX_UNROLLED_STEPS = 20_000
-
-# Turns of a loop in which nothing depends on xs are cheap, but not free.
-_MAX_TURNS = 100_000
+from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 
 
 @register_expansion('PartitionedCall', 'StatefulPartitionedCall')
@@ -58,7 +51,7 @@ def _branch(walker, scope, instruction, names, inputs):
       walker.call(scope.program.call(name), rest, scope) for name in names
     ]
     return [
-      _join(walker, instruction, alternatives) for alternatives in zip(*results)
+      join(walker, instruction, alternatives) for alternatives in zip(*results)
     ]
   return walker.call(scope.program.call(names[chosen]), rest, scope)
 
@@ -71,7 +64,7 @@ def _branch_number(which, count):
   return int(value) if 0 <= value < count else count - 1
 
 
-def _join(walker, instruction, alternatives):
+def join(walker, instruction, alternatives):
   """A value that is one of several."""
   first = alternatives[0]
   if all(value is first for value in alternatives):
@@ -104,6 +97,8 @@ def _join(walker, instruction, alternatives):
 def _join_lists(walker, instruction, alternatives):
   if not all(isinstance(value, TensorList) for value in alternatives):
     raise CannotSay('a list whose content is not known')
+  if any(isinstance(value, ListSummary) for value in alternatives):
+    return _join_summaries(walker, instruction, alternatives)
   if len({len(value.items) for value in alternatives}) != 1:
     raise CannotSay('a list whose length is not known')
   items = []
@@ -113,81 +108,19 @@ def _join_lists(walker, instruction, alternatives):
     elif any(choice is None or isinstance(choice, tuple) for choice in choices):
       raise CannotSay('a list that is filled in some branches only')
     else:
-      items.append(_join(walker, instruction, choices))
+      items.append(join(walker, instruction, choices))
   return TensorList(items)
 
 
-@register_expansion('While', 'StatelessWhile')
-def _while(walker, scope, instruction, inputs):
-  """Unrolls a loop if it is known when it ends, and soon; else joins turns."""
-  test = scope.program.call(instruction.op.get_attr('cond').name)
-  body = scope.program.call(instruction.op.get_attr('body').name)
-  start = len(walker.tape.steps)
-  values = inputs
-  for _ in range(_MAX_TURNS):
-    (goes_on,) = walker.call(test, values, scope)
-    try:
-      if not goes_on.value():
-        return values
-    except CannotSay:
-      break
-    values = walker.call(body, values, scope)
-    if len(walker.tape.steps) > start + _MAX_UNROLLED_STEPS:
-      break
-  del walker.tape.steps[start:]
-  return _fixed_point(walker, scope, body, inputs)
-
-
-def _fixed_point(walker, scope, body, inputs):
-  """All turns in one: a loop variable is anything that it ever is."""
-  if any(isinstance(value, TensorList) for value in inputs):
-    raise CannotSay('a tensor list in a loop of unknown length')
-  inside = Tape()
-  depends = [value.depends for value in inputs]
-  shapes = [value.shape for value in inputs]
-  constant = [False] * len(inputs)
-  while True:
-    variables = [
-      value if constant[k] else Value(shapes[k], value.dtype, depends[k])
-      for k, value in enumerate(inputs)
-    ]
-    inside.steps.clear()
-    with walker.writing_to(inside):
-      after = walker.call(body, variables, scope)
-    if any(isinstance(value, TensorList) for value in after):
-      raise CannotSay('a tensor list in a loop of unknown length')
-    old = list(depends), list(shapes), list(constant)
-    for k, (variable, value) in enumerate(zip(variables, after)):
-      constant[k] = constant[k] or value is variable
-      depends[k] = depends[k] or value.depends
-      if value.shape != shapes[k]:
-        shapes[k] = None
-    if (depends, shapes, constant) == old:
-      break
-  results = [
-    value if constant[k] else Value(shapes[k], value.dtype, depends[k])
-    for k, value in enumerate(inputs)
-  ]
-  carried = []
-  for k, variable in enumerate(variables):
-    if depends[k] and not constant[k]:
-      initial = _as_rows(walker.tape, inputs[k], variable)
-      carried.append(
-        (initial, variable, _as_rows(inside, after[k], variable), results[k])
-      )
-  if carried:
-    walker.tape.steps.append(Loop(tuple(carried), inside))
-  return results
-
-
-def _as_rows(tape, value, variable):
-  """A loop variable's value, as one row if its shape changes between turns."""
-  if not value.depends or value.rows == variable.rows:
-    return value
-  united = Value(None, value.dtype, True)
-  structure = Structure.linear({0: Flow.dense(1, value.rows)})
-  tape.steps.append(Step('While', 'while', (value,), (united,), structure))
-  return united
+def _join_summaries(walker, instruction, alternatives):
+  if not all(isinstance(value, ListSummary) for value in alternatives):
+    raise CannotSay('a list of which only a summary is known')
+  items = [value.item for value in alternatives if value.item is not None]
+  lengths = {value.length for value in alternatives}
+  return ListSummary(
+    lengths.pop() if len(lengths) == 1 else None,
+    join(walker, instruction, items) if items else None,
+  )
 
 
 @register_expansion(
@@ -195,8 +128,14 @@ def _as_rows(tape, value, variable):
 )
 def _identity(walker, scope, instruction, inputs):
   """The same value: no step at all, so that lists and constants pass, too."""
-  del walker, scope, instruction
-  return inputs[:1]
+  del walker, scope
+  value, shape = inputs[0], instruction.shapes[0]
+  if isinstance(value, Value) and value.shape is None and shape is not None:
+    if value.depends:
+      raise CannotSay('a value whose shape was not known so far')
+    if not value.is_known:
+      return [Value(shape, value.dtype)]
+  return [value]
 
 
 @register_expansion('ReadVariableOp')

@@ -182,15 +182,6 @@ def _elementwise(op):
   return Structure(arrows, pairs=pairs)
 
 
-@register_rule('AddN')
-def _sum_of_many(op):
-  """Element e of the sum depends on element e of each tensor."""
-  size = op.outputs[0].size
-  return Structure.linear(
-    {k: Flow.identity(size) for k, v in enumerate(op.inputs) if v.depends}
-  )
-
-
 def _selected(op, flows):
   """Where the condition is constant, each element has one origin."""
   try:

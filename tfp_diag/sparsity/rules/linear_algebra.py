@@ -23,6 +23,9 @@ from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 # A triangle of more rows than this is not written down.
 _MAX_TRIANGLE = 1500
 
+# The zeros of the inverse of a larger constant matrix are not looked for.
+_MAX_CLOSURE = 400
+
 
 @register_rule(
   'LogMatrixDeterminant',
@@ -100,9 +103,7 @@ def _triangular_solve(op):
   size = shape[-2]
   columns = _columns(shape, output_shape)
   if size <= _MAX_TRIANGLE and op.inputs[1].depends:
-    after, before = np.tril_indices(size)
-    if op.attr('lower') == op.attr('adjoint'):
-      after, before = before, after
+    after, before = np.nonzero(_inverse_pattern(op, size))
     # Where the right-hand side is broadcast, places repeat.
     places = np.arange(op.inputs[1].size).reshape(shape)
     places = np.broadcast_to(places, output_shape)
@@ -114,6 +115,25 @@ def _triangular_solve(op):
       op.inputs[1].size,
     )
   return _solution(op, columns, triangular=True)
+
+
+def _inverse_pattern(op, size):
+  """Which unknown depends on which equation, for a triangular matrix."""
+  triangle = np.tri(size, dtype=bool)
+  if not op.attr('lower'):
+    triangle = triangle.T
+  try:
+    matrix = op.inputs[0].value() if size <= _MAX_CLOSURE else None
+  except CannotSay:
+    matrix = None
+  if matrix is not None:
+    # The inverse of a matrix has the pattern of its transitive closure.
+    reach = (matrix != 0).reshape(-1, size, size).any(0) & triangle
+    reach |= np.eye(size, dtype=bool)
+    for _ in range(size.bit_length()):
+      reach = (reach.astype(np.float32) @ reach.astype(np.float32)) > 0
+    triangle = reach
+  return triangle.T if op.attr('adjoint') else triangle
 
 
 def _solution(op, columns, triangular=False):

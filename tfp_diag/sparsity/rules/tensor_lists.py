@@ -18,8 +18,9 @@ import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.rules.control_flow import join
 from tfp_diag.sparsity.structure import Arrow, Structure
-from tfp_diag.sparsity.value import TensorList, Value
+from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 
 
 @register_expansion('EmptyTensorList')
@@ -49,15 +50,22 @@ def _from_tensor(walker, scope, instruction, inputs):
 @register_expansion('TensorListLength')
 def _length(walker, scope, instruction, inputs):
   """The number of items."""
-  del walker, scope, instruction
-  return [Value.constant(np.int32(len(_items(inputs[0]))))]
+  del walker, scope
+  length = len(inputs[0].items) if type(inputs[0]) is TensorList else None
+  if isinstance(inputs[0], ListSummary):
+    length = inputs[0].length
+  if length is None:
+    return [Value(instruction.shapes[0], instruction.dtypes[0])]
+  return [Value.constant(np.int32(length))]
 
 
 @register_expansion('TensorListElementShape')
 def _element_shape(walker, scope, instruction, inputs):
   """The shape of an item, where some item has one."""
   del walker, scope
-  for item in _items(inputs[0]):
+  if not isinstance(inputs[0], TensorList):
+    raise CannotSay('a list whose content is not known')
+  for item in inputs[0].items:
     shape = _item_shape(item)
     if shape is not None:
       dtype = instruction.dtypes[0].as_numpy_dtype
@@ -69,6 +77,8 @@ def _element_shape(walker, scope, instruction, inputs):
 def _get_item(walker, scope, instruction, inputs):
   """One item; any of them where the index is not known."""
   del scope
+  if isinstance(inputs[0], ListSummary):
+    return [_summary_item(instruction, inputs[0])]
   items = _items(inputs[0])
   try:
     index = int(inputs[1].value())
@@ -80,9 +90,15 @@ def _get_item(walker, scope, instruction, inputs):
 @register_expansion('TensorListSetItem')
 def _set_item(walker, scope, instruction, inputs):
   """The list with one item replaced."""
-  del walker, scope, instruction
+  del scope
+  if isinstance(inputs[0], ListSummary):
+    return [_widened(walker, instruction, inputs[0], inputs[2], 0)]
   items = list(_items(inputs[0]))
-  index = int(inputs[1].value())
+  try:
+    index = int(inputs[1].value())
+  except CannotSay:
+    summary = summarize(walker, instruction, inputs[0])
+    return [_widened(walker, instruction, summary, inputs[2], 0)]
   # The list grows if the op is told to resize it.
   items += [None] * (index + 1 - len(items))
   items[index] = inputs[2]
@@ -92,7 +108,9 @@ def _set_item(walker, scope, instruction, inputs):
 @register_expansion('TensorListPushBack')
 def _push_back(walker, scope, instruction, inputs):
   """The list with one more item."""
-  del walker, scope, instruction
+  del scope
+  if isinstance(inputs[0], ListSummary):
+    return [_widened(walker, instruction, inputs[0], inputs[1], 1)]
   return [TensorList((*_items(inputs[0]), inputs[1]))]
 
 
@@ -100,6 +118,12 @@ def _push_back(walker, scope, instruction, inputs):
 def _pop_back(walker, scope, instruction, inputs):
   """The list without its last item, and that item."""
   del scope
+  if isinstance(inputs[0], ListSummary):
+    length = inputs[0].length
+    shorter = ListSummary(
+      None if length is None else length - 1, inputs[0].item
+    )
+    return [shorter, _summary_item(instruction, inputs[0], output=1)]
   *rest, last = _items(inputs[0])
   return [
     TensorList(rest),
@@ -111,6 +135,8 @@ def _pop_back(walker, scope, instruction, inputs):
 def _stack(walker, scope, instruction, inputs):
   """All items along a new first axis."""
   del scope
+  if isinstance(inputs[0], ListSummary):
+    return [_repeated(walker, instruction, inputs[0])]
   return [_joined(walker, instruction, inputs[0], stacked=True)]
 
 
@@ -131,8 +157,118 @@ def _resize(walker, scope, instruction, inputs):
   return [TensorList((*items, *(None,) * size)[:size])]
 
 
-def _items(value):
+@register_expansion('AddN')
+def _add(walker, scope, instruction, inputs):
+  """The sum of tensors, or of lists, item by item.
+
+  The gradient of a loop adds lists of gradients.
+  """
+  del scope
+  if not any(isinstance(value, TensorList) for value in inputs):
+    return [_sum(walker, instruction, inputs)]
+  if any(isinstance(value, ListSummary) for value in inputs):
+    summaries = [summarize(walker, instruction, _list(v)) for v in inputs]
+    items = [s.item for s in summaries if s.item is not None]
+    item = _sum(walker, instruction, items) if items else None
+    return [ListSummary(summaries[0].length, item)]
+  if len({len(_items(value)) for value in inputs}) != 1:
+    raise CannotSay('lists of different lengths')
+  sums = []
+  for items in zip(*map(_items, inputs)):
+    # What nobody has set is zero.
+    items = [
+      _item(walker, instruction, i, None) for i in items if i is not None
+    ]
+    sums.append(_sum(walker, instruction, items) if items else None)
+  return [TensorList(sums)]
+
+
+def _sum(walker, instruction, values):
+  if len(values) == 1:
+    return values[0]
+  if any(isinstance(value, TensorList) for value in values):
+    raise CannotSay('a list of lists')
+  shapes = {value.shape for value in values}
+  if len(shapes) != 1 or None in shapes:
+    raise CannotSay('a sum of values of different shapes')
+  (shape,) = shapes
+  dtype = values[0].dtype
+  if not any(value.depends for value in values):
+    if not all(value.is_known for value in values):
+      return Value(shape, dtype)
+    return Value(
+      shape,
+      dtype,
+      compute=lambda *tensors: sum(np.asarray(t) for t in tensors),
+      parents=tuple(values),
+    )
+  total = Value(shape, dtype, depends=True)
+  if not (dtype.is_floating or dtype.is_complex):
+    raise CannotSay('a sum of something else than numbers')
+  each = Flow.identity(total.rows)
+  structure = Structure.linear(
+    {k: each for k, value in enumerate(values) if value.depends}
+  )
+  walker.add_step(
+    instruction.type, instruction.name, values, [total], structure
+  )
+  return total
+
+
+def _list(value):
   if not isinstance(value, TensorList):
+    raise CannotSay('a list whose content is not known')
+  return value
+
+
+def summarize(walker, instruction, tensor_list):
+  """A list of which only is known what any of its items can be."""
+  if isinstance(tensor_list, ListSummary):
+    return tensor_list
+  items = tensor_list.items
+  item = None
+  if any(item is not None for item in items):
+    item = _any_item(walker, instruction, items)
+  return ListSummary(len(items), item)
+
+
+def _summary_item(instruction, summary, output=0):
+  if summary.item is not None:
+    return summary.item
+  return Value(instruction.shapes[output], instruction.dtypes[output])
+
+
+def _widened(walker, instruction, summary, item, growth):
+  """The list after one more item was set, or added."""
+  if isinstance(item, TensorList):
+    raise CannotSay('a list of lists')
+  if summary.item is not None:
+    item = join(walker, instruction, (summary.item, item))
+  length = summary.length
+  return ListSummary(None if length is None else length + growth, item)
+
+
+def _repeated(walker, instruction, summary):
+  """The list along a new axis: each entry is any of the items."""
+  item, shape = summary.item, instruction.shapes[0]
+  if item is None or item.shape is None:
+    raise CannotSay('items whose shape is not known')
+  if shape is None:
+    if summary.length is None:
+      raise CannotSay('a list whose length is not known')
+    shape = (summary.length, *item.shape)
+  stacked = Value(shape, item.dtype, item.depends)
+  if item.depends:
+    index = np.tile(np.arange(item.rows), shape[0])
+    structure = Structure.linear({0: Flow.gather(index, item.rows)})
+    walker.add_step(
+      instruction.type, instruction.name, [item], [stacked], structure
+    )
+  return stacked
+
+
+def _items(value):
+  if type(value) is not TensorList:
     raise CannotSay('a list whose content is not known')
   return value.items
 
@@ -147,8 +283,8 @@ def _item(walker, instruction, item, element_shape, output=0):
   """An item as a value: slices are cut only when they are read."""
   if isinstance(item, (TensorList, Value)):
     return item
-  dtype = instruction.dtypes[output]
   if item is None:
+    dtype = instruction.dtypes[output]
     shape = tuple(int(d) for d in np.atleast_1d(element_shape.value()))
     if any(d < 0 for d in shape):
       return Value(instruction.shapes[output], dtype)
@@ -156,7 +292,7 @@ def _item(walker, instruction, item, element_shape, output=0):
       shape, dtype, compute=lambda: np.zeros(shape, dtype.as_numpy_dtype)
     )
   tensor, i = item
-  shape = tensor.shape[1:]
+  shape, dtype = tensor.shape[1:], tensor.dtype
   if not tensor.depends:
     if not tensor.is_known:
       return Value(shape, dtype)
@@ -182,7 +318,7 @@ def _any_item(walker, instruction, items):
     raise CannotSay('items of different shapes')
   (shape,) = shapes
   depends = any(value.depends for value in values)
-  value = Value(shape, instruction.dtypes[0], depends=depends)
+  value = Value(shape, values[0].dtype, depends=depends)
   if depends:
     flows = {
       k: Flow.collect(np.arange(v.rows) % max(value.rows, 1), value.rows)
