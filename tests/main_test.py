@@ -17,9 +17,11 @@
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -394,9 +396,13 @@ def test_ctrl_c_during_warmup_leaves_no_file(
 
 
 def read_until(descriptor, word):
-  """What a terminal shows until a word appears."""
+  """What a terminal shows until a word appears, within a minute."""
   shown = ''
+  deadline = time.monotonic() + 60.0
   while word not in shown:
+    left = max(0.0, deadline - time.monotonic())
+    ready, _, _ = select.select([descriptor], [], [], left)
+    assert ready, f'{word!r} did not appear after {shown!r}'
     shown += os.read(descriptor, 4096).decode(errors='replace')
   return shown
 
@@ -416,8 +422,9 @@ def test_a_terminal_shows_progress_and_ctrl_c_works(tmp_path):
   os.close(theirs)
   try:
     read_until(ours, 'drawing')
-    # The bar moves between two blocks.
-    read_until(ours, 'step/s')
+    # The bar moves from block to block.
+    for _ in range(3):
+      read_until(ours, 'step/s')
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
   finally:

@@ -16,6 +16,7 @@
 
 import collections
 import functools
+import shutil
 import time
 
 import numpy as np
@@ -104,13 +105,17 @@ def draw_chains(
   total = num_draws + num_warmup
   block_size = min(MOST_STEPS_PER_BLOCK, max(1, total // 100))
   chains = _Chains(target_log_prob_fn, start, block_size, seed, use_xla)
+  terminal = shutil.get_terminal_size()
   with tqdm.tqdm(
     total=total,
     desc='compiling',
     unit='step',
     # None shows the bar where stderr is a terminal.
     disable=None if show_progress else True,
-    dynamic_ncols=True,
+    # Falls back on 80 x 24 for a terminal that does not know its size, in
+    # which the bar would be invisible.
+    ncols=terminal.columns,
+    nrows=terminal.lines,
   ) as bar:
     began = time.perf_counter()
     scale = [tf.ones(part.shape[1:], part.dtype) for part in start]
