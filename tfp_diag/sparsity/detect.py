@@ -136,7 +136,9 @@ def detect(kind, fn, xs, sample_rank):
   """
   traced = _trace(kind, fn, xs, sample_rank)
   walker = Walker(traced.variables, second_order=kind == 'hessian')
-  outputs = walker.call(traced.graph, traced.inputs)
+  # Variables that fn closes over are not among the arguments of the graph.
+  arguments = [] if traced.variables else traced.inputs
+  outputs = walker.call(traced.graph, arguments)
   # The walker knows shapes that the graph does not.
   _check_outputs(kind, [v.shape for v in outputs], traced.sample_shape)
   may_mix = check_samples(walker.tape, traced, outputs)
