@@ -17,15 +17,21 @@
 An eager call is traced into a `tf.function` once and found again at the next
 call with the same function. "The same" is decided by what a graph would hold on
 to: two functions are the same if they share their code and everything that the
-code can see (closure, defaults, the globals it names) is the same object, or an
-equal number, string or small array. A lambda that is written anew in each
-iteration of a loop is therefore traced once, and a Python number that changes
-between calls is not baked in by mistake.
+code can see (closure, defaults, the globals and attributes it names) is the
+same object, or an equal number, string, array, or container of these. A lambda
+that is written anew in each iteration of a loop is therefore traced once, and a
+Python number that changes between calls is not baked in by mistake.
+
+What is not seen: attributes reached by a computed name (`getattr`), what lies
+more than `_MAX_DEPTH` steps away, and containers of more than `_MAX_ITEMS`
+items. These are told apart by identity alone.
 """
 
 import collections
 import dis
 import functools
+import hashlib
+import inspect
 import types
 
 import numpy as np
@@ -35,10 +41,20 @@ __all__ = ['call', 'fingerprint']
 
 # How many functions are kept; the least recently used is dropped first.
 _MAX_FUNCTIONS = 256
-# How deep functions that functions refer to are looked into.
-_MAX_DEPTH = 4
-# Arrays up to this many bytes are compared by content, larger by identity.
-_MAX_ARRAY_BYTES = 1 << 16
+# How many steps from a function to what it refers to are followed.
+_MAX_DEPTH = 6
+# Containers up to this many items are compared by content, longer by identity.
+_MAX_ITEMS = 1000
+# What these define does not change between two calls.
+_LIBRARIES = (
+  'builtins',
+  'tensorflow',
+  'keras',
+  'tf_keras',
+  'numpy',
+  'scipy',
+  'tfp_diag',
+)
 
 _cache = collections.OrderedDict()
 
@@ -46,21 +62,29 @@ _cache = collections.OrderedDict()
 class _Entry:
   """The graphs of a body, or the knowledge that it cannot become one."""
 
-  def __init__(self, seen):
+  def __init__(self, seen, jit_compile):
     # Keeps alive what the key names by its `id`.
     self.seen = seen
+    self.jit_compile = jit_compile
     self.graphs = {}
     self.traceable = True
+
+  def will_run_python(self, args):
+    """Whether `body` itself will be called, to be traced or eagerly."""
+    return not self.traceable or self._specs(args) not in self.graphs
 
   def __call__(self, body, args):
     if not self.traceable:
       return body(*args)
     # Not the `tf.function` itself: it would warn of retracing when several of
     # these, which all have the same name, are traced.
-    specs = tuple(tf.TensorSpec(a.shape, a.dtype) for a in args)
+    specs = self._specs(args)
     if specs not in self.graphs:
       try:
-        graph = tf.function(body, autograph=False).get_concrete_function(*specs)
+        function = tf.function(
+          body, autograph=False, jit_compile=self.jit_compile or None
+        )
+        graph = function.get_concrete_function(*specs)
       except Exception as e:
         if not _needs_values(e):
           raise
@@ -69,8 +93,12 @@ class _Entry:
       self.graphs[specs] = graph
     return self.graphs[specs](*args)
 
+  @staticmethod
+  def _specs(args):
+    return tuple(tf.TensorSpec(a.shape, a.dtype) for a in args)
 
-def call(key, fns, body, args):
+
+def call(key, fns, body, args, jit_compile=False):
   """Calls `body(*args)` as a graph that is remembered under `key` and `fns`.
 
   If a function cannot be traced, because it needs the values of its arguments
@@ -81,19 +109,35 @@ def call(key, fns, body, args):
     fns: List of Python callables that `body` calls.
     body: Python callable, Tensors to a structure of Tensors.
     args: List of Tensors.
+    jit_compile: Python bool, whether to compile with XLA.
 
   Returns:
     What `body` returns.
   """
   if tf.config.functions_run_eagerly():
     return body(*args)
+
+  def full_key(seen):
+    return (key, tuple(fingerprint(fn, seen) for fn in fns))
+
   seen = []
-  key = (key, tuple(fingerprint(fn, seen) for fn in fns))
-  entry = _cache.pop(key, None) or _Entry(seen)
+  before = full_key(seen)
+  entry = _cache.pop(before, None) or _Entry(seen, jit_compile)
+  _remember(before, entry)
+  runs_python = entry.will_run_python(args)
+  result = entry(body, args)
+  if runs_python:
+    # What the functions themselves change, a list of calls say, is not an input
+    # of them: they are found under what it is now, too.
+    _remember(full_key(entry.seen), entry)
+  return result
+
+
+def _remember(key, entry):
   _cache[key] = entry
+  _cache.move_to_end(key)
   while len(_cache) > _MAX_FUNCTIONS:
     _cache.popitem(last=False)
-  return entry(body, args)
 
 
 def _needs_values(error):
@@ -106,7 +150,7 @@ def _needs_values(error):
   ) and any(
     hint in str(error)
     for hint in (
-      "has no attribute 'numpy'",
+      "'SymbolicTensor'",
       'Cannot convert a symbolic',
       'numpy() is only available when eager',
     )
@@ -119,7 +163,7 @@ def fingerprint(fn, seen, depth=0):
   Args:
     fn: Python callable.
     seen: List, to which the objects that are named by their `id` are added.
-    depth: Python int, how many functions deep this one lies.
+    depth: Python int, how many steps from the first function this one lies.
 
   Returns:
     Hashable.
@@ -128,30 +172,43 @@ def fingerprint(fn, seen, depth=0):
     return (
       'partial',
       fingerprint(fn.func, seen, depth),
-      tuple(_value(a, seen, depth) for a in fn.args),
-      tuple(
-        (k, _value(v, seen, depth)) for k, v in sorted(fn.keywords.items())
-      ),
+      _value(fn.args, (), seen, depth),
+      _value(fn.keywords, (), seen, depth),
     )
   if isinstance(fn, types.MethodType):
-    return (
-      'method',
-      fingerprint(fn.__func__, seen, depth),
-      _instance(fn.__self__, seen, depth),
-    )
+    return ('method', _method(fn.__func__, fn.__self__, seen, depth))
   if hasattr(fn, 'python_function'):  # A `tf.function`.
-    return ('tf.function', id(fn), fingerprint(fn.python_function, seen, depth))
+    return (_by_id(fn, seen), fingerprint(fn.python_function, seen, depth))
   if isinstance(fn, types.FunctionType):
     return _function(fn, seen, depth)
-  return _instance(fn, seen, depth)
+  return _value(fn, (), seen, depth)
+
+
+def _by_id(obj, seen):
+  seen.append(obj)
+  return ('object', id(obj))
+
+
+def _is_library(obj):
+  module = getattr(obj, '__module__', None)
+  return isinstance(module, str) and module.split('.')[0].startswith(_LIBRARIES)
+
+
+def _method(function, obj, seen, depth):
+  """A function that is given `obj` first: both, and what it reads of `obj`."""
+  if not isinstance(function, types.FunctionType) or _is_library(function):
+    return _by_id(obj, seen)
+  names, _ = _names(function.__code__)
+  return (
+    _function(function, seen, depth),
+    _object(obj, names, seen, depth + 1),
+  )
 
 
 def _function(fn, seen, depth):
   """A Python function: its code and what the code can see."""
-  seen.append(fn.__code__)
   if depth >= _MAX_DEPTH:
-    seen.append(fn)
-    return id(fn)
+    return _by_id(fn, seen)
   read, written = _names(fn.__code__)
   visible = [fn.__globals__[n] for n in read if n in fn.__globals__]
   for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
@@ -164,9 +221,8 @@ def _function(fn, seen, depth):
   visible.extend(fn.__defaults__ or ())
   visible.extend((fn.__kwdefaults__ or {}).values())
   return (
-    'function',
-    id(fn.__code__),
-    tuple(_value(v, seen, depth + 1) for v in visible),
+    _by_id(fn.__code__, seen),
+    tuple(_value(v, read, seen, depth + 1) for v in visible),
   )
 
 
@@ -182,47 +238,66 @@ def _names(code):
       inner_read, inner_written = _names(const)
       read.update(inner_read)
       written.update(inner_written)
+  # A variable of its own is not one that it sees.
+  written.difference_update(code.co_cellvars)
   return tuple(sorted(read - written)), frozenset(written)
 
 
-def _value(value, seen, depth):
-  """Something that a function can see."""
+def _value(value, names, seen, depth):
+  """Something that code can see, of which it reads the attributes `names`."""
   if value is None or isinstance(
     value, (bool, int, float, complex, str, bytes)
   ):
     return (type(value).__name__, repr(value))
-  if (
-    isinstance(value, (tuple, list)) and len(value) <= 64 and depth < _MAX_DEPTH
-  ):
+  if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
+    # Costs no more than the copy that TensorFlow makes of an array it is given.
+    content = hashlib.blake2b(np.ascontiguousarray(value)).digest()
+    return ('array', value.shape, value.dtype.str, content)
+  if depth >= _MAX_DEPTH:
+    return _by_id(value, seen)
+  if isinstance(value, (tuple, list)) and len(value) <= _MAX_ITEMS:
     return (
       type(value).__name__,
-      tuple(_value(v, seen, depth + 1) for v in value),
+      tuple(_value(v, names, seen, depth + 1) for v in value),
     )
-  if isinstance(value, (np.ndarray, np.generic)):
-    if value.nbytes <= _MAX_ARRAY_BYTES and value.dtype != object:
-      return ('array', value.shape, value.dtype.str, value.tobytes())
-  elif isinstance(
+  if isinstance(value, dict) and len(value) <= _MAX_ITEMS:
+    return (
+      'dict',
+      tuple(
+        (_value(k, (), seen, depth + 1), _value(v, names, seen, depth + 1))
+        for k, v in value.items()
+      ),
+    )
+  if isinstance(
     value, (types.FunctionType, types.MethodType, functools.partial)
   ):
-    if not (getattr(value, '__module__', None) or '').startswith(_LIBRARIES):
+    if not _is_library(value):
       return fingerprint(value, seen, depth)
-  seen.append(value)
-  return id(value)
+  return _object(value, names, seen, depth)
 
 
-# Functions of these do not change between two calls.
-_LIBRARIES = ('tensorflow', 'keras', 'tf_keras', 'numpy', 'scipy', 'tfp_diag')
+# What is read of an object that is called. Keras calls the second.
+_CALLED_BY_CALL = ('__call__', 'call')
 
 
-def _instance(obj, seen, depth):
-  """An object that is called, or whose method is: itself, and its numbers."""
-  seen.append(obj)
-  if type(obj).__module__.startswith(_LIBRARIES):
-    return ('object', id(obj))
-  attributes = getattr(obj, '__dict__', {})
-  numbers = tuple(
-    (k, _value(v, seen, depth))
-    for k, v in sorted(attributes.items(), key=lambda kv: str(kv[0]))
-    if isinstance(v, (bool, int, float, complex, str))
-  )
-  return ('object', id(obj), numbers)
+def _object(obj, names, seen, depth):
+  """An object, or a module: itself, and those of its attributes in `names`."""
+  module = obj.__name__ if isinstance(obj, types.ModuleType) else None
+  owner = obj if isinstance(obj, type) else type(obj)
+  if depth >= _MAX_DEPTH or (module or owner.__module__).startswith(_LIBRARIES):
+    return _by_id(obj, seen)
+  attributes = []
+  for name in (*names, *_CALLED_BY_CALL):
+    # Does not run the code of properties.
+    found = inspect.getattr_static(obj, name, None)
+    if isinstance(found, types.MemberDescriptorType):  # In `__slots__`.
+      found = getattr(obj, name, None)
+    if isinstance(found, property):
+      found = found.fget
+    if found is None:
+      continue
+    if isinstance(found, types.FunctionType) and module is None:
+      attributes.append((name, _method(found, obj, seen, depth + 1)))
+    else:
+      attributes.append((name, _value(found, names, seen, depth + 1)))
+  return (_by_id(obj, seen), tuple(attributes))
