@@ -134,6 +134,7 @@ def _draw_marginal(axis, name, draws, pdf):
   axis.set_xlim(low, high)
   axis.set_ylim(bottom=0.0)
   axis.set_yticks([])
+  axis.locator_params(axis='x', nbins=5)
   axis.set_ylabel(name, rotation=0, ha='right', va='center', fontsize=10)
   axis.tick_params(labelsize=7)
   axis.spines[['left', 'right', 'top']].set_visible(False)
@@ -152,6 +153,8 @@ def _draw_trace(axis, draws):
       alpha=0.8,
     )
   axis.set_xlim(0, len(draws))
+  axis.locator_params(axis='x', nbins=5)
+  axis.locator_params(axis='y', nbins=4)
   axis.tick_params(labelsize=7)
   axis.spines[['right', 'top']].set_visible(False)
 
