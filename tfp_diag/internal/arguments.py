@@ -16,7 +16,16 @@
 
 import numbers
 
-__all__ = ['check_choice', 'check_chunk', 'check_count']
+__all__ = ['check_callable', 'check_choice', 'check_chunk']
+
+
+def check_callable(name, value):
+  """Raises a TypeError if `value` cannot be called."""
+  if not callable(value):
+    raise TypeError(
+      f'`{name}` is {value!r}, which cannot be called; pass a function of the '
+      'parts of `xs`, like `lambda x: x**2`.'
+    )
 
 
 def check_choice(name, value, choices):
@@ -35,12 +44,4 @@ def check_chunk(name, value):
     raise ValueError(
       f'`{name}` is {value!r}; it is how many passes run together, an integer '
       'of at least 1, where 1 is a plain loop.'
-    )
-
-
-def check_count(name, given, wanted, what):
-  """Raises a ValueError if there are not as many parts as there should be."""
-  if given != wanted:
-    raise ValueError(
-      f'`{name}` has {given} parts where {what} has {wanted}; they go in pairs.'
     )

@@ -14,6 +14,8 @@
 # ============================================================================
 """Sample shapes and event shapes, static where they are known."""
 
+import operator
+
 import numpy as np
 import tensorflow as tf
 
@@ -24,6 +26,7 @@ __all__ = [
   'convert_parts',
   'event_shapes',
   'sample_rank',
+  'sample_sizes',
 ]
 
 
@@ -64,12 +67,43 @@ def convert_parts(parts, what='xs'):
   return parts
 
 
+def sample_sizes(sample_shape):
+  """The sizes that `sample_shape` names.
+
+  Args:
+    sample_shape: `None` (none), a `tf.TensorShape`, a list or tuple of sizes,
+      an integer, or an integer vector (a Tensor or an array).
+
+  Returns:
+    List with an int for each dimension, or None where it is not known.
+
+  Raises:
+    ValueError: if it is no shape, or one of unknown rank.
+  """
+  if sample_shape is None:
+    return []
+  if isinstance(sample_shape, tf.TensorShape):
+    sizes = None if sample_shape.rank is None else sample_shape.as_list()
+  elif isinstance(sample_shape, (list, tuple)):
+    sizes = [_static_size(s, sample_shape) for s in sample_shape]
+  else:
+    sizes = _sizes_of_vector(sample_shape)
+  if sizes is None:
+    raise ValueError(
+      f'`sample_shape` is {sample_shape}, whose number of dimensions is not '
+      'known while the graph is built. Pass a list of sizes, or a vector of '
+      'static length; the sizes themselves may be unknown.'
+    )
+  if any(s is not None and s < 0 for s in sizes):
+    raise _no_shape(sample_shape)
+  return sizes
+
+
 def sample_rank(sample_shape):
   """The number of sample dimensions that `sample_shape` names.
 
   Args:
-    sample_shape: `None` (none), a `tf.TensorShape`, a list or tuple of sizes,
-      or an integer vector (a Tensor or an array).
+    sample_shape: As in `sample_sizes`.
 
   Returns:
     Python int.
@@ -77,24 +111,38 @@ def sample_rank(sample_shape):
   Raises:
     ValueError: if the number is not known statically.
   """
-  if sample_shape is None:
-    return 0
-  if isinstance(sample_shape, tf.TensorShape):
-    rank = sample_shape.rank
-  elif isinstance(sample_shape, (list, tuple)):
-    rank = len(sample_shape)
-  else:
-    shape = tf.convert_to_tensor(sample_shape).shape
-    rank = (
-      {0: 1, 1: shape[0]}.get(shape.rank) if shape.rank is not None else None
-    )
-  if rank is None:
-    raise ValueError(
-      f'`sample_shape` is {sample_shape}, whose number of dimensions is not '
-      'known while the graph is built. Pass a list of sizes, or a vector of '
-      'static length; the sizes themselves may be unknown.'
-    )
-  return int(rank)
+  return len(sample_sizes(sample_shape))
+
+
+def _static_size(size, sample_shape):
+  if tf.is_tensor(size):
+    size = tf.get_static_value(size)
+  try:
+    return None if size is None else operator.index(size)
+  except TypeError as e:
+    raise _no_shape(sample_shape) from e
+
+
+def _sizes_of_vector(sample_shape):
+  try:
+    vector = tf.convert_to_tensor(sample_shape)
+  except (TypeError, ValueError) as e:
+    raise _no_shape(sample_shape) from e
+  if not vector.dtype.is_integer or (vector.shape.rank or 0) > 1:
+    raise _no_shape(sample_shape)
+  static = tf.get_static_value(vector)
+  if static is not None:
+    return [int(s) for s in np.ravel(static)]
+  if vector.shape.rank is None or not vector.shape.is_fully_defined():
+    return None
+  return [None] * vector.shape.num_elements()
+
+
+def _no_shape(sample_shape):
+  return ValueError(
+    f'`sample_shape` is {sample_shape!r}, which is no shape. Pass a list of '
+    'sizes like [3, 5], an integer vector like `tf.shape(value)`, or None.'
+  )
 
 
 def event_shapes(xs, rank):
@@ -125,21 +173,10 @@ def check_sample_shape(xs, sample_shape):
 
   Args:
     xs: List of Tensors.
-    sample_shape: As in `sample_rank`.
+    sample_shape: As in `sample_sizes`.
   """
-  rank = sample_rank(sample_shape)
-  static = tf.get_static_value(sample_shape) if rank else None
-  if isinstance(sample_shape, tf.TensorShape):
-    given = sample_shape
-  elif isinstance(sample_shape, (list, tuple)):
-    sizes = [
-      tf.get_static_value(s) if tf.is_tensor(s) else s for s in sample_shape
-    ]
-    given = tf.TensorShape([None if s is None else int(s) for s in sizes])
-  elif static is not None:
-    given = tf.TensorShape([int(s) for s in np.ravel(static)])
-  else:
-    given = tf.TensorShape([None] * rank)
+  given = tf.TensorShape(sample_sizes(sample_shape))
+  rank = given.rank
   for i, x in enumerate(xs):
     event_shapes([x], rank)
     if not given.is_compatible_with(x.shape[:rank]):
@@ -164,6 +201,11 @@ def broadcast_to_part(y, x, index):
   Raises:
     ValueError: if the static shapes do not allow it.
   """
+  if y is None:
+    raise ValueError(
+      f'Part {index} of `ys` is None; a Tensor that broadcasts to the shape '
+      f'{x.shape} of part {index} of `xs` is needed. Does `fn` return?'
+    )
   y = tf.convert_to_tensor(y, dtype_hint=x.dtype)
   try:
     joint = tf.broadcast_static_shape(y.shape, x.shape)

@@ -41,11 +41,16 @@ import tensorflow as tf
 
 __all__ = [
   'LinearMap',
+  'MissingGradientError',
   'linear_map_of_graph',
   'linearize',
   'recorded_ops',
   'value_and_gradient',
 ]
+
+
+class MissingGradientError(LookupError):
+  """An op of the function has no derivative, or not as many as needed."""
 
 
 class LinearMap:
@@ -138,7 +143,13 @@ def value_and_gradient(fn, xs):
   """
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(xs)
-    value = tf.convert_to_tensor(fn())
+    value = fn()
+    if value is None:
+      raise ValueError(
+        '`fn` returned None; one floating scalar per sample is needed. Does it '
+        'return its result?'
+      )
+    value = tf.convert_to_tensor(value)
   gradient = _tape_gradient(tape)([value], xs, [tf.ones_like(value)])
   return value, [
     tf.zeros_like(x) if g is None else g for x, g in zip(xs, gradient)
@@ -184,7 +195,7 @@ def _of_connected(gradient):
     try:
       result = gradient(list(targets), list(sources), list(seeds))
     except LookupError as e:
-      raise LookupError(
+      raise MissingGradientError(
         '`fn` cannot be differentiated as often as this derivative needs: '
         f'{e}. Write that part of `fn` with other operations, or give it a '
         'derivative with `tf.custom_gradient`.'

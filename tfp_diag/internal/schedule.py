@@ -28,6 +28,8 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import passes
+
 __all__ = ['MAX_UNROLLED', 'SCHEDULES', 'Colors', 'diagonal', 'one_color_each']
 
 SCHEDULES = ('auto', 'unrolled', 'pfor', 'while_loop')
@@ -210,6 +212,7 @@ def _one_color(linear_map, colors, xs, members, k):
   for i in members:
     x = xs[i]
     if isinstance(k, int) and isinstance(colors.parts[i], np.ndarray):
+      # A constant, so that XLA sees which of the results are asked for.
       mask = tf.constant(colors.parts[i] == k)
     else:
       mask = tf.equal(colors.parts[i], k)
@@ -295,6 +298,8 @@ def _pfor(one_color, total, start, stop, chunk_size):
   with _QuietPfor() as log:
     try:
       return chunks(total)
+    except passes.MissingGradientError:
+      raise
     except Exception as e:  # pylint: disable=broad-except
       # pfor raises many types. An error that is not of its making comes up
       # again in the loop, which differentiates the same function.

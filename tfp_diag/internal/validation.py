@@ -36,12 +36,19 @@ def check_sample_shape(xs, sample_shape):
 
   Args:
     xs: List of Tensors.
-    sample_shape: As in `batching.sample_rank`.
+    sample_shape: As in `batching.sample_sizes`.
   """
   rank = batching.sample_rank(sample_shape)
   if not rank:
     return
-  given = tf.reshape(tf.convert_to_tensor(sample_shape, tf.int32), [-1])
+  if isinstance(sample_shape, (list, tuple, tf.TensorShape)):
+    # A size that is None may be any, as long as the parts share it.
+    first = tf.shape(xs[0])
+    sample_shape = [
+      first[i] if size is None else tf.cast(size, tf.int32)
+      for i, size in enumerate(sample_shape)
+    ]
+  given = tf.reshape(tf.cast(sample_shape, tf.int32), [-1])
   for i, x in enumerate(xs):
     tf.debugging.assert_equal(
       tf.shape(x)[:rank],
