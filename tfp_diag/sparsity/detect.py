@@ -134,13 +134,7 @@ def detect(kind, fn, xs, sample_rank):
   Returns:
     `SparsityPattern`.
   """
-  traced = _trace(kind, fn, xs, sample_rank)
-  walker = Walker(traced.variables, second_order=kind == 'hessian')
-  # Variables that fn closes over are not among the arguments of the graph.
-  arguments = [] if traced.variables else traced.inputs
-  outputs = walker.call(traced.graph, arguments)
-  # The walker knows shapes that the graph does not.
-  _check_outputs(kind, [v.shape for v in outputs], traced.sample_shape)
+  traced, walker, outputs = _walk(kind, fn, xs, sample_rank)
   may_mix = check_samples(walker.tape, traced, outputs)
   if kind == 'jacobian':
     matrix, notes = _jacobian(walker.tape, traced, outputs)
@@ -194,8 +188,8 @@ class Traced:
     return int(np.prod(self.sample_shape, dtype=np.int64))
 
 
-def _trace(kind, fn, xs, sample_rank):
-  """Traces on two samples if possible, else on the shapes given."""
+def _walk(kind, fn, xs, sample_rank):
+  """Walks on two samples if that is possible, else on the shapes given."""
   parts = nest.flatten(xs)
   if not parts:
     raise ValueError(f'xs must have at least one part, got {xs!r}.')
@@ -223,11 +217,25 @@ def _trace(kind, fn, xs, sample_rank):
   if sample_rank and not tracing.closes_over(fn, parts):
     two = (2,) + (1,) * (sample_rank - 1)
     try:
-      return _traced_on(kind, fn, xs, shapes, two)
+      found = _walk_on(kind, fn, xs, shapes, two)
+      if not found[1].has_failures or None in sample_shape:
+        return found
     except Exception:
-      # It closes over its batch shape, or does not batch at all.
+      # Whatever fn does on another batch: it closes over its batch shape, or
+      # does not batch at all. If it is wrong otherwise, it fails again below.
       pass
-  return _traced_on(kind, fn, xs, shapes, sample_shape)
+  return _walk_on(kind, fn, xs, shapes, sample_shape)
+
+
+def _walk_on(kind, fn, xs, shapes, sample_shape):
+  traced = _traced_on(kind, fn, xs, shapes, sample_shape)
+  walker = Walker(traced.variables, second_order=kind == 'hessian')
+  # Variables that fn closes over are not among the arguments of the graph.
+  arguments = [] if traced.variables else traced.inputs
+  outputs = walker.call(traced.graph, arguments)
+  # The walker knows shapes that the graph does not.
+  _check_outputs(kind, [v.shape for v in outputs], sample_shape)
+  return traced, walker, outputs
 
 
 def _traced_on(kind, fn, xs, shapes, sample_shape):

@@ -18,7 +18,7 @@ import inspect
 
 import tensorflow as tf
 
-from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.sparsity.registry import CannotSay, OpFailed
 
 __all__ = ['run_op']
 
@@ -35,6 +35,7 @@ def run_op(op, inputs):
 
   Raises:
     CannotSay: If the op cannot be executed by itself.
+    OpFailed: If it was, and failed.
   """
   if op.type == 'Const':
     return [tf.make_ndarray(op.get_attr('value'))]
@@ -60,7 +61,7 @@ def run_op(op, inputs):
     with tf.init_scope(), tf.device('CPU:0'):
       result = function(**arguments)
   except (tf.errors.OpError, TypeError, ValueError) as error:
-    raise CannotSay(f'{op.type} failed: {error}') from error
+    raise OpFailed(f'{op.type} failed: {error}') from error
   if isinstance(result, (list, tuple)):
     return list(result)
   return [result]
@@ -70,6 +71,7 @@ def run_op(op, inputs):
 _RENAMED = {
   'dim': 'axis',
   'e': 'y',
+  'input': 'condition',
   'reduction_indices': 'axis',
   'split_dim': 'axis',
   'squeeze_dims': 'axis',

@@ -42,6 +42,8 @@ class Walker:
     second_order: `bool`: whether second derivatives are wanted.
     fallbacks: `dict` from the labels of ops that were taken as dense to True,
       in order.
+    has_failures: `bool`: whether an op failed on the values that it would get:
+      perhaps the function does not work on inputs of these shapes.
     notes: `dict` from sentences for the user to True, in order.
     variables: `dict` from `id` of a captured resource handle to the `Value`
       that reading it gives, for variables that are part of xs.
@@ -51,6 +53,7 @@ class Walker:
     self.tape = Tape()
     self.second_order = second_order
     self.fallbacks = {}
+    self.has_failures = False
     self.notes = {}
     self.variables = variables or {}
     self._programs = {}
@@ -123,7 +126,8 @@ class Walker:
     if expansion is not None:
       try:
         return expansion(self, scope, instruction, inputs)
-      except registry.CannotSay:
+      except (registry.CannotSay, registry.OpFailed) as signal:
+        self._remember(signal)
         return self._dense(instruction, _flat(inputs))
     inputs = _flat(inputs)
     if not any(value.depends for value in inputs):
@@ -152,7 +156,8 @@ class Walker:
       try:
         view = OpView(instruction, inputs)
         structure = _pruned(rule(view), inputs)
-      except registry.CannotSay:
+      except (registry.CannotSay, registry.OpFailed) as signal:
+        self._remember(signal)
         return self._dense(instruction, inputs)
       known = structure, [value.shape for value in view.outputs]
       if not view.asked_for_values:
@@ -172,6 +177,9 @@ class Walker:
         instruction.type, instruction.name, inputs, outputs, structure
       )
     return outputs
+
+  def _remember(self, signal):
+    self.has_failures |= isinstance(signal, registry.OpFailed)
 
   def _dense(self, instruction, inputs):
     """Every output depends on all that any input depends on."""

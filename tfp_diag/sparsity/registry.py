@@ -24,6 +24,10 @@ class CannotSay(Exception):
   """Raised by a rule that knows nothing about this op: it is taken as dense."""
 
 
+class OpFailed(Exception):
+  """Raised where an op cannot be executed on the values that it would get."""
+
+
 def register_rule(*op_types):
   """Decorates a rule: what is known about the derivatives of some op types.
 

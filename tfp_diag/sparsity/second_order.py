@@ -35,6 +35,9 @@ _BASE = np.int64(2**31)
 # The most elementary operations that the exact expansion of groups may take.
 _MAX_WORK = 4_000_000_000
 
+# Smaller cliques are looked for within so many of the largest ones.
+_MAX_LARGEST = 16
+
 
 class SecondOrder:
   """Gathers the pattern of a Hessian while the walker goes through the ops.
@@ -124,7 +127,7 @@ class SecondOrder:
     n = self._groups.num_coordinates
     used, place = np.unique(np.concatenate([i, j]), return_inverse=True)
     members = self._groups.members(used.astype(np.int32))
-    i, j = place[: len(i)], place[len(i) :]
+    i, j = _without_subsets(members, place[: len(i)], place[len(i) :], n)
     sizes = members.counts.astype(np.int64)
     half = np.minimum(np.bincount(i, sizes[j], minlength=len(used)), n)
     work = float(sizes[j].sum() + (sizes * half).sum())
@@ -166,6 +169,24 @@ class SecondOrder:
     )
     clique = _matrix(label, touched, len(sizes), n)
     return (clique.T.tocsr() @ clique).tocsr()
+
+
+def _without_subsets(members, i, j, num_coordinates):
+  """Drops pairs that a large clique covers: prefixes of a scan, for example."""
+  sizes = members.counts
+  kept = np.ones(len(i), bool)
+  cliques = np.flatnonzero(i == j)
+  cliques = cliques[np.argsort(-sizes[i[cliques]], kind='stable')]
+  for clique in cliques[:_MAX_LARGEST]:
+    if not kept[clique]:
+      continue
+    inside = np.zeros(num_coordinates, bool)
+    inside[members.indices[slice(*members.indptr[i[clique] :][:2])]] = True
+    count = np.concatenate([[0], np.cumsum(inside[members.indices])])
+    covered = np.diff(count[members.indptr]) == sizes
+    kept &= ~(covered[i] & covered[j])
+    kept[clique] = True
+  return i[kept], j[kept]
 
 
 def _matrix(i, j, rows, columns):

@@ -17,7 +17,7 @@
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.registry import CannotSay, OpFailed, register_rule
 from tfp_diag.sparsity.structure import Arrow, Structure
 
 __all__ = ['movement']
@@ -107,8 +107,8 @@ def movement(op, data):
       feeds[k] = value.value()
   try:
     results = op.run(feeds)
-  except CannotSay:
-    # No kernel for integers; doubles count exactly far enough.
+  except OpFailed:
+    # Perhaps no kernel for integers; doubles count exactly far enough.
     for k in data:
       feeds[k] = feeds[k].astype(np.float64)
     results = op.run(feeds)

@@ -1,0 +1,173 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Tests the walk: what is constant, what is unknown, what is forgotten."""
+
+import doctest
+import importlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfp_diag.sparsity import hessian_sparsity, jacobian_sparsity
+from tfp_diag.sparsity.interpreter import Walker
+from tfp_diag.sparsity.value import Value
+
+SPEC = tf.TensorSpec([3])
+
+
+def nonzeros(fn, *specs):
+  return jacobian_sparsity(fn, list(specs or [SPEC])).matrix.toarray()
+
+
+def test_constants_are_evaluated_only_when_asked_for():
+  def fn(x):
+    # Would fail if it were evaluated.
+    tf.linalg.cholesky(-tf.eye(2))
+    index = tf.argsort(tf.constant([2.0, 0.0, 1.0]))
+    return tf.gather(x, index) * tf.linalg.cholesky(-tf.eye(3))[0]
+
+  np.testing.assert_array_equal(nonzeros(fn), np.eye(3)[[1, 2, 0]])
+
+
+def test_long_chains_of_constants():
+  def fn(x):
+    index = tf.constant(0)
+    for _ in range(3000):
+      index = (index + 1) % 3
+    return x[index]
+
+  np.testing.assert_array_equal(nonzeros(fn), [[1, 0, 0]])
+
+
+def test_random_numbers_are_not_constants():
+  def fn(x):
+    return x * tf.cast(tf.random.uniform([3]) > 2.0, tf.float32)
+
+  np.testing.assert_array_equal(nonzeros(fn), np.eye(3))
+
+  def picked(x):
+    return tf.gather(x, tf.random.uniform([1], 0, 3, tf.int32))
+
+  np.testing.assert_array_equal(nonzeros(picked), [[1, 1, 1]])
+
+
+def test_captured_tensors_are_constants():
+  index = tf.constant([2, 0])
+  np.testing.assert_array_equal(
+    nonzeros(lambda x: tf.gather(x, index)), [[0, 0, 1], [1, 0, 0]]
+  )
+
+
+def test_tensors_of_a_surrounding_graph_are_unknown():
+  found = []
+
+  @tf.function(autograph=False)
+  def surrounding(index):
+    found.append(nonzeros(lambda x: tf.gather(x, index)))
+    found.append(nonzeros(lambda x: x * tf.cast(index[0], tf.float32)))
+    return index
+
+  surrounding(tf.constant([1]))
+  np.testing.assert_array_equal(found[0], [[1, 1, 1]])
+  np.testing.assert_array_equal(found[1], np.eye(3))
+
+
+def test_integers_have_no_derivative():
+  def fn(x):
+    return x * tf.cast(tf.cast(10 * x[::-1], tf.int32), tf.float32)
+
+  np.testing.assert_array_equal(nonzeros(fn), np.eye(3))
+
+
+def test_dense_means_what_the_inputs_depend_on():
+  def fn(x):
+    image = tf.reshape(x[:2], [1, 2, 1, 1])
+    return tf.image.draw_bounding_boxes(image, tf.zeros([1, 1, 4]), [[1.0]])
+
+  pattern = jacobian_sparsity(fn, tf.TensorSpec([4]))
+  np.testing.assert_array_equal(
+    pattern.matrix.toarray(), [[1, 1, 0, 0], [1, 1, 0, 0]]
+  )
+  second = hessian_sparsity(lambda x: tf.reduce_sum(fn(x)), tf.TensorSpec([4]))
+  assert second.nnz == 4
+  assert second.fallback_ops == pattern.fallback_ops
+
+
+def test_shapes_that_the_graph_does_not_know():
+  def fn(x):
+    kept = tf.boolean_mask(x, tf.constant([True, False, True]))
+    return tf.ensure_shape(kept * kept, [2])
+
+  pattern = jacobian_sparsity(fn, SPEC)
+  np.testing.assert_array_equal(
+    pattern.matrix.toarray(), [[1, 0, 0], [0, 0, 1]]
+  )
+
+  def by_value(x):
+    return tf.reduce_sum(tf.boolean_mask(x, x > 0.5) ** 2)
+
+  np.testing.assert_array_equal(
+    hessian_sparsity(by_value, SPEC).matrix.toarray(), np.ones([3, 3])
+  )
+
+
+def test_side_effects_are_noted():
+  counter = tf.Variable(0.0)
+
+  def fn(x):
+    counter.assign_add(1.0)
+    return x * counter
+
+  (note,) = jacobian_sparsity(fn, SPEC).notes
+  assert 'AssignAddVariableOp' in note
+
+
+def test_a_walk_forgets_what_it_does_not_need():
+  graph = (
+    tf.function(lambda x: tf.exp(tf.sin(x)) + x, autograph=False)
+    .get_concrete_function(SPEC)
+    .graph
+  )
+  walker = Walker()
+  x = Value((3,), tf.float32, depends=True)
+  (y,) = walker.call(graph, [x])
+  assert [step.op_type for step in walker.tape.steps] == ['Sin', 'Exp', 'AddV2']
+  from tfp_diag.sparsity.dependency import Dependency
+  from tfp_diag.sparsity.groups import Groups
+  from tfp_diag.sparsity.tape import Columns
+
+  left = walker.tape.run({x: Dependency.identity(3)}, [y], Columns(Groups(3)))
+  assert list(left) == [y]
+
+
+@pytest.mark.parametrize(
+  'name', ['detect', 'flow', 'registry', 'structure', 'dependency']
+)
+def test_examples_in_docstrings_run(name):
+  module = importlib.import_module(f'tfp_diag.sparsity.{name}')
+  for value in vars(module).values():
+    if getattr(value, '__module__', None) != module.__name__:
+      continue
+    for block in re.findall(
+      r'```python\n(.*?)```', value.__doc__ or '', re.DOTALL
+    ):
+      code = doctest.script_from_examples('')
+      code += re.sub(r'(?m)^  ', '', block)
+      exec(code, dict(vars(module)))
+  from tfp_diag.sparsity import registry
+
+  registry._RULES.pop('MySort', None)

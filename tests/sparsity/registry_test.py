@@ -1,0 +1,100 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Tests the registry of rules."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfp_diag import sparsity
+from tfp_diag.sparsity import registry
+
+OP = 'DrawBoundingBoxes'
+
+
+@pytest.fixture
+def no_rule_left_behind():
+  before = dict(registry._RULES)
+  yield
+  registry._RULES.clear()
+  registry._RULES.update(before)
+
+
+def boxes(x):
+  # An op without a rule; here of the images only.
+  return tf.raw_ops.DrawBoundingBoxes(
+    images=x, boxes=tf.zeros([x.shape[0], 1, 4])
+  )
+
+
+SPEC = tf.TensorSpec([1, 2, 1, 3])
+
+
+def test_every_op_type_is_one_of_tensorflow():
+  for op_type in registry.registered_op_types():
+    assert hasattr(tf.raw_ops, op_type), op_type
+
+
+def test_without_a_rule_an_op_is_dense_and_named():
+  pattern = sparsity.jacobian_sparsity(boxes, SPEC)
+  assert pattern.nnz == 36
+  assert pattern.fallback_ops == (f"{OP} (op '{OP}')",)
+
+
+def test_a_rule_of_the_user(no_rule_left_behind):
+  @sparsity.register_rule(OP)
+  def rule(op):
+    assert op.inputs[0].depends and not op.inputs[1].depends
+    assert op.inputs[1].value().shape == (1, 1, 4)
+    return sparsity.Structure.linear(
+      {0: sparsity.Flow.identity(op.outputs[0].size)}
+    )
+
+  assert callable(rule)
+  pattern = sparsity.jacobian_sparsity(boxes, SPEC)
+  np.testing.assert_array_equal(pattern.matrix.toarray(), np.eye(6))
+  assert not pattern.fallback_ops
+  assert not sparsity.hessian_sparsity(
+    lambda x: tf.reduce_sum(boxes(x)), SPEC
+  ).nnz
+
+
+def test_rules_that_cannot_say(no_rule_left_behind):
+  @sparsity.register_rule(OP)
+  def rule(op):
+    raise sparsity.CannotSay('anything about boxes')
+
+  assert sparsity.jacobian_sparsity(boxes, SPEC).nnz == 36
+
+
+def test_a_rule_that_returns_the_wrong_shape(no_rule_left_behind):
+  @sparsity.register_rule(OP)
+  def rule(op):
+    return sparsity.Structure.linear({0: sparsity.Flow.identity(5)})
+
+  with pytest.raises(ValueError, match=OP):
+    sparsity.jacobian_sparsity(boxes, SPEC)
+
+
+@pytest.mark.parametrize('op_type', ['Exp', 'While'])
+def test_an_op_type_has_one_rule(op_type):
+  with pytest.raises(ValueError, match='has a rule already'):
+    sparsity.register_rule(op_type)(lambda op: None)
+
+
+@pytest.mark.parametrize('op_types', [(), (3,), (tf.exp,)])
+def test_op_types_are_strings(op_types):
+  with pytest.raises(ValueError, match='as strings'):
+    sparsity.register_rule(*op_types)
