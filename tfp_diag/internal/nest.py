@@ -15,10 +15,18 @@
 """States: a Tensor, or a list, tuple, dict or namedtuple of parts."""
 
 import collections.abc
+import inspect
 
 import tensorflow as tf
 
-__all__ = ['call_fn', 'call_traceable', 'flatten', 'pack_as', 'structure']
+__all__ = [
+  'call_fn',
+  'call_traceable',
+  'flatten',
+  'pack_as',
+  'structure',
+  'takes_variables',
+]
 
 
 def flatten(xs):
@@ -65,9 +73,22 @@ def call_traceable(fn, xs):
   try:
     return call_fn(fn, xs)
   except tf.errors.OperatorNotAllowedInGraphError:
-    return call_fn(tf.autograph.to_graph(fn), xs)
+    # Converts `fn` where it is called: unlike `fn` itself, which may be a method
+    # or a partial, `call_fn` is a plain function.
+    return tf.autograph.to_graph(call_fn)(fn, xs)
 
 
 def structure(xs):
   """A hashable value that tells structures apart, whatever the parts are."""
   return repr(pack_as(xs, ['.'] * len(flatten(xs))))
+
+
+def takes_variables(fn, parts):
+  """Whether `fn()` computes from the Variables `parts` what it returns."""
+  if not all(isinstance(p, tf.Variable) for p in parts):
+    return False
+  try:
+    inspect.signature(fn).bind()
+  except TypeError:
+    return False
+  return True
