@@ -19,14 +19,21 @@ import importlib
 from tfp_diag import sparsity
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.diag_jacobian import diag_jacobian
+from tfp_diag.plan import Plan, load_plan
+from tfp_diag.plan_diag_hessian import plan_diag_hessian
+from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 from tfp_diag.version import __version__
 
 __all__ = [
+  'Plan',
   '__version__',
   'diag_hessian',
   'diag_jacobian',
   'examples',
+  'load_plan',
   'mcmc',
+  'plan_diag_hessian',
+  'plan_diag_jacobian',
   'sparsity',
 ]
 

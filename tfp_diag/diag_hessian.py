@@ -14,10 +14,9 @@
 # ============================================================================
 """The exact diagonal of a Hessian."""
 
-import inspect
-
 import tensorflow as tf
 
+from tfp_diag import planning
 from tfp_diag.internal import (
   arguments,
   batching,
@@ -30,7 +29,7 @@ from tfp_diag.internal import schedule as schedule_lib
 
 __all__ = ['diag_hessian']
 
-# Forward over reverse transposes the product that reverse over reverse computes.
+# Forward over reverse transposes what reverse over reverse computes.
 MODES = {
   'auto': 'auto',
   'forward_over_reverse': 'forward',
@@ -64,7 +63,8 @@ def diag_hessian(
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: the shape of what `fn` returns.
     plan: What `tfp_diag.plan_diag_hessian` returned for this function and these
-      shapes.
+      shapes. `None` looks for structure as `tfp_diag.diag_jacobian` does; for
+      `tf.Variable`s only a plan does.
     mode: 'forward_over_reverse' (Jacobian-vector products of the gradient),
       'reverse_over_reverse' (vector-Jacobian products of it) or 'auto'. They
       give the same numbers.
@@ -108,6 +108,7 @@ def diag_hessian(
   it gives `[[6., 8.5, 13.5], [8., 8., 8.]]`.
   """
   with tf.name_scope(name or 'diag_hessian'):
+    arguments.check_callable('fn', fn)
     arguments.check_choice('mode', mode, tuple(MODES))
     arguments.check_choice('schedule', schedule, schedule_lib.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
@@ -115,39 +116,53 @@ def diag_hessian(
     rank = None if sample_shape is None else batching.sample_rank(sample_shape)
     if rank:
       batching.check_sample_shape(parts, sample_shape)
-    recipe = evaluate.Recipe(
-      mode=MODES[mode], schedule=schedule, chunk_size=parallel_iterations
+    if plan is not None:
+      plan.check('hessian', parts, rank)
+      rank = plan.sample_rank
+    is_closure = nest.takes_variables(fn, parts)
+    recipe_for = planning.recipe_maker(
+      'hessian', fn, xs, plan, schedule, parallel_iterations
     )
-    is_closure = takes_variables(fn, parts)
 
     def body(*tensors):
-      state = parts if is_closure else [tf.convert_to_tensor(t) for t in tensors]
+      state = (
+        parts if is_closure else [tf.convert_to_tensor(t) for t in tensors]
+      )
       if validate_args and rank:
         validation.check_sample_shape(state, sample_shape)
 
       def call():
-        if is_closure:
-          return nest.call_traceable(fn, [])
-        return nest.call_traceable(fn, nest.pack_as(xs, state))
+        return nest.call_traceable(
+          fn, [] if is_closure else nest.pack_as(xs, state)
+        )
 
-      return evaluate.hessian_diagonal(call, state, rank, recipe, validate_args)
+      return evaluate.hessian_diagonal(
+        call,
+        state,
+        MODES[mode] if plan is None else plan.choose_mode(MODES[mode]),
+        recipe_for,
+        rank,
+        validate_args,
+      )
 
-    arguments_of_body = [] if is_closure else parts
+    tensors = [] if is_closure else parts
     if tf.executing_eagerly():
-      key = ('diag_hessian', nest.structure(xs), rank, recipe, validate_args)
-      fns = [fn, *parts] if is_closure else [fn]
-      value, gradient, diag = compiled.call(key, fns, body, arguments_of_body)
+      value, gradient, diag = compiled.call(
+        (
+          'diag_hessian',
+          nest.structure(xs),
+          rank,
+          plan,
+          mode,
+          schedule,
+          parallel_iterations,
+          validate_args,
+        ),
+        [fn, *parts] if is_closure else [fn],
+        body,
+        tensors,
+        jit_compile=plan is not None and plan.jit_compile,
+      )
     else:
-      value, gradient, diag = body(*arguments_of_body)
+      value, gradient, diag = body(*tensors)
     return value, nest.pack_as(xs, gradient), nest.pack_as(xs, diag)
-
-
-def takes_variables(fn, parts):
-  """Whether `fn()` computes from the Variables `parts` what it returns."""
-  if not all(isinstance(p, tf.Variable) for p in parts):
-    return False
-  try:
-    inspect.signature(fn).bind()
-  except TypeError:
-    return False
-  return True

@@ -16,6 +16,7 @@
 
 import tensorflow as tf
 
+from tfp_diag import planning
 from tfp_diag.internal import (
   arguments,
   batching,
@@ -65,7 +66,10 @@ def diag_jacobian(
       that pfor vectorizes, and the parallel iterations of a `tf.while_loop`.
     name: Python str, name of the ops. Default: `'diag_jacobian'`.
     plan: What `tfp_diag.plan_diag_jacobian` returned for this function and
-      these shapes. `None` makes one pass for each coordinate.
+      these shapes. `None` looks for structure while a graph is traced, and in
+      eager mode from 16 coordinates on, and remembers what it found by function
+      and shapes. Where none is found, or the event shapes are dynamic, or there
+      is no `fn`, each coordinate gets a pass of its own.
     mode: 'forward' (Jacobian-vector products), 'reverse' (vector-Jacobian
       products) or 'auto'. Both give the same numbers.
     schedule: 'unrolled' (each pass written out in the graph), 'pfor'
@@ -130,23 +134,48 @@ def diag_jacobian(
         '`ys` comes without `fn`, so `xs` must be the very Tensors that `ys` '
         f'was computed from, but `xs` is {xs}. Pass those, or `fn`.'
       )
-    xs = [tf.convert_to_tensor(x) for x in batching.convert_parts(list(xs))]
+    xs = batching.convert_parts(list(xs))
+    if fn is not None:
+      arguments.check_callable('fn', fn)
+      # `ys` were computed from the Variables themselves, if there are any.
+      xs = [tf.convert_to_tensor(x) for x in xs]
     batching.check_sample_shape(xs, sample_shape)
     rank = batching.sample_rank(sample_shape)
-
-    recipe = evaluate.Recipe(
-      mode=mode, schedule=schedule, chunk_size=parallel_iterations
+    if plan is not None:
+      plan.check('jacobian', xs, None if sample_shape is None else rank)
+      rank = plan.sample_rank
+    recipe_for = planning.recipe_maker(
+      'jacobian', fn, xs, plan, schedule, parallel_iterations
     )
 
     def body(*parts):
       if validate_args:
         validation.check_sample_shape(parts, sample_shape)
       return evaluate.jacobian_diagonal(
-        fn, None if fn else ys, list(parts), rank, recipe, validate_args
+        fn,
+        None if fn else ys,
+        list(parts),
+        mode if plan is None else plan.choose_mode(mode),
+        recipe_for,
+        rank,
+        validate_args,
       )
 
     if not tf.executing_eagerly():
       return body(*xs)
     return compiled.call(
-      ('diag_jacobian', len(xs), rank, recipe, validate_args), [fn], body, xs
+      (
+        'diag_jacobian',
+        len(xs),
+        rank,
+        plan,
+        mode,
+        schedule,
+        parallel_iterations,
+        validate_args,
+      ),
+      [fn],
+      body,
+      xs,
+      jit_compile=plan is not None and plan.jit_compile,
     )

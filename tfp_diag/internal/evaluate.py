@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tfp_diag.internal import batching, nest, passes, validation
 from tfp_diag.internal import schedule as schedule_lib
 
-__all__ = ['Recipe', 'hessian_diagonal', 'jacobian_diagonal']
+__all__ = ['Recipe', 'align', 'hessian_diagonal', 'jacobian_diagonal']
 
 # Gradients of these ops carry lists of Tensors, on which the code that pfor
 # makes fails when XLA compiles it, and not before.
@@ -27,33 +27,33 @@ _LOOPS = ('While', 'StatelessWhile')
 
 
 class Recipe(NamedTuple):
-  """How one diagonal is computed.
+  """Which seeds are used, and in what order.
 
   Attributes:
     colors: int32 vector, one color per coordinate (parts in order), or None:
       each coordinate has a color of its own.
     signs: Vector of +1 and -1, one per coordinate, or None for +1.
-    mode: 'forward', 'reverse' or 'auto'.
     schedule: One of `schedule.SCHEDULES`.
     chunk_size: Python int, how many passes run together.
   """
 
   colors: Any = None
   signs: Any = None
-  mode: str = 'auto'
   schedule: str = 'auto'
   chunk_size: int = 10
 
 
-def jacobian_diagonal(fn, ys, xs, rank, recipe, validate=False):
+def jacobian_diagonal(fn, ys, xs, mode, recipe_for, rank, validate=False):
   """The diagonal of the Jacobian of `ys = fn(*xs)`.
 
   Args:
     fn: Python callable, or None if `ys` are Tensors of the current graph.
     ys: Tensor or list of Tensors; ignored if there is `fn`.
     xs: List of Tensors.
+    mode: 'forward', 'reverse' or 'auto'.
+    recipe_for: Callable, `xs` and the number of sample dimensions to a
+      `Recipe`.
     rank: Python int, the number of sample dimensions.
-    recipe: A `Recipe`.
     validate: Python bool, whether to check at run time.
 
   Returns:
@@ -63,23 +63,25 @@ def jacobian_diagonal(fn, ys, xs, rank, recipe, validate=False):
 
   def linear_map(mode):
     if fn is None:
-      outputs, targets = _align(ys, xs)
+      outputs, targets = align(ys, xs)
       return outputs, passes.linear_map_of_graph(targets, xs, mode)
     return passes.linearize(
-      lambda: _align(nest.call_traceable(fn, xs), xs), xs, mode
+      lambda: align(nest.call_traceable(fn, xs), xs), xs, mode
     )
 
-  return _run(linear_map, xs, lambda _: rank, recipe, validate)
+  return _run(linear_map, xs, mode, recipe_for, lambda _: rank, validate)
 
 
-def hessian_diagonal(fn, xs, rank, recipe, validate=False):
+def hessian_diagonal(fn, xs, mode, recipe_for, rank, validate=False):
   """The value, the gradient and the diagonal of the Hessian of `fn()`.
 
   Args:
     fn: Python callable without arguments; one scalar per sample, from `xs`.
     xs: List of Tensors or Variables.
+    mode: 'forward', 'reverse' or 'auto'.
+    recipe_for: Callable, `xs` and the number of sample dimensions to a
+      `Recipe`.
     rank: Python int, the number of sample dimensions; None: that of the value.
-    recipe: A `Recipe`.
     validate: Python bool, whether to check at run time.
 
   Returns:
@@ -96,15 +98,25 @@ def hessian_diagonal(fn, xs, rank, recipe, validate=False):
   (value, gradient), diag = _run(
     lambda mode: passes.linearize(value_and_gradient, xs, mode),
     xs,
+    mode,
+    recipe_for,
     lambda outputs: outputs[0].shape.rank,
-    recipe,
     validate,
   )
   return value, gradient, diag
 
 
-def _align(ys, xs):
-  """One Tensor of each part's shape, from what the function returned."""
+def align(ys, xs):
+  """Pairs what a function returned with the parts of its state.
+
+  Args:
+    ys: Tensor or list of Tensors.
+    xs: List of Tensors.
+
+  Returns:
+    ys: List of Tensors.
+    aligned: List of Tensors shaped as `xs`: what the diagonal is taken of.
+  """
   ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
   if len(ys) not in (1, len(xs)):
     raise ValueError(
@@ -118,14 +130,16 @@ def _align(ys, xs):
   ]
 
 
-def _run(linear_map, xs, rank, recipe, validate):
+def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
   """Evaluates, then runs the schedule.
 
   Args:
     linear_map: Callable, mode to `(outputs, passes.LinearMap)`.
     xs: List of Tensors or Variables.
-    rank: Callable, `outputs` to the number of sample dimensions.
-    recipe: A `Recipe`.
+    mode: 'forward', 'reverse' or 'auto'.
+    recipe_for: Callable, `xs` and the number of sample dimensions to a
+      `Recipe`.
+    rank_of: Callable, `outputs` to the number of sample dimensions.
     validate: Python bool.
 
   Returns:
@@ -133,10 +147,11 @@ def _run(linear_map, xs, rank, recipe, validate):
     diag: List of Tensors shaped as `xs`.
   """
   # Reverse mode differentiates once less.
-  mode = 'reverse' if recipe.mode == 'auto' else recipe.mode
+  mode = 'reverse' if mode == 'auto' else mode
   with passes.recorded_ops() as ops:
     outputs, derivative = linear_map(mode)
-  rank = rank(outputs)
+  rank = rank_of(outputs)
+  recipe = recipe_for(xs, rank)
   event_shapes = batching.event_shapes(xs, rank)
   if recipe.colors is None:
     colors = schedule_lib.one_color_each(event_shapes, xs, rank)

@@ -25,7 +25,7 @@ import tensorflow as tf
 from tfp_diag.internal import batching
 from tfp_diag.internal import schedule as schedule_lib
 
-__all__ = ['check', 'check_sample_shape']
+__all__ = ['check', 'check_sample_shape', 'tolerance']
 
 # A wrong result goes unseen with a probability of at most 2^-8.
 _NUM_DRAWS = 8
@@ -147,13 +147,14 @@ def _assert_agreement(diag, again, message):
   for i, deviation in enumerate(deviations):
     tf.debugging.assert_less_equal(
       deviation,
-      tf.constant(_eps(deviation.dtype) ** 0.5, deviation.dtype),
+      tf.constant(tolerance(deviation.dtype), deviation.dtype),
       message=f'{message} (Seen in part {i}.)',
     )
 
 
-def _eps(dtype):
-  return {'float64': 2.0**-52, 'float32': 2.0**-23}.get(dtype.name, 2.0**-7)
+def tolerance(dtype):
+  """The relative difference that rounding may make: the root of epsilon."""
+  return {'float64': 2.0**-26, 'float32': 2.0**-11.5}.get(dtype.name, 2.0**-3.5)
 
 
 def _deviation(diag, other):

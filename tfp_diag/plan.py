@@ -1,0 +1,347 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The decision how to compute one diagonal, as a value."""
+
+import dataclasses
+import json
+import os
+import tempfile
+import zipfile
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from tfp_diag.internal import evaluate
+from tfp_diag.sparsity.pattern import SparsityPattern
+
+__all__ = ['Plan', 'load_plan']
+
+# Raised when the meaning of what is saved changes.
+_FORMAT = 1
+_KINDS = ('jacobian', 'hessian')
+_MODE_NAMES = {
+  'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
+  'hessian': {
+    'forward': 'forward_over_reverse',
+    'reverse': 'reverse_over_reverse',
+    'auto': 'auto',
+  },
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+  """How the diagonal of one function is computed, and why so.
+
+  Made by `tfp_diag.plan_diag_jacobian`, `tfp_diag.plan_diag_hessian` and
+  `tfp_diag.load_plan`. It holds for every batch of samples whose parts have the
+  event shapes it was made for.
+
+  Attributes:
+    kind: 'jacobian' or 'hessian'.
+    colors: int32 array, the color of each coordinate, parts in order.
+      Coordinates of one color share a pass.
+    pattern: `tfp_diag.sparsity.SparsityPattern`, which derivatives can be
+      nonzero.
+    mode: Python str, a `mode` of `diag_jacobian` or `diag_hessian`.
+    schedule: Python str, a `schedule` of these.
+    chunk_size: Python int, how many passes run together where the schedule is
+      'pfor'.
+    sample_rank: Python int, the number of sample dimensions.
+    event_shapes: Tuple of tuples of int, one per part.
+    notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
+    fn: The function, or None in a plan that was loaded without one.
+    jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
+  """
+
+  kind: str
+  colors: np.ndarray
+  pattern: SparsityPattern
+  mode: str
+  schedule: str
+  chunk_size: int
+  sample_rank: int
+  event_shapes: tuple
+  notes: tuple = ()
+  fn: Any = None
+  jit_compile: bool = False
+
+  def __post_init__(self):
+    colors = np.array(self.colors, np.int32)
+    colors.flags.writeable = False
+    object.__setattr__(self, 'colors', colors)
+
+  @property
+  def num_coordinates(self):
+    """How many coordinates one sample has."""
+    return self.colors.size
+
+  @property
+  def num_passes(self):
+    """How many passes a diagonal costs, for all samples together."""
+    return int(self.colors.max(initial=-1)) + 1
+
+  def __call__(self, xs):
+    """Runs the plan, compiled once per shape.
+
+    Args:
+      xs: The state, as for the function that made the plan.
+
+    Returns:
+      `(ys, diag)` or `(value, gradient, diag)`, as `tfp_diag.diag_jacobian` or
+      `tfp_diag.diag_hessian` return them.
+
+    Raises:
+      ValueError: if `xs` do not fit, or the plan was loaded without `fn`.
+    """
+    if self.fn is None:
+      raise ValueError(
+        'This plan was loaded without its function. Pass it to '
+        f'`tfp_diag.diag_{self.kind}(..., plan=plan)`, or load it with '
+        '`tfp_diag.load_plan(path, fn=fn)`.'
+      )
+    # These make plans themselves.
+    if self.kind == 'jacobian':
+      from tfp_diag.diag_jacobian import diag_jacobian
+
+      return diag_jacobian(xs, fn=self.fn, plan=self)
+    from tfp_diag.diag_hessian import diag_hessian
+
+    return diag_hessian(self.fn, xs, plan=self)
+
+  def __str__(self):
+    n, k = self.num_coordinates, self.num_passes
+    cost = f'{k} {"pass" if k == 1 else "passes"}'
+    if k < n:
+      cost += f' instead of {n}'
+    shapes = ', '.join(str(list(s)) for s in self.event_shapes)
+    samples = {
+      0: 'everything is event',
+      1: 'for samples of shape [B]',
+    }.get(self.sample_rank, f'{self.sample_rank} sample dimensions')
+    how = {
+      'unrolled': 'written out one after the other',
+      'pfor': f'vectorized, {self.chunk_size} at a time',
+      'while_loop': 'one after the other in a loop',
+    }.get(self.schedule, self.schedule)
+    lines = [
+      f'Plan for a diagonal {self.kind.capitalize()}: {cost}',
+      f'  coordinates  {n}, of event shape {shapes}; {samples}',
+      f'  pattern      {self.pattern.nnz} nonzeros of {n * n} ({_share(self)})',
+      f'  passes       {self.mode}, {how}',
+    ]
+    lines += [f'  note         {note}' for note in self.notes]
+    return '\n'.join(lines)
+
+  def __repr__(self):
+    return (
+      f'<Plan kind={self.kind!r} num_passes={self.num_passes} '
+      f'num_coordinates={self.num_coordinates} mode={self.mode!r} '
+      f'schedule={self.schedule!r}>'
+    )
+
+  def check(self, kind, xs, sample_rank):
+    """Raises a ValueError if the plan is for something else.
+
+    Args:
+      kind: 'jacobian' or 'hessian', what is being computed.
+      xs: List of Tensors, the parts.
+      sample_rank: Python int, the number of sample dimensions, or None: any.
+    """
+    if kind != self.kind:
+      raise ValueError(
+        f'`plan` is for a diagonal {self.kind.capitalize()}, not for a '
+        f'diagonal {kind.capitalize()}. Make one with '
+        f'`tfp_diag.plan_diag_{kind}`.'
+      )
+    if sample_rank is not None and sample_rank != self.sample_rank:
+      raise ValueError(
+        f'`plan` was made for {self.sample_rank} sample dimensions, but '
+        f'`sample_shape` has {sample_rank}. Plan again with this one.'
+      )
+    shapes = [x.shape[self.sample_rank :] for x in xs]
+    planned = [list(s) for s in self.event_shapes]
+    fits = len(shapes) == len(planned) and all(
+      s.is_compatible_with(p) for s, p in zip(shapes, planned)
+    )
+    if not fits:
+      raise ValueError(
+        f'`plan` was made for parts of event shapes {planned}, but `xs` have '
+        f'the shapes {[str(x.shape) for x in xs]}, which are event shapes '
+        f'{[str(s) for s in shapes]} behind {self.sample_rank} sample '
+        'dimensions. Plan again for these.'
+      )
+
+  def choose_mode(self, mode):
+    """The mode that a caller asks for, or, for 'auto', the plan's."""
+    own = {v: k for k, v in _MODE_NAMES[self.kind].items()}[self.mode]
+    return own if mode == 'auto' else mode
+
+  def recipe(self, schedule):
+    """What `evaluate` is told.
+
+    Args:
+      schedule: A schedule, or 'auto': the plan's.
+
+    Returns:
+      `evaluate.Recipe`.
+    """
+    return evaluate.Recipe(
+      colors=self.colors,
+      signs=signs(self.colors),
+      schedule=self.schedule if schedule == 'auto' else schedule,
+      chunk_size=self.chunk_size,
+    )
+
+  def save(self, path):
+    """Writes the plan, without its function, to an `.npz` file.
+
+    The file is complete or not there: it is written beside `path` and moved.
+
+    Args:
+      path: Python str or path of the file.
+    """
+    meta = {
+      'format': _FORMAT,
+      'kind': self.kind,
+      'mode': self.mode,
+      'schedule': self.schedule,
+      'chunk_size': self.chunk_size,
+      'sample_rank': self.sample_rank,
+      'event_shapes': [list(s) for s in self.event_shapes],
+      'notes': list(self.notes),
+      'fallback_ops': list(self.pattern.fallback_ops),
+      'pattern_notes': list(self.pattern.notes),
+    }
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(dir=folder, suffix='.npz.part')
+    try:
+      with os.fdopen(handle, 'wb') as f:
+        np.savez_compressed(
+          f,
+          meta=np.array(json.dumps(meta)),
+          colors=self.colors,
+          indptr=self.pattern.matrix.indptr,
+          indices=self.pattern.matrix.indices,
+        )
+      os.replace(temporary, path)
+    except BaseException:
+      os.unlink(temporary)
+      raise
+
+
+def load_plan(path, fn=None):
+  """Reads a plan that `plan.save(path)` has written.
+
+  Args:
+    path: Python str or path of the file.
+    fn: Python callable, the function that the plan was made for. Only needed
+      for `plan(xs)`; it is not checked to be the same.
+
+  Returns:
+    `Plan`.
+
+  Raises:
+    ValueError: if the file is not a plan, is damaged, or is of another version.
+    OSError: if it cannot be opened.
+
+  #### Examples
+
+  ```python
+  plan = plan_diag_hessian(lambda x: tf.reduce_sum(x**4), tf.zeros([100]))
+  plan.save('/tmp/elementwise.npz')
+  load_plan('/tmp/elementwise.npz').num_passes
+  # ==> 1
+  ```
+  """
+  try:
+    with np.load(path, allow_pickle=False) as file:
+      meta = json.loads(str(file['meta'][()]))
+      if not isinstance(meta, dict) or meta.get('format') != _FORMAT:
+        raise ValueError(f'its format is not {_FORMAT}')
+      shapes = tuple(tuple(s) for s in meta['event_shapes'])
+      n = sum(int(np.prod(s, dtype=np.int64)) for s in shapes)
+      indices, indptr = file['indices'], file['indptr']
+      colors = file['colors']
+      _check_loaded(meta, colors, indices, indptr, n)
+  except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as e:
+    raise ValueError(
+      f'{os.fspath(path)!r} cannot be read as a plan: {e}. Save it again with '
+      '`plan.save(path)`.'
+    ) from e
+  matrix = scipy.sparse.csr_matrix(
+    (np.ones(len(indices), bool), indices, indptr), shape=(n, n)
+  )
+  return Plan(
+    kind=meta['kind'],
+    colors=colors,
+    pattern=SparsityPattern(
+      matrix,
+      row_shapes=shapes,
+      column_shapes=shapes,
+      fallback_ops=tuple(meta['fallback_ops']),
+      notes=tuple(meta['pattern_notes']),
+    ),
+    mode=meta['mode'],
+    schedule=meta['schedule'],
+    chunk_size=meta['chunk_size'],
+    sample_rank=meta['sample_rank'],
+    event_shapes=shapes,
+    notes=tuple(meta['notes']),
+    fn=fn,
+  )
+
+
+def _check_loaded(meta, colors, indices, indptr, n):
+  """Raises a ValueError if the pieces of a file do not fit together."""
+  checks = {
+    'kind': meta['kind'] in _KINDS,
+    'mode': meta['mode'] in _MODE_NAMES[meta['kind']].values(),
+    'schedule': meta['schedule'] in ('unrolled', 'pfor', 'while_loop'),
+    'chunk_size': isinstance(meta['chunk_size'], int)
+    and meta['chunk_size'] > 0,
+    'sample_rank': isinstance(meta['sample_rank'], int),
+    'colors': colors.shape == (n,)
+    and np.array_equal(
+      np.unique(colors), np.arange(colors.max(initial=-1) + 1)
+    ),
+    'indptr': indptr.shape == (n + 1,) and indptr[-1] == len(indices),
+  }
+  for name, holds in checks.items():
+    if not holds:
+      raise ValueError(f'`{name}` does not fit the rest')
+
+
+def mode_name(kind, mode):
+  """The public name of 'forward', 'reverse' or 'auto' for a kind."""
+  return _MODE_NAMES[kind][mode]
+
+
+def signs(colors):
+  """The sign of each coordinate, +1 or -1, the same for the same colors.
+
+  Where a pattern lacks an entry, two coordinates of a color disturb each other.
+  With signs the error has either sign, and another draw shows it.
+  """
+  if colors.size == int(colors.max(initial=-1)) + 1:
+    return None
+  bits = np.random.default_rng(colors.size).integers(0, 2, colors.size, np.int8)
+  return (2 * bits - 1).astype(np.int8)
+
+
+def _share(plan):
+  share = plan.pattern.nnz / max(plan.num_coordinates**2, 1)
+  return f'{share:.1%}' if share > 1e-3 else f'{share:.1e}'

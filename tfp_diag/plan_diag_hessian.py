@@ -1,0 +1,84 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Plans the diagonal of a Hessian."""
+
+from tfp_diag import planning
+from tfp_diag.diag_hessian import MODES
+from tfp_diag.internal import arguments, batching
+
+__all__ = ['plan_diag_hessian']
+
+
+def plan_diag_hessian(
+  fn,
+  xs,
+  sample_shape=None,
+  *,
+  mode='auto',
+  schedule='auto',
+  memory_limit=None,
+  jit_compile=False,
+):
+  """Finds the structure of `fn` and decides how to compute its curvatures.
+
+  As `tfp_diag.plan_diag_jacobian`, for the diagonal of the Hessian. The pattern
+  of the Hessian of a log density is its conditional-independence graph
+  (`plan.pattern.spy()` draws it).
+
+  Args:
+    fn: Python callable, one scalar per sample, as for `tfp_diag.diag_hessian`.
+    xs: Tensor or `tf.TensorSpec`, or a structure of them, of shape
+      `sample_shape + event_shape_i`; or `tf.Variable`s and a closure `fn`. The
+      event shapes must be static.
+    sample_shape: The leading shape that all parts share. Default: the shape of
+      what `fn` returns.
+    mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto'.
+    schedule: 'unrolled', 'pfor', 'while_loop' or 'auto'.
+    memory_limit: Number of bytes that the passes of one chunk may hold; decides
+      how many run together. Default: 1 GiB.
+    jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
+
+  Returns:
+    `tfp_diag.Plan`: `plan(xs)` returns `(value, gradient, diag)`;
+    `print(plan)` explains.
+
+  Raises:
+    tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
+      sample depends on another one. Names the op; `sample_shape=()` and a
+      scalar `fn` treat everything as event.
+    ValueError: if the event shapes are not static, or an argument does not fit.
+
+  #### Examples
+
+  A Gaussian chain: the Hessian is tridiagonal, and two passes give its diagonal
+  for any number of coordinates and samples.
+
+  ```python
+  chain = lambda x: (
+    -tf.reduce_sum((x[..., 1:] - 0.9 * x[..., :-1]) ** 2, axis=-1)
+  )
+  plan = plan_diag_hessian(chain, tf.TensorSpec([None, 1000]))
+  plan.num_passes
+  # ==> 2
+  value, gradient, diag = plan(tf.ones([5, 1000]))
+  diag[0, :3]
+  # ==> [-1.62, -3.62, -3.62]
+  ```
+  """
+  arguments.check_choice('mode', mode, tuple(MODES))
+  rank = None if sample_shape is None else batching.sample_rank(sample_shape)
+  return planning.make_plan(
+    'hessian', fn, xs, rank, MODES[mode], schedule, memory_limit, jit_compile
+  )

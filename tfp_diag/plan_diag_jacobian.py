@@ -1,0 +1,84 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Plans the diagonal of a Jacobian."""
+
+from tfp_diag import planning
+from tfp_diag.diag_jacobian import MODES
+from tfp_diag.internal import arguments, batching
+
+__all__ = ['plan_diag_jacobian']
+
+
+def plan_diag_jacobian(
+  fn,
+  xs,
+  sample_shape=None,
+  *,
+  mode='auto',
+  schedule='auto',
+  memory_limit=None,
+  jit_compile=False,
+):
+  """Finds the structure of `fn` and decides how to compute its diagonal.
+
+  The function is traced, not run, and the pattern of its Jacobian is read off
+  its graph. Coordinates that do not meet in the pattern share a pass
+  (distance-1 coloring of the symmetrized pattern; see Gebremedhin, Manne and
+  Pothen, 2005, on which coloring which product needs).
+
+  Args:
+    fn: Python callable, `ys = fn(*xs)`, as for `tfp_diag.diag_jacobian`.
+    xs: Tensor or `tf.TensorSpec`, or a list of them, of shape `sample_shape +
+      event_shape_i`. The event shapes must be static; with Tensors the plan can
+      also check forward mode at the values.
+    sample_shape: The leading shape that all parts share. `None`: everything is
+      event; the samples of a batch are then found to be independent, and cost
+      no more passes.
+    mode: 'forward', 'reverse' or 'auto'. Forward mode is checked against
+      reverse on a random pair, and given up with a note if it disagrees.
+    schedule: 'unrolled', 'pfor', 'while_loop' or 'auto'.
+    memory_limit: Number of bytes that the passes of one chunk may hold; decides
+      how many run together. Default: 1 GiB.
+    jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
+
+  Returns:
+    `tfp_diag.Plan`: `plan(xs)` returns `(ys, diag)`; `print(plan)` explains.
+
+  Raises:
+    tfp_diag.sparsity.SampleMixingError: a ValueError, if the result of one
+      sample depends on another one. Names the op; `sample_shape=()` treats
+      everything as event.
+    ValueError: if the event shapes are not static, or an argument does not fit.
+
+  #### Examples
+
+  ```python
+  fn = lambda x: x**2 + tf.roll(x, 1, axis=-1)
+  plan = plan_diag_jacobian(
+    fn, tf.TensorSpec([None, 1000]), sample_shape=[None]
+  )
+  plan.num_passes
+  # ==> 2
+  ys, diag = plan(tf.ones([5, 1000]))
+  diag[0][0, :3]
+  # ==> [2., 2., 2.]
+  ```
+  """
+  arguments.check_choice('mode', mode, MODES)
+  rank = batching.sample_rank(sample_shape)
+  xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
+  return planning.make_plan(
+    'jacobian', fn, xs, rank, mode, schedule, memory_limit, jit_compile
+  )

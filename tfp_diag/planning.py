@@ -1,0 +1,317 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""From a function to a plan: pattern, colors, mode, schedule, chunk."""
+
+import collections
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.internal import (
+  arguments,
+  batching,
+  compiled,
+  evaluate,
+  nest,
+  passes,
+  validation,
+)
+from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.plan import Plan, mode_name, signs
+from tfp_diag.sparsity import detect as detect_lib
+from tfp_diag.sparsity.coloring import color_diagonal
+from tfp_diag.sparsity.samples import SampleMixingError
+
+__all__ = ['make_plan', 'recipe_maker']
+
+# What the passes of one chunk may hold at a time, unless the caller says else.
+_DEFAULT_MEMORY = 1 << 30
+# A pass holds the Tensors of the function, and as many of its derivatives.
+_TENSORS_PER_PASS = 3
+# Looking for structure costs some tens of milliseconds, once per function and
+# shapes. An eager call with fewer coordinates than this runs them all instead.
+MIN_EAGER_COORDINATES = 16
+
+_MAX_RECIPES = 64
+_recipes = collections.OrderedDict()
+
+
+def make_plan(
+  kind, fn, xs, sample_rank, mode, schedule, memory_limit, jit_compile
+):
+  """Plans a diagonal.
+
+  Args:
+    kind: 'jacobian' or 'hessian'.
+    fn: Python callable.
+    xs: The state: Tensors or `tf.TensorSpec`s.
+    sample_rank: Python int, or None for a 'hessian': that of the value.
+    mode: 'forward', 'reverse' or 'auto'.
+    schedule: One of `schedule.SCHEDULES`.
+    memory_limit: Number of bytes, or None.
+    jit_compile: Python bool.
+
+  Returns:
+    `Plan`.
+  """
+  arguments.check_choice('schedule', schedule, schedule_lib.SCHEDULES)
+  pattern = _square_pattern(kind, fn, xs, sample_rank)
+  colors = color_diagonal(pattern).colors
+  num_passes = int(colors.max(initial=-1)) + 1
+  parts = nest.flatten(xs)
+  sample_rank = len(parts[0].shape) - len(pattern.column_shapes[0])
+  if schedule == 'auto':
+    few = num_passes <= schedule_lib.MAX_UNROLLED
+    schedule = 'unrolled' if few else 'pfor'
+  notes = _structure_notes(pattern, num_passes)
+  if mode == 'auto':
+    mode, note = _choose_mode(kind, fn, xs, num_passes)
+    notes += note
+  elif mode == 'forward':
+    disagreement = _forward_obstacle(kind, fn, xs)
+    if disagreement:
+      notes.append(f'Reverse instead of forward mode: {disagreement}.')
+      mode = 'reverse'
+  return Plan(
+    kind=kind,
+    colors=colors,
+    pattern=pattern,
+    mode=mode_name(kind, mode),
+    schedule=schedule,
+    chunk_size=_chunk_size(fn, xs, num_passes, memory_limit),
+    sample_rank=sample_rank,
+    event_shapes=tuple(tuple(s) for s in pattern.column_shapes),
+    notes=tuple(notes),
+    fn=fn,
+    jit_compile=jit_compile,
+  )
+
+
+def recipe_maker(kind, fn, xs, plan, schedule, chunk_size):
+  """Returns a function that makes the recipe of one call.
+
+  Args:
+    kind: 'jacobian' or 'hessian'.
+    fn: Python callable, or None.
+    xs: The state, of which only the structure matters.
+    plan: `Plan`, or None to look for structure where that pays.
+    schedule: One of `schedule.SCHEDULES`.
+    chunk_size: Python int, how many passes run together without a plan.
+
+  Returns:
+    Callable, list of parts and number of sample dimensions to an
+    `evaluate.Recipe`.
+  """
+  fewest = MIN_EAGER_COORDINATES if tf.executing_eagerly() else 2
+
+  def recipe_for(parts, rank):
+    if plan is not None:
+      return plan.recipe(schedule)
+    recipe = evaluate.Recipe(schedule=schedule, chunk_size=chunk_size)
+    # Variables of a network have little structure and very many coordinates.
+    if fn is None or any(isinstance(p, tf.Variable) for p in parts):
+      return recipe
+    shapes = batching.event_shapes(parts, rank)
+    if not all(s.is_fully_defined() for s in shapes):
+      return recipe
+    if sum(s.num_elements() for s in shapes) < fewest:
+      return recipe
+    colors = _remembered_colors(kind, fn, nest.pack_as(xs, parts), rank)
+    if colors is None:
+      return recipe
+    return recipe._replace(colors=colors, signs=signs(colors))
+
+  return recipe_for
+
+
+def _remembered_colors(kind, fn, xs, sample_rank):
+  """The colors of a function at the shapes of `xs`, or None without structure.
+
+  Whatever stands in the way of a pattern leaves one color for each coordinate,
+  which is always right.
+  """
+  specs = [tf.TensorSpec(x.shape, x.dtype) for x in nest.flatten(xs)]
+  seen = []
+  key = (
+    kind,
+    compiled.fingerprint(fn, seen),
+    nest.structure(xs),
+    tuple(specs),
+    sample_rank,
+  )
+  if key in _recipes:
+    _recipes.move_to_end(key)
+    colors = _recipes[key][0]
+  else:
+    colors = _colors_or_none(kind, fn, nest.pack_as(xs, specs), sample_rank)
+    # A function that sees Tensors of a graph ends with that graph.
+    if not any(tf.is_symbolic_tensor(s) for s in seen):
+      _recipes[key] = (colors, seen)
+      while len(_recipes) > _MAX_RECIPES:
+        _recipes.popitem(last=False)
+  return colors
+
+
+def _colors_or_none(kind, fn, specs, sample_rank):
+  """Colors, or None where there is no structure or no pattern to be had."""
+  try:
+    pattern = _square_pattern(kind, fn, specs, sample_rank)
+  except SampleMixingError as e:
+    warnings.warn(
+      f'{e} The derivative is taken as if samples did not mix.',
+      RuntimeWarning,
+      stacklevel=2,
+    )
+    return None
+  except Exception:
+    # `fn` may need a graph that is being built, a fixed batch, or eager mode.
+    # What is wrong with it comes up again where it is differentiated.
+    return None
+  colors = color_diagonal(pattern).colors
+  return colors if colors.max(initial=-1) + 1 < colors.size else None
+
+
+def _square_pattern(kind, fn, xs, sample_rank):
+  """The pattern whose rows and columns are both the coordinates of `xs`."""
+  if kind == 'hessian':
+    return detect_lib.detect(kind, fn, xs, sample_rank)
+
+  def aligned(*parts):
+    return evaluate.align(nest.call_traceable(fn, parts), parts)[1]
+
+  return detect_lib.detect(kind, aligned, list(xs), sample_rank)
+
+
+def _structure_notes(pattern, num_passes):
+  """What blocked a cheaper plan."""
+  notes = list(pattern.notes)
+  n = pattern.num_coordinates
+  if num_passes > 1 and pattern.fallback_ops:
+    ops = ', '.join(pattern.fallback_ops[:5])
+    more = len(pattern.fallback_ops) - 5
+    notes.append(
+      f'No rule says what {ops}{f" and {more} more" if more > 0 else ""} '
+      'depends on, so everything was assumed. Write that part with other ops, '
+      'or add a rule with `tfp_diag.sparsity.register_rule`.'
+    )
+  elif n > 1 and num_passes == n:
+    notes.append(
+      'Every coordinate meets every other one, so each needs a pass of its own.'
+    )
+  return notes
+
+
+def _choose_mode(kind, fn, xs, num_passes):
+  """The mode, and notes on it.
+
+  A few forward passes are cheaper than reverse ones: they share all that does
+  not depend on the seed. For many, vectorized, reverse mode is cheaper.
+  """
+  if num_passes > schedule_lib.MAX_UNROLLED or num_passes == 0:
+    return 'reverse', []
+  obstacle = _forward_obstacle(kind, fn, xs)
+  if obstacle:
+    return 'reverse', [f'Reverse instead of forward mode: {obstacle}.']
+  return 'forward', []
+
+
+def _forward_obstacle(kind, fn, xs):
+  """Compares the modes on one random pair; why forward cannot be used, or None.
+
+  Args:
+    kind: 'jacobian' or 'hessian'.
+    fn: Python callable.
+    xs: The state. Where it has no values, normal ones are drawn.
+
+  Returns:
+    Python str or None.
+  """
+  if not tf.executing_eagerly():
+    return 'it cannot be checked while a graph is built'
+  rng = np.random.default_rng(0)
+
+  def normal(x):
+    shape = [2 if size is None else size for size in x.shape]
+    return tf.cast(rng.standard_normal(shape), x.dtype)
+
+  parts = nest.flatten(xs)
+  is_closure = nest.takes_variables(fn, parts)
+  if not is_closure:
+    parts = [
+      normal(x) if isinstance(x, tf.TensorSpec) else tf.convert_to_tensor(x)
+      for x in parts
+    ]
+
+  def call():
+    return nest.call_traceable(
+      fn, [] if is_closure else nest.pack_as(xs, parts)
+    )
+
+  def outputs():
+    if kind == 'jacobian':
+      return evaluate.align(call(), parts)
+    return passes.value_and_gradient(call, parts)
+
+  u, v = ([normal(p) for p in parts] for _ in range(2))
+  try:
+    forward, size = _product(outputs, parts, 'forward', v, u)
+    reverse, other_size = _product(outputs, parts, 'reverse', u, v)
+  except Exception as e:
+    reason = str(e).strip().splitlines()
+    return f'it fails ({type(e).__name__}: {reason[0] if reason else ""})'
+  if not np.isfinite(forward) or not np.isfinite(reverse):
+    return 'it could not be checked, the derivative is not finite at this point'
+  tolerance = max(validation.tolerance(p.dtype) for p in parts)
+  if abs(forward - reverse) > tolerance * max(size, other_size):
+    return 'the two disagree, some gradient is not linear in its cotangent'
+  return None
+
+
+def _product(outputs, parts, mode, seeds, others):
+  """The inner product of one pass with `others`, and the size of its terms."""
+  _, linear_map = passes.linearize(outputs, parts, mode)
+  results = linear_map.apply(list(range(len(parts))), seeds)
+  terms = [
+    np.asarray(tf.cast(r, tf.float64) * tf.cast(o, tf.float64))
+    for r, o in zip(results, others)
+    if r is not None
+  ]
+  return sum(t.sum() for t in terms), sum(np.abs(t).sum() for t in terms)
+
+
+def _chunk_size(fn, xs, num_passes, memory_limit):
+  """How many passes fit into the memory limit."""
+  if num_passes <= 1:
+    return 1
+  limit = _DEFAULT_MEMORY if memory_limit is None else memory_limit
+  return int(np.clip(limit // _bytes_of_pass(fn, xs), 1, num_passes))
+
+
+def _bytes_of_pass(fn, xs):
+  """An estimate of what one pass holds, from the Tensors that `fn` makes."""
+  specs = [tf.TensorSpec(x.shape, x.dtype) for x in nest.flatten(xs)]
+
+  def body(*parts):
+    return nest.call_traceable(fn, nest.pack_as(xs, parts))
+
+  graph = tf.function(body, autograph=False).get_concrete_function(*specs).graph
+  sizes = [
+    np.prod([d or 1 for d in t.shape.as_list()], dtype=float) * t.dtype.size
+    for op in graph.get_operations()
+    for t in op.outputs
+    if t.shape.rank is not None and t.dtype.is_floating
+  ]
+  return max(1, int(_TENSORS_PER_PASS * sum(sizes)))
