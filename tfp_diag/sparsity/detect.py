@@ -15,6 +15,7 @@
 """Finds patterns: traces a function, walks it, folds the samples."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import scipy.sparse
@@ -199,11 +200,13 @@ def _walk(kind, fn, xs, sample_rank):
         f'xs must be of a floating dtype, got {tracing.dtype_of(part).name}. '
         'Cast it, or close over what is not differentiated.'
       )
-  shapes = [tracing.shape_of(part) for part in parts]
+  shapes = [tuple(tracing.shape_of(part)) for part in parts]
+  # Finding the rank of the value and walking may need the same graph.
+  trace = functools.cache(functools.partial(tracing.trace, fn, xs))
   if sample_rank is None:
     sample_rank = 0
     if kind == 'hessian':
-      sample_rank = _value_rank(fn, xs, shapes)
+      sample_rank = _value_rank(trace, shapes)
   for shape in shapes:
     if (
       len(shape) < sample_rank or shape[:sample_rank] != shapes[0][:sample_rank]
@@ -217,18 +220,18 @@ def _walk(kind, fn, xs, sample_rank):
   if sample_rank and not tracing.closes_over(fn, parts):
     two = (2,) + (1,) * (sample_rank - 1)
     try:
-      found = _walk_on(kind, fn, xs, shapes, two)
+      found = _walk_on(kind, trace, parts, shapes, two)
       if not found[1].has_failures or None in sample_shape:
         return found
     except Exception:
       # Whatever fn does on another batch: it closes over its batch shape, or
       # does not batch at all. If it is wrong otherwise, it fails again below.
       pass
-  return _walk_on(kind, fn, xs, shapes, sample_shape)
+  return _walk_on(kind, trace, parts, shapes, sample_shape)
 
 
-def _walk_on(kind, fn, xs, shapes, sample_shape):
-  traced = _traced_on(kind, fn, xs, shapes, sample_shape)
+def _walk_on(kind, trace, parts, shapes, sample_shape):
+  traced = _traced_on(kind, trace, parts, shapes, sample_shape)
   walker = Walker(traced.variables, second_order=kind == 'hessian')
   # Variables that fn closes over are not among the arguments of the graph.
   arguments = [] if traced.variables else traced.inputs
@@ -238,11 +241,11 @@ def _walk_on(kind, fn, xs, shapes, sample_shape):
   return traced, walker, outputs
 
 
-def _traced_on(kind, fn, xs, shapes, sample_shape):
+def _traced_on(kind, trace, parts, shapes, sample_shape):
   rank = len(sample_shape)
-  shapes = [(*sample_shape, *shape[rank:]) for shape in shapes]
+  shapes = tuple((*sample_shape, *shape[rank:]) for shape in shapes)
   _check_known(shapes)
-  graph, variables = tracing.trace(fn, xs, shapes)
+  graph, variables = trace(shapes)
   static = [
     y.shape.as_list() if y.shape.is_fully_defined() else None
     for y in graph.outputs
@@ -250,7 +253,6 @@ def _traced_on(kind, fn, xs, shapes, sample_shape):
   _check_outputs(
     kind, [shape for shape in static if shape is not None], sample_shape
   )
-  parts = nest.flatten(xs)
   values = [
     Value(shape, tracing.dtype_of(part), depends=True)
     for shape, part in zip(shapes, parts)
@@ -261,9 +263,9 @@ def _traced_on(kind, fn, xs, shapes, sample_shape):
   return Traced(graph, values, handles, sample_shape)
 
 
-def _value_rank(fn, xs, shapes):
-  known = [[1 if d is None else d for d in shape] for shape in shapes]
-  graph, _ = tracing.trace(fn, xs, known)
+def _value_rank(trace, shapes):
+  known = [tuple(1 if d is None else d for d in shape) for shape in shapes]
+  graph, _ = trace(tuple(known))
   rank = graph.outputs[0].shape.rank
   if len(graph.outputs) != 1 or rank is None:
     raise ValueError(

@@ -413,7 +413,8 @@ def _flat(inputs):
         if item is not None
       ]
     else:
-      flat.append(value)
+      # An op that reads a variable of xs depends on its content.
+      flat.append(getattr(value, 'content', value))
   return flat
 
 

@@ -14,9 +14,11 @@
 # ============================================================================
 """Tests gathers, scatters and segments against differences."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfp_diag.sparsity.detect import jacobian_sparsity
 from tfp_diag.sparsity.rules import indexing
 
 raw = tf.raw_ops
@@ -202,8 +204,26 @@ def test_against_differences(op_type, fn, shapes, options, check_rule):
   check_rule(op_type, fn, *shapes, **options)
 
 
+VARIABLE = tf.Variable(tf.reshape(tf.range(6.0), [3, 2]))
+FROM_VARIABLES = [
+  ('ResourceGather', lambda: tf.gather(VARIABLE, [2, 0])),
+  ('ResourceGatherNd', lambda: VARIABLE.gather_nd([[2], [0]])),
+]
+
+
+@pytest.mark.parametrize('op_type, fn', FROM_VARIABLES)
+def test_gathers_from_variables(op_type, fn):
+  graph = tf.function(fn).get_concrete_function().graph
+  assert op_type in {op.type for op in graph.get_operations()}
+  pattern = jacobian_sparsity(fn, [VARIABLE])
+  np.testing.assert_array_equal(
+    pattern.matrix.toarray(), np.eye(6)[[4, 5, 0, 1]]
+  )
+
+
 def test_every_op_type_is_in_a_test(op_types_of):
-  assert op_types_of(indexing) == {case[0] for case in CASES}
+  exercised = {case[0] for case in [*CASES, *FROM_VARIABLES]}
+  assert op_types_of(indexing) == exercised
 
 
 def test_a_hierarchical_sum(check_rule):

@@ -59,6 +59,21 @@ def _gather_nd(op):
     )
 
 
+@register_rule('ResourceGather', 'ResourceGatherNd')
+def _gather_from_variable(op):
+  """The same for a variable that is part of xs: its content is the input."""
+  params, indices = op.inputs
+  index = indices.value()
+  places = np.arange(params.size).reshape(params.shape)
+  if op.type == 'ResourceGatherNd':
+    index = places[tuple(np.moveaxis(index, -1, 0))]
+  elif op.attr('batch_dims') == 0:
+    index = places[index]
+  else:
+    raise CannotSay('batches of indices')
+  return Structure.linear({0: Flow.gather(index, params.size)})
+
+
 @register_rule('Select')
 def _select(op):
   """Picks elements, or whole slices, by a condition."""
