@@ -26,6 +26,7 @@ import time
 import numpy as np
 import pytest
 
+import tfp_diag
 from tfp_diag.command_line import main_job as main_job_module
 from tfp_diag.command_line.diagonals import compare_diagonals
 from tfp_diag.command_line.main import main
@@ -53,6 +54,14 @@ def doubled(x):
 
 def broken(x):
   return tf.linalg.matmul(x, x[:, :1])
+
+def chain(x):
+  steps = x[:, 1:] - 0.9 * x[:, :-1]
+  return -0.5 * tf.reduce_sum(steps ** 2, axis=-1) - 0.5 * x[:, 0] ** 2
+
+def centered_over_chains(x):
+  x = x - tf.reduce_mean(x, axis=0)
+  return -0.5 * tf.reduce_sum(x ** 2, axis=-1)
 
 def half_line(x):
   return tf.reduce_sum(tf.math.log(x) - x, axis=-1)
@@ -100,8 +109,9 @@ def test_diagonals_equal_the_closed_form(comparisons):
 
 def test_passes_are_reported(comparisons):
   passes = [row['passes'] for row in comparisons[0]['rows']]
-  # Three coordinates per sample; without a sample shape, 3 x 5 x 3.
-  assert passes == [3, 45, 3, 3]
+  # Three coordinates that all meet. Without a sample shape there are 3 x 5 x 3
+  # of them, of which the samples are found to be independent.
+  assert passes == [3, 3, 3, 3]
 
 
 def test_upstream_is_wrong_where_the_curvature_varies(comparisons):
@@ -331,6 +341,37 @@ def test_help_lists_the_targets(capsys):
     assert f'  {name} ' in printed
 
 
+def test_plan_of_a_function(user_file, tmp_path, capsys):
+  picture, saved = tmp_path / 'pattern.png', tmp_path / 'plan.npz'
+  words = ['plan', f'{user_file}:chain', '--init', str([0.0] * 12)]
+  assert main([*words, '--plot', str(picture), '--save', str(saved)]) == 0
+  printed = capsys.readouterr().out
+  assert '2 passes' in printed
+  assert picture.read_bytes()[:4] == b'\x89PNG'
+  assert tfp_diag.load_plan(saved).num_passes == 2
+
+
+@pytest.mark.parametrize(
+  'words, sentence',
+  [
+    ('', 'required: PATH.py:NAME, --init'),
+    ('{file}:chain', 'required: --init'),
+    ('{file}:chain --init [0.,0.] extra', "no option or command 'extra'"),
+    ('{file}:nothing --init [0.]', 'has no function nothing'),
+    ('{file}:undefined --init [-1.]', 'is nan at the start'),
+    ('{file}:centered_over_chains --init [0.,0.]', 'SampleMixingError'),
+    ('{file}:chain --init [0.,0.] --save /nowhere/p.npz', 'no folder'),
+    ('{file}:chain --init [0.,0.] --plot p.docx', 'must end in one of'),
+  ],
+)
+def test_bad_input_for_a_plan(words, sentence, user_file, capsys):
+  assert main(['plan', *words.format(file=user_file).split()]) == 2
+  printed = capsys.readouterr()
+  assert printed.out == ''
+  assert printed.err.count('\n') == 1
+  assert sentence in printed.err
+
+
 class InterruptingBar:
   """A progress bar at which the user loses patience."""
 
@@ -391,7 +432,7 @@ def test_ctrl_c_during_warmup_leaves_no_file(
   interrupt_after(20, monkeypatch)
   path = tmp_path / 'draws.npz'
   assert main([*SMALL, '--target', 'banana', '--save', str(path)]) == 130
-  assert 'Interrupted before there were draws' in capsys.readouterr().err
+  assert 'Interrupted before there were results' in capsys.readouterr().err
   assert not path.exists()
 
 

@@ -25,6 +25,8 @@ from tfp_diag.command_line.text_table import text_table
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.diag_jacobian import diag_jacobian
 from tfp_diag.examples import gaussian
+from tfp_diag.plan_diag_hessian import plan_diag_hessian
+from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 
 __all__ = ['compare_diagonals', 'describe_diagonals']
 
@@ -67,7 +69,7 @@ def compare_diagonals():
 
   parts = tf.split(tf.constant(x, tf.float32), PART_SIZES, axis=-1)
   # The same for both densities: the quartic term couples nothing.
-  passes = [count(compute, log_prob, parts) for _, compute, count in METHODS]
+  passes = [count(log_prob, parts) for _, _, count in METHODS]
   quartic_curvature = curvature - x**2
   return [
     _compare('Gaussian', log_prob, parts, curvature, passes),
@@ -112,90 +114,74 @@ def _timed(compute, parts):
   return diag, 1e3 * (time.perf_counter() - began) / NUM_CALLS
 
 
-def _jacobian_of_gradient(log_prob, *parts, watch=None, **how):
-  def gradient(*parts):
-    parts = tfp.math.value_and_gradient(log_prob, list(parts))[1]
-    return parts if watch is None else watch(parts)
-
-  return diag_jacobian(list(parts), fn=gradient, **how)[1]
+def _gradient(log_prob):
+  return lambda *parts: tfp.math.value_and_gradient(log_prob, list(parts))[1]
 
 
-def _upstream(log_prob, *parts, watch=None):
-  def gradient(*parts):
-    parts = tfp.math.value_and_gradient(log_prob, list(parts))[1]
-    return parts if watch is None else watch(parts)
+def _jacobian_of_gradient(log_prob, *parts, sample_shape=None):
+  fn = _gradient(log_prob)
+  return diag_jacobian(list(parts), fn=fn, sample_shape=sample_shape)[1]
 
+
+def _hessian(log_prob, *parts):
+  return diag_hessian(log_prob, list(parts))[2]
+
+
+def _upstream(gradient, *parts):
   return tfp.math.diag_jacobian(
     list(parts), fn=gradient, sample_shape=SAMPLE_SHAPE
   )[1]
 
 
-def _hessian(log_prob, *parts, watch=None, **how):
-  def watched(*parts):
-    return log_prob(*(parts if watch is None else watch(parts)))
+def _upstream_passes(log_prob, parts):
+  """Counts how often upstream differentiates in eager mode."""
+  num_passes = 0
 
-  return diag_hessian(watched, list(parts), **how)[2]
+  @tf.custom_gradient
+  def counted(x):
+    def gradient(cotangent):
+      nonlocal num_passes
+      num_passes += 1
+      return cotangent
 
+    return tf.identity(x), gradient
 
-def _count_traced(compute, log_prob, parts, num_others=0, **how):
-  """The passes that are traced, when each one is written out."""
-  counter = _PassCounter()
-  traced = functools.partial(
-    compute, log_prob, watch=counter, schedule='unrolled', **how
-  )
-  tf.function(traced, autograph=False).get_concrete_function(*parts)
-  return counter.passes - num_others
+  def gradient(*parts):
+    # One Tensor, so that a pass through several parts counts once.
+    joint = tf.concat(_gradient(log_prob)(*parts), axis=-1)
+    return tf.split(counted(joint), PART_SIZES, axis=-1)
 
-
-def _count_executed(compute, log_prob, parts):
-  """The passes that eager mode executes."""
-  counter = _PassCounter()
-  compute(log_prob, *parts, watch=counter)
-  return counter.passes
+  _upstream(gradient, *parts)
+  return num_passes
 
 
-class _PassCounter:
-  """An identity on parts that counts how often it is differentiated."""
-
-  def __init__(self):
-    self.passes = 0
-
-  def __call__(self, parts):
-    # One Tensor, so that a pass over several parts counts once.
-    return tf.split(self._identity(tf.concat(parts, -1)), PART_SIZES, -1)
-
-  @property
-  def _identity(self):
-    @tf.custom_gradient
-    def identity(x):
-      def gradient(cotangent):
-        self.passes += 1
-        return cotangent
-
-      return tf.identity(x), gradient
-
-    return identity
-
-
-# Names, functions and how the passes of each are counted. The gradient that
-# `diag_hessian` differentiates is no pass of its own.
+# Names, the functions of (log_prob, *parts) that compute, and those of
+# (log_prob, parts) that count passes.
 METHODS = (
   (
     'diag_jacobian, sample_shape=[3, 5]',
     functools.partial(_jacobian_of_gradient, sample_shape=SAMPLE_SHAPE),
-    functools.partial(_count_traced, mode='reverse'),
+    lambda log_prob, parts: (
+      plan_diag_jacobian(_gradient(log_prob), parts, SAMPLE_SHAPE).num_passes
+    ),
   ),
   (
     'diag_jacobian, no sample_shape',
     _jacobian_of_gradient,
-    functools.partial(_count_traced, mode='reverse'),
+    lambda log_prob, parts: (
+      plan_diag_jacobian(_gradient(log_prob), parts).num_passes
+    ),
   ),
   (
     'diag_hessian',
     _hessian,
-    functools.partial(_count_traced, num_others=1, mode='reverse_over_reverse'),
+    lambda log_prob, parts: plan_diag_hessian(log_prob, parts).num_passes,
   ),
-  ('tfp.math.diag_jacobian', _upstream, _count_executed),
+  (
+    'tfp.math.diag_jacobian',
+    lambda log_prob, *parts: _upstream(_gradient(log_prob), *parts),
+    _upstream_passes,
+  ),
 )
 
 

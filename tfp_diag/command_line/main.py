@@ -18,12 +18,12 @@ import sys
 
 from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.main_job import main_job
+from tfp_diag.command_line.plan_command import plan_command
 
 __all__ = ['main']
 
-# A first word that is no option selects one of these; without it the words go
-# to the main job.
-COMMANDS = {}
+# The first word selects one of these; without it the words go to the main job.
+COMMANDS = {'plan': plan_command}
 
 
 def main(words=None):
@@ -45,5 +45,5 @@ def main(words=None):
     print(f'python -m tfp_diag: {e}', file=sys.stderr)
     return 2
   except KeyboardInterrupt:
-    print('\nInterrupted before there were draws.', file=sys.stderr)
+    print('\nInterrupted before there were results.', file=sys.stderr)
     return 130

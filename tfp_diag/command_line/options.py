@@ -17,6 +17,7 @@
 import argparse
 
 from tfp_diag.command_line.input_error import InputError
+from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
 from tfp_diag.examples import targets
 
 __all__ = ['LEAST_DRAWS', 'parse_options']
@@ -39,13 +40,7 @@ def parse_options(words):
     InputError: if an option is unknown, has a value that does not fit, or does
       not go with the others.
   """
-  parser = _parser()
-  options, rest = parser.parse_known_args(words)
-  if rest:
-    raise InputError(
-      f'There is no option or command {rest[0]!r}; see python -m tfp_diag '
-      '--help.'
-    )
+  options = _parser().parse(words)
   _check_numbers(options)
   if options.fn is None:
     if options.init is not None:
@@ -65,19 +60,13 @@ def parse_options(words):
   return options
 
 
-class _Parser(argparse.ArgumentParser):
-  """Reports a wrong word in one sentence instead of printing the usage."""
-
-  def error(self, message):
-    raise InputError(f'{message[:1].upper()}{message[1:]}; see {self.prog} -h.')
-
-
 def _parser():
-  parser = _Parser(
+  parser = OneSentenceParser(
     prog='python -m tfp_diag',
     description=(
       'Compares diagonals of Hessians with their closed form, then draws from '
-      'a posterior with preconditioned MALA and judges the draws.'
+      'a posterior with preconditioned MALA and judges the draws. Another '
+      'command, python -m tfp_diag plan, shows the structure of a log density.'
     ),
     epilog=_list_of_targets(),
     formatter_class=argparse.RawDescriptionHelpFormatter,

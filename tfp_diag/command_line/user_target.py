@@ -31,7 +31,7 @@ __all__ = ['user_target']
 
 
 def user_target(where, init):
-  """Makes a target from `--fn PATH.py:NAME --init VALUE`.
+  """Makes a target from `PATH.py:NAME` and `--init VALUE`.
 
   Args:
     where: Python `str`, `PATH.py:NAME`. The function takes a state whose parts
@@ -64,9 +64,9 @@ def user_target(where, init):
 def _load(where):
   path, colon, name = where.rpartition(':')
   if not colon or not path or not name:
-    raise InputError(f'--fn {where} must have the form PATH.py:NAME.')
+    raise InputError(f'{where} must have the form PATH.py:NAME.')
   if not pathlib.Path(path).is_file():
-    raise InputError(f'--fn {where}: there is no file {path}.')
+    raise InputError(f'{where}: there is no file {path}.')
   module = _run_file(where, pathlib.Path(path).resolve())
   if not hasattr(module, name):
     own = [
@@ -75,11 +75,11 @@ def _load(where):
       if inspect.isfunction(value) and value.__module__ == module.__name__
     ]
     there = f'its functions are {", ".join(own)}' if own else 'it has none'
-    raise InputError(f'--fn {where}: {path} has no function {name}; {there}.')
+    raise InputError(f'{where}: {path} has no function {name}; {there}.')
   fn = getattr(module, name)
   if not callable(fn):
     raise InputError(
-      f'--fn {where}: {name} is a {type(fn).__name__} and must be a function.'
+      f'{where}: {name} is a {type(fn).__name__} and must be a function.'
     )
   return fn
 
@@ -90,14 +90,14 @@ def _run_file(where, path):
   name = f'_tfp_diag_user_{path.stem}'
   spec = importlib.util.spec_from_file_location(name, path)
   if spec is None:
-    raise InputError(f'--fn {where}: {path.name} must be a .py file.')
+    raise InputError(f'{where}: {path.name} must be a .py file.')
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   try:
     spec.loader.exec_module(module)
   except Exception as e:
     raise InputError(
-      f'--fn {where}: running the file failed with {one_line(e)}'
+      f'{where}: running the file failed with {one_line(e)}'
     ) from e
   return module
 
