@@ -16,13 +16,19 @@
 
 import importlib
 
-from tfp_diag import sparsity
-from tfp_diag.diag_hessian import diag_hessian
-from tfp_diag.diag_jacobian import diag_jacobian
-from tfp_diag.plan import Plan, load_plan
-from tfp_diag.plan_diag_hessian import plan_diag_hessian
-from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
-from tfp_diag.version import __version__
+from tfp_diag.internal.quiet_start import quiet_start
+
+# Before anything imports TensorFlow, whose libraries speak while they load.
+quiet_start()
+
+# isort: split
+from tfp_diag import sparsity  # noqa: E402
+from tfp_diag.diag_hessian import diag_hessian  # noqa: E402
+from tfp_diag.diag_jacobian import diag_jacobian  # noqa: E402
+from tfp_diag.plan import Plan, load_plan  # noqa: E402
+from tfp_diag.plan_diag_hessian import plan_diag_hessian  # noqa: E402
+from tfp_diag.plan_diag_jacobian import plan_diag_jacobian  # noqa: E402
+from tfp_diag.version import __version__  # noqa: E402
 
 __all__ = [
   'Plan',
