@@ -16,6 +16,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import tempfile
 import zipfile
@@ -31,7 +32,6 @@ __all__ = ['Plan', 'load_plan']
 
 # Raised when the meaning of what is saved changes.
 _FORMAT = 1
-_KINDS = ('jacobian', 'hessian')
 _MODE_NAMES = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {
@@ -220,6 +220,7 @@ class Plan:
       'mode': self.mode,
       'schedule': self.schedule,
       'chunk_size': self.chunk_size,
+      'jit_compile': self.jit_compile,
       'sample_rank': self.sample_rank,
       'event_shapes': [list(s) for s in self.event_shapes],
       'notes': list(self.notes),
@@ -237,6 +238,10 @@ class Plan:
           indptr=self.pattern.matrix.indptr,
           indices=self.pattern.matrix.indices,
         )
+      # mkstemp gives 0600; a new file should have what the umask leaves.
+      umask = os.umask(0)
+      os.umask(umask)
+      os.chmod(temporary, 0o666 & ~umask)
       os.replace(temporary, path)
     except BaseException:
       os.unlink(temporary)
@@ -267,34 +272,50 @@ def load_plan(path, fn=None):
   # ==> 1
   ```
   """
-  try:
-    with np.load(path, allow_pickle=False) as file:
-      meta = json.loads(str(file['meta'][()]))
-      if not isinstance(meta, dict) or meta.get('format') != _FORMAT:
-        raise ValueError(f'its format is not {_FORMAT}')
-      shapes = tuple(tuple(s) for s in meta['event_shapes'])
-      n = sum(int(np.prod(s, dtype=np.int64)) for s in shapes)
-      indices, indptr = file['indices'], file['indptr']
-      colors = file['colors']
-      _check_loaded(meta, colors, indices, indptr, n)
-  except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile) as e:
-    raise ValueError(
-      f'{os.fspath(path)!r} cannot be read as a plan: {e}. Save it again with '
-      '`plan.save(path)`.'
-    ) from e
-  matrix = scipy.sparse.csr_matrix(
-    (np.ones(len(indices), bool), indices, indptr), shape=(n, n)
+  with open(path, 'rb') as file:
+    try:
+      return _read(file, fn)
+    except Exception as e:
+      # A damaged archive raises errors of many types in several libraries.
+      raise ValueError(
+        f'{os.fspath(path)!r} cannot be read as a plan '
+        f'({str(e) or type(e).__name__}). Save it again '
+        'with `plan.save(path)`.'
+      ) from e
+
+
+def _read(file, fn):
+  """A `Plan` from an open file; raises something if that is not one."""
+  if not zipfile.is_zipfile(file):
+    raise ValueError('it is not an .npz file')
+  file.seek(0)
+  with np.load(file, allow_pickle=False) as arrays:
+    meta = json.loads(str(arrays['meta'][()]))
+    if not isinstance(meta, dict) or meta.get('format') != _FORMAT:
+      raise ValueError(f'its format is not {_FORMAT}')
+    colors, indices, indptr = (
+      arrays[name] for name in ('colors', 'indices', 'indptr')
+    )
+  shapes = tuple(tuple(s) for s in meta['event_shapes'])
+  n = sum(math.prod(s) for s in shapes)
+  _check_fields(meta, colors, indices, indptr, n)
+  pattern = SparsityPattern(
+    scipy.sparse.csr_matrix(
+      (np.ones(len(indices), bool), indices, indptr), shape=(n, n)
+    ),
+    row_shapes=shapes,
+    column_shapes=shapes,
+    fallback_ops=tuple(meta['fallback_ops']),
+    notes=tuple(meta['pattern_notes']),
   )
+  entries = pattern.matrix.tocoo()
+  shared = colors[entries.row] == colors[entries.col]
+  if np.any(shared & (entries.row != entries.col)):
+    raise ValueError('coordinates that meet in `indices` share a color')
   return Plan(
     kind=meta['kind'],
     colors=colors,
-    pattern=SparsityPattern(
-      matrix,
-      row_shapes=shapes,
-      column_shapes=shapes,
-      fallback_ops=tuple(meta['fallback_ops']),
-      notes=tuple(meta['pattern_notes']),
-    ),
+    pattern=pattern,
     mode=meta['mode'],
     schedule=meta['schedule'],
     chunk_size=meta['chunk_size'],
@@ -302,23 +323,31 @@ def load_plan(path, fn=None):
     event_shapes=shapes,
     notes=tuple(meta['notes']),
     fn=fn,
+    jit_compile=meta['jit_compile'],
   )
 
 
-def _check_loaded(meta, colors, indices, indptr, n):
+def _check_fields(meta, colors, indices, indptr, n):
   """Raises a ValueError if the pieces of a file do not fit together."""
+  modes = [v for k, v in _MODE_NAMES[meta['kind']].items() if k != 'auto']
   checks = {
-    'kind': meta['kind'] in _KINDS,
-    'mode': meta['mode'] in _MODE_NAMES[meta['kind']].values(),
+    'mode': meta['mode'] in modes,
     'schedule': meta['schedule'] in ('unrolled', 'pfor', 'while_loop'),
-    'chunk_size': isinstance(meta['chunk_size'], int)
-    and meta['chunk_size'] > 0,
-    'sample_rank': isinstance(meta['sample_rank'], int),
+    'chunk_size': type(meta['chunk_size']) is int and meta['chunk_size'] > 0,
+    'sample_rank': type(meta['sample_rank']) is int
+    and meta['sample_rank'] >= 0,
+    'jit_compile': type(meta['jit_compile']) is bool,
+    'notes': isinstance(meta['notes'], list)
+    and all(isinstance(note, str) for note in meta['notes']),
     'colors': colors.shape == (n,)
+    and colors.dtype.kind == 'i'
     and np.array_equal(
       np.unique(colors), np.arange(colors.max(initial=-1) + 1)
     ),
-    'indptr': indptr.shape == (n + 1,) and indptr[-1] == len(indices),
+    'indices': indices.ndim == 1 and indices.dtype.kind == 'i',
+    'indptr': indptr.shape == (n + 1,)
+    and indptr.dtype.kind == 'i'
+    and indptr[-1] == len(indices),
   }
   for name, holds in checks.items():
     if not holds:
