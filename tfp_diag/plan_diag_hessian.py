@@ -16,7 +16,7 @@
 
 from tfp_diag import planning
 from tfp_diag.diag_hessian import MODES
-from tfp_diag.internal import arguments, batching
+from tfp_diag.internal import arguments
 
 __all__ = ['plan_diag_hessian']
 
@@ -58,6 +58,7 @@ def plan_diag_hessian(
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
       sample depends on another one. Names the op; `sample_shape=()` and a
       scalar `fn` treat everything as event.
+    TypeError: if a part of `xs` is not floating.
     ValueError: if the event shapes are not static, or an argument does not fit.
 
   #### Examples
@@ -78,7 +79,13 @@ def plan_diag_hessian(
   ```
   """
   arguments.check_choice('mode', mode, tuple(MODES))
-  rank = None if sample_shape is None else batching.sample_rank(sample_shape)
   return planning.make_plan(
-    'hessian', fn, xs, rank, MODES[mode], schedule, memory_limit, jit_compile
+    'hessian',
+    fn,
+    xs,
+    sample_shape,
+    MODES[mode],
+    schedule,
+    memory_limit,
+    jit_compile,
   )

@@ -16,7 +16,7 @@
 
 from tfp_diag import planning
 from tfp_diag.diag_jacobian import MODES
-from tfp_diag.internal import arguments, batching
+from tfp_diag.internal import arguments
 
 __all__ = ['plan_diag_jacobian']
 
@@ -60,6 +60,7 @@ def plan_diag_jacobian(
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the result of one
       sample depends on another one. Names the op; `sample_shape=()` treats
       everything as event.
+    TypeError: if a part of `xs` is not floating.
     ValueError: if the event shapes are not static, or an argument does not fit.
 
   #### Examples
@@ -77,8 +78,14 @@ def plan_diag_jacobian(
   ```
   """
   arguments.check_choice('mode', mode, MODES)
-  rank = batching.sample_rank(sample_shape)
   xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
   return planning.make_plan(
-    'jacobian', fn, xs, rank, mode, schedule, memory_limit, jit_compile
+    'jacobian',
+    fn,
+    xs,
+    sample_shape,
+    mode,
+    schedule,
+    memory_limit,
+    jit_compile,
   )

@@ -50,15 +50,16 @@ _recipes = collections.OrderedDict()
 
 
 def make_plan(
-  kind, fn, xs, sample_rank, mode, schedule, memory_limit, jit_compile
+  kind, fn, xs, sample_shape, mode, schedule, memory_limit, jit_compile
 ):
   """Plans a diagonal.
 
   Args:
     kind: 'jacobian' or 'hessian'.
     fn: Python callable.
-    xs: The state: Tensors or `tf.TensorSpec`s.
-    sample_rank: Python int, or None for a 'hessian': that of the value.
+    xs: The state: Tensors, Variables, arrays or `tf.TensorSpec`s.
+    sample_shape: The leading shape that all parts share, or None: for a
+      'hessian' that of the value, else none.
     mode: 'forward', 'reverse' or 'auto'.
     schedule: One of `schedule.SCHEDULES`.
     memory_limit: Number of bytes, or None.
@@ -67,12 +68,24 @@ def make_plan(
   Returns:
     `Plan`.
   """
+  arguments.check_callable('fn', fn)
   arguments.check_choice('schedule', schedule, schedule_lib.SCHEDULES)
+  if memory_limit is not None and memory_limit <= 0:
+    raise ValueError(
+      f'`memory_limit` is {memory_limit}; it is a positive number of bytes, or '
+      'None for 1 GiB.'
+    )
+  xs = _converted(xs)
+  parts = nest.flatten(xs)
+  batching.check_parts(parts)
+  sample_rank = None
+  if sample_shape is not None or kind == 'jacobian':
+    sample_rank = batching.sample_rank(sample_shape)
+    batching.check_sample_shape(parts, sample_shape)
   pattern = _square_pattern(kind, fn, xs, sample_rank)
   colors = color_diagonal(pattern).colors
   num_passes = int(colors.max(initial=-1)) + 1
-  parts = nest.flatten(xs)
-  sample_rank = len(parts[0].shape) - len(pattern.column_shapes[0])
+  sample_rank = parts[0].shape.rank - len(pattern.column_shapes[0])
   if schedule == 'auto':
     few = num_passes <= schedule_lib.MAX_UNROLLED
     schedule = 'unrolled' if few else 'pfor'
@@ -182,6 +195,19 @@ def _colors_or_none(kind, fn, specs, sample_rank):
     return None
   colors = color_diagonal(pattern).colors
   return colors if colors.max(initial=-1) + 1 < colors.size else None
+
+
+def _converted(xs):
+  """The state with Tensors in the place of arrays and numbers."""
+  return nest.pack_as(
+    xs,
+    [
+      x
+      if isinstance(x, (tf.TensorSpec, tf.Variable))
+      else tf.convert_to_tensor(x, dtype_hint=tf.float32, name='xs')
+      for x in nest.flatten(xs)
+    ],
+  )
 
 
 def _square_pattern(kind, fn, xs, sample_rank):
@@ -303,6 +329,8 @@ def _chunk_size(fn, xs, num_passes, memory_limit):
 def _bytes_of_pass(fn, xs):
   """An estimate of what one pass holds, from the Tensors that `fn` makes."""
   specs = [tf.TensorSpec(x.shape, x.dtype) for x in nest.flatten(xs)]
+  if nest.takes_variables(fn, nest.flatten(xs)):
+    xs, specs = [], []
 
   def body(*parts):
     return nest.call_traceable(fn, nest.pack_as(xs, parts))

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 __all__ = [
   'broadcast_to_part',
+  'check_parts',
   'check_sample_shape',
   'check_value',
   'convert_parts',
@@ -44,14 +45,29 @@ def convert_parts(parts, what='xs'):
     TypeError: if a part is not floating.
     ValueError: if there is no part, or the rank of one is unknown.
   """
-  if not parts:
-    raise ValueError(f'`{what}` has no part; at least one Tensor is needed.')
   parts = [
     p
     if isinstance(p, tf.Variable)
     else tf.convert_to_tensor(p, dtype_hint=tf.float32, name=what)
     for p in parts
   ]
+  check_parts(parts, what)
+  return parts
+
+
+def check_parts(parts, what='xs'):
+  """Raises if the parts are not floating, or their rank is not known.
+
+  Args:
+    parts: List of Tensors, `tf.Variable`s or `tf.TensorSpec`s.
+    what: Python str. The argument's name, for the error.
+
+  Raises:
+    TypeError: if a part is not floating.
+    ValueError: if there is no part, or the rank of one is unknown.
+  """
+  if not parts:
+    raise ValueError(f'`{what}` has no part; at least one Tensor is needed.')
   for i, p in enumerate(parts):
     if not p.dtype.is_floating:
       raise TypeError(
@@ -64,7 +80,6 @@ def convert_parts(parts, what='xs'):
         'dimensions cannot be told apart. Give it one with `tf.ensure_shape`; '
         'the sizes may stay unknown.'
       )
-  return parts
 
 
 def sample_sizes(sample_shape):
