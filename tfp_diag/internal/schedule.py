@@ -30,7 +30,15 @@ import tensorflow as tf
 
 from tfp_diag.internal import passes
 
-__all__ = ['MAX_UNROLLED', 'SCHEDULES', 'Colors', 'diagonal', 'one_color_each']
+__all__ = [
+  'MAX_UNROLLED',
+  'SCHEDULES',
+  'Colors',
+  'diagonal',
+  'one_color_each',
+  'vectorized_or_loop',
+  'warn_of_loop',
+]
 
 SCHEDULES = ('auto', 'unrolled', 'pfor', 'while_loop')
 
@@ -181,12 +189,12 @@ def _choose(schedule, start, stop, obstacle):
   if schedule == 'while_loop' or tf.executing_eagerly():
     return _while_loop
   if obstacle is not None:
-    _warn_of_loop(f'the op {obstacle}')
+    warn_of_loop(f'the op {obstacle}')
     return _while_loop
   return _pfor
 
 
-def _warn_of_loop(reason):
+def warn_of_loop(reason):
   warnings.warn(
     f'pfor cannot vectorize {reason}; the derivative runs as a while_loop, one '
     "pass at a time. Pass `schedule='while_loop'` to choose that yourself.",
@@ -295,24 +303,43 @@ def _pfor(one_color, total, start, stop, chunk_size):
       return total
     return chunk(total, stop - remainder, remainder)
 
+  return vectorized_or_loop(
+    lambda: chunks(total),
+    lambda: _while_loop(one_color, total, start, stop, chunk_size),
+  )
+
+
+def vectorized_or_loop(vectorized, loop):
+  """What `vectorized()` returns, or `loop()` where pfor cannot do it.
+
+  Args:
+    vectorized: Python callable that uses `tf.vectorized_map`.
+    loop: Python callable that computes the same without.
+
+  Returns:
+    What the one that worked returns. A warning names what stood in the way.
+  """
   with _QuietPfor() as log:
     try:
-      return chunks(total)
+      return vectorized()
     except passes.MissingGradientError:
       raise
     except Exception as e:  # pylint: disable=broad-except
       # pfor raises many types. An error that is not of its making comes up
       # again in the loop, which differentiates the same function.
       reason = log.op_type or _culprit(e)
-  _warn_of_loop(reason)
-  return _while_loop(one_color, total, start, stop, chunk_size)
+  warn_of_loop(reason)
+  return loop()
 
 
 def _culprit(error):
   """What an error of pfor is about, of which pfor did not log the op."""
-  op = re.search(r'/((?:Stateless)?(?:If|Case|While))\b', str(error))
+  op = re.search(
+    r'vectorization defined for (\w+)|/((?:Stateless)?(?:If|Case|While))\b',
+    str(error),
+  )
   if op:
-    return f'the op {op.group(1)}'
+    return f'the op {op.group(op.lastindex)}'
   lines = [line.strip() for line in str(error).splitlines() if line.strip()]
   return f'this function ({lines[-1] if lines else type(error).__name__})'
 
