@@ -354,8 +354,8 @@ def test_plan_of_a_function(user_file, tmp_path, capsys):
 @pytest.mark.parametrize(
   'words, sentence',
   [
-    ('', 'required: PATH.py:NAME, --init'),
-    ('{file}:chain', 'required: --init'),
+    ('', 'required: PATH.py:NAME'),
+    ('{file}:chain', 'either --init'),
     ('{file}:chain --init [0.,0.] extra', "no option or command 'extra'"),
     ('{file}:nothing --init [0.]', 'has no function nothing'),
     ('{file}:undefined --init [-1.]', 'is nan at the start'),

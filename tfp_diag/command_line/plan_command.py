@@ -12,9 +12,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""`python -m tfp_diag plan`: the structure of a log density of the user."""
+"""`python -m tfp_diag plan`: the structure of a function of the user."""
 
+import ast
+import json
+import math
 import pathlib
+
+import tensorflow as tf
 
 from tfp_diag.command_line.input_error import InputError, one_line
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
@@ -23,16 +28,18 @@ from tfp_diag.command_line.picture import check_picture
 from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
+from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 from tfp_diag.sparsity import color_diagonal
+from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = ['plan_command']
 
-# So that a density which mixes samples is seen.
-NUM_SAMPLES = 2
+# Two, so that a function which mixes samples is seen.
+SAMPLE_SHAPE = [2]
 
 
 def plan_command(words):
-  """Prints the plan of a diagonal Hessian, and draws its pattern.
+  """Prints the plan of a diagonal Hessian or Jacobian, and draws its pattern.
 
   Args:
     words: List of `str`, what follows `plan`.
@@ -45,22 +52,28 @@ def plan_command(words):
       function mixes samples.
   """
   options = _parser().parse(words)
+  if (options.init is None) == (options.shape is None):
+    raise InputError(
+      'Say what a state looks like with either --init "[0., 0.]" or '
+      '--shape "[1000]".'
+    )
+  sample_shape = _sample_shape(options.sample_shape)
   if options.save is not None:
     check_output_file('--save', options.save)
   if options.plot is not None:
     check_picture(options.plot)
-  target = user_target(options.fn, options.init)
-  start = starting_points(target, NUM_SAMPLES, (0, 0))
-  try:
-    plan = plan_diag_hessian(target.target_log_prob_fn, start)
-  except ValueError as e:
-    raise InputError(f'{options.fn} has no plan: {one_line(e)}') from e
-  print(plan)
+  plan = _plan(options, sample_shape)
   if options.save is not None:
     plan.save(options.save)
+  if options.plot is not None:
+    _draw(options.plot, plan)
+  if options.json:
+    print(json.dumps(_as_dict(plan), indent=2))
+    return 0
+  print(plan)
+  if options.save is not None:
     print(f'\nPlan: {options.save}')
   if options.plot is not None:
-    _draw(options.plot, plan.pattern)
     print(f'\nPicture: {options.plot}')
   return 0
 
@@ -83,28 +96,104 @@ def _parser():
   parser.add_argument(
     '--init',
     metavar='VALUE',
-    required=True,
     help='a state of one chain: a number, a list "[0., 0.]", a tuple of parts '
     '"(0., [1., 1.])" or a dict of keyword arguments',
   )
   parser.add_argument(
-    '--plot', metavar='FILE', help='draw the pattern (.png, .pdf ...)'
+    '--shape',
+    metavar='SHAPE',
+    help='in the place of --init, only its shape: "[1000]", or for several '
+    'parts "([], [1000])"',
   )
   parser.add_argument(
-    '--save',
-    metavar='FILE.npz',
-    help='keep the plan for tfp_diag.load_plan',
+    '--sample-shape',
+    metavar='SHAPE',
+    default=str(SAMPLE_SHAPE),
+    help='the axes of samples that lead the state (%(default)s); "[]" for a '
+    'function of a single state',
   )
+  parser.add_argument(
+    '--jacobian',
+    action='store_true',
+    help='the function returns a value for each coordinate, not a log density, '
+    'and the plan is for the diagonal of its Jacobian',
+  )
+  out = parser.add_argument_group('results')
+  out.add_argument(
+    '--plot', metavar='FILE', help='draw the pattern (.png, .pdf ...)'
+  )
+  out.add_argument(
+    '--save', metavar='FILE.npz', help='keep the plan for tfp_diag.load_plan'
+  )
+  out.add_argument('--json', action='store_true', help='print the plan as JSON')
   return parser
 
 
-def _draw(path, pattern):
+def _sample_shape(text):
+  try:
+    sizes = ast.literal_eval(text.strip())
+  except (ValueError, SyntaxError):
+    sizes = None
+  sizes = [sizes] if isinstance(sizes, int) else sizes
+  if not isinstance(sizes, (list, tuple)) or any(
+    not isinstance(size, int) or size < 1 for size in sizes
+  ):
+    raise InputError(
+      f'--sample-shape {text} must be a list of positive sizes, like [2] or [].'
+    )
+  return list(sizes)
+
+
+def _plan(options, sample_shape):
+  target = user_target(options.fn, options.init, options.shape)
+  fn = target.target_log_prob_fn
+  if options.init is None or options.jacobian or len(sample_shape) != 1:
+    start = target.init(math.prod(sample_shape), (0, 0))
+    start = [tf.reshape(x, sample_shape + x.shape[1:]) for x in start]
+  else:
+    start = starting_points(target, sample_shape[0], (0, 0))
+  make_plan = plan_diag_jacobian if options.jacobian else plan_diag_hessian
+  try:
+    return make_plan(fn, start, sample_shape)
+  except SampleMixingError as e:
+    raise InputError(
+      f'{one_line(e)} Here: --sample-shape "[]" with a --shape of the batch.'
+    ) from e
+  except Exception as e:
+    # The function is the user's, and may raise anything.
+    shapes = ' and '.join(str(x.shape.as_list()) for x in start)
+    raise InputError(
+      f'{options.fn} has no plan for a state of shape {shapes}: {one_line(e)}'
+    ) from e
+
+
+def _as_dict(plan):
+  return {
+    'kind': plan.kind,
+    'num_passes': plan.num_passes,
+    'num_coordinates': plan.num_coordinates,
+    'event_shapes': [list(shape) for shape in plan.event_shapes],
+    'nonzeros': plan.pattern.nnz,
+    'mode': plan.mode,
+    'schedule': plan.schedule,
+    'chunk_size': plan.chunk_size,
+    'fallback_ops': list(plan.pattern.fallback_ops),
+    'notes': list(plan.notes),
+  }
+
+
+def _draw(path, plan):
   from matplotlib.backends import backend_agg
   from matplotlib.figure import Figure
 
   figure = Figure(figsize=(6.4, 5.2), layout='constrained')
   backend_agg.FigureCanvasAgg(figure)
-  pattern.spy(figure.subplots(), coloring=color_diagonal(pattern))
+  axes = plan.pattern.spy(
+    figure.subplots(), coloring=color_diagonal(plan.pattern)
+  )
+  if plan.kind == 'hessian':
+    axes.set_xlabel('coordinate')
+    axes.set_ylabel('coordinate')
   suffix = pathlib.Path(path).suffix[1:].lower()
   with atomic_write(path) as file:
     figure.savefig(file, format=suffix, dpi=200, bbox_inches='tight')

@@ -30,8 +30,8 @@ from tfp_diag.examples.target import Target
 __all__ = ['user_target']
 
 
-def user_target(where, init):
-  """Makes a target from `PATH.py:NAME` and `--init VALUE`.
+def user_target(where, init=None, shape=None):
+  """Makes a target from `PATH.py:NAME` and `--init VALUE` or `--shape SHAPE`.
 
   Args:
     where: Python `str`, `PATH.py:NAME`. The function takes a state whose parts
@@ -39,18 +39,23 @@ def user_target(where, init):
     init: Python `str`, a literal: a number or list of numbers is the only
       argument, the entries of a tuple are the positional arguments, those of a
       dict the keyword arguments.
+    shape: Python `str`, in the place of `init`: the same with a list of sizes
+      for each part, of which all numbers are zero.
 
   Returns:
     A `tfp_diag.examples.Target` whose state is a list of parts and whose
     parameters are all coordinates, named after the function's arguments.
 
   Raises:
-    InputError: if there is no such file or function, or if `init` cannot be
-      read.
+    InputError: if there is no such file or function, or if `init` or `shape`
+      cannot be read.
   """
   fn = _load(where)
-  names, parts = _read_init(fn, init)
-  by_keyword = init.lstrip().startswith('{')
+  if shape is None:
+    names, parts = _read_parts(fn, '--init', init, _array)
+  else:
+    names, parts = _read_parts(fn, '--shape', shape, _zeros)
+  by_keyword = (init or shape).lstrip().startswith('{')
   return Target(
     name=where,
     description=f'The function {where}.',
@@ -102,13 +107,13 @@ def _run_file(where, path):
   return module
 
 
-def _read_init(fn, init):
-  """The names and float64 values of the parts."""
+def _read_parts(fn, option, text, to_part):
+  """The names of the parts, and what `to_part` makes of their values."""
   try:
-    value = ast.literal_eval(init.strip())
+    value = ast.literal_eval(text.strip())
   except (ValueError, SyntaxError, MemoryError, RecursionError) as e:
     raise InputError(
-      f'--init {init} is not a number, list, tuple or dict of numbers.'
+      f'{option} {text} is not a number, list, tuple or dict of numbers.'
     ) from e
   if isinstance(value, dict):
     names, values = list(map(str, value)), list(value.values())
@@ -119,17 +124,37 @@ def _read_init(fn, init):
   parts = []
   for name, part in zip(names, values):
     try:
-      parts.append(np.array(part, np.float64))
-    except (ValueError, TypeError) as e:
-      raise InputError(
-        f'--init {init}: {name} is not an array of numbers; the rows of a list '
-        'must be equally long, and several parts go in a tuple.'
-      ) from e
-    if not np.all(np.isfinite(parts[-1])):
-      raise InputError(f'--init {init}: {name} is not finite.')
+      parts.append(to_part(part))
+    except ValueError as e:
+      raise InputError(f'{option} {text}: {name} {e}') from e
   if sum(part.size for part in parts) == 0:
-    raise InputError(f'--init {init} has no coordinates.')
+    raise InputError(f'{option} {text} has no coordinates.')
   return names, parts
+
+
+def _array(value):
+  try:
+    part = np.array(value, np.float64)
+  except (ValueError, TypeError) as e:
+    raise ValueError(
+      'is not an array of numbers; the rows of a list must be equally long, '
+      'and several parts go in a tuple.'
+    ) from e
+  if not np.all(np.isfinite(part)):
+    raise ValueError('is not finite.')
+  return part
+
+
+def _zeros(sizes):
+  sizes = [sizes] if isinstance(sizes, int) else sizes
+  if not isinstance(sizes, list) or any(
+    not isinstance(size, int) or size < 0 for size in sizes
+  ):
+    raise ValueError('is not a shape like [1000]; several parts go in a tuple.')
+  try:
+    return np.zeros(sizes)
+  except (ValueError, MemoryError) as e:
+    raise ValueError('is too large.') from e
 
 
 def _argument_names(fn, count):

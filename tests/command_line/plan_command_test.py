@@ -1,0 +1,143 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""`python -m tfp_diag plan` on functions of a user."""
+
+import json
+
+import numpy as np
+import pytest
+
+import tfp_diag
+from tfp_diag.command_line.main import main
+
+FUNCTIONS = """
+import tensorflow as tf
+
+def chain(x):
+  return -tf.reduce_sum((x[..., 1:] - x[..., :-1]) ** 4, axis=-1)
+
+def school(mu, theta):
+  return -mu ** 2 - tf.reduce_sum((theta - mu[..., tf.newaxis]) ** 2, axis=-1)
+
+def ring(x):
+  return x ** 3 + tf.roll(x, 1, axis=-1)
+
+def one_state(x):
+  return tf.reduce_sum(x ** 4) + x[0] * x[2]
+
+def everything_summed(x):
+  return tf.reduce_sum(x ** 4)
+
+def logarithm(x):
+  return tf.reduce_sum(tf.math.log(x), axis=-1)
+
+def centered_over_samples(x):
+  return tf.reduce_sum((x - tf.reduce_mean(x, axis=0)) ** 2, axis=-1)
+
+def broken(x):
+  raise RuntimeError('no luck')
+"""
+
+
+@pytest.fixture(scope='module')
+def user_file(tmp_path_factory):
+  path = tmp_path_factory.mktemp('user') / 'functions.py'
+  path.write_text(FUNCTIONS, encoding='utf-8')
+  return path
+
+
+def run(user_file, words, capsys):
+  """The plan that --json prints."""
+  name, *options = words
+  status = main(['plan', f'{user_file}:{name}', '--json', *options])
+  printed = capsys.readouterr()
+  assert status == 0, printed.err
+  return json.loads(printed.out)
+
+
+def test_prints_what_str_of_the_plan_says(user_file, tmp_path, capsys):
+  saved = tmp_path / 'plan.npz'
+  words = ['plan', f'{user_file}:chain', '--shape', '[50]']
+  assert main([*words, '--save', str(saved)]) == 0
+  assert str(tfp_diag.load_plan(saved)) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+  'words, passes, nonzeros, event_shapes',
+  [
+    (['chain', '--shape', '[50]'], 2, 50 + 2 * 49, [[50]]),
+    (['chain', '--shape', '50', '--sample-shape', '[3, 2]'], 2, 148, [[50]]),
+    (['school', '--shape', '([], [7])'], 2, 8 + 2 * 7, [[], [7]]),
+    (['school', '--shape', '{"theta": [7], "mu": []}'], 2, 22, [[7], []]),
+    (['school', '--init', '(0., [1., 2.])'], 2, 3 + 2 * 2, [[], [2]]),
+    (['ring', '--jacobian', '--shape', '[8]'], 2, 16, [[8]]),
+    (
+      ['one_state', '--init', '[0.,0.,0.]', '--sample-shape', '[]'],
+      2,
+      5,
+      [[3]],
+    ),
+    # Zero is outside of the domain, but a shape is all that a plan needs.
+    (['logarithm', '--shape', '[5]'], 1, 5, [[5]]),
+  ],
+)
+def test_plans(words, passes, nonzeros, event_shapes, user_file, capsys):
+  plan = run(user_file, words, capsys)
+  assert plan['num_passes'] == passes
+  assert plan['nonzeros'] == nonzeros
+  assert plan['event_shapes'] == event_shapes
+  assert plan['num_coordinates'] == sum(
+    int(np.prod(shape)) for shape in event_shapes
+  )
+  assert plan['kind'] == ('jacobian' if '--jacobian' in words else 'hessian')
+
+
+def test_the_picture_and_the_plan_are_written(user_file, tmp_path, capsys):
+  picture, saved = tmp_path / 'pattern.png', tmp_path / 'plan.npz'
+  words = ['ring', '--jacobian', '--shape', '[8]', '--plot', str(picture)]
+  plan = run(user_file, [*words, '--save', str(saved)], capsys)
+  assert picture.read_bytes()[:4] == b'\x89PNG'
+  loaded = tfp_diag.load_plan(saved)
+  assert (loaded.kind, loaded.num_passes) == ('jacobian', plan['num_passes'])
+
+
+@pytest.mark.parametrize(
+  'words, sentence',
+  [
+    (['chain'], 'either --init'),
+    (['chain', '--init', '[0.]', '--shape', '[1]'], 'either --init'),
+    (['chain', '--shape', '[-3]'], 'is not a shape like [1000]'),
+    (['chain', '--shape', 'many'], '--shape many is not a number'),
+    (['chain', '--shape', '[0]'], 'has no coordinates'),
+    (['chain', '--shape', '[1000000000000000]'], 'is too large'),
+    (['chain', '--shape', '[3]', '--sample-shape', '[0]'], 'positive sizes'),
+    (['chain', '--shape', '[3]', '--sample-shape', 'x'], 'positive sizes'),
+    (
+      ['everything_summed', '--shape', '[3]'],
+      'Pass the sample_shape that fn has',
+    ),
+    (['chain', '--shape', '[3]', '--jacobian'], 'does not broadcast'),
+    (['centered_over_samples', '--shape', '[3]'], '--sample-shape "[]"'),
+    (['broken', '--shape', '[3]'], 'no luck'),
+  ],
+)
+def test_bad_input_is_one_sentence(words, sentence, user_file, capsys):
+  name, *options = words
+  assert main(['plan', f'{user_file}:{name}', *options]) == 2
+  printed = capsys.readouterr()
+  assert printed.out == ''
+  assert printed.err.count('\n') == 1
+  assert printed.err.startswith('python -m tfp_diag: ')
+  assert sentence in printed.err
