@@ -56,8 +56,9 @@ def test_warmup_finds_scales_and_step_size():
   assert np.mean(draws.is_accepted) == pytest.approx(0.574, abs=0.06)
 
 
-@pytest.mark.parametrize('num_draws', [1, 7, 50, 103])
-@pytest.mark.parametrize('num_warmup', [0, 1, 5, 33])
+@pytest.mark.parametrize(
+  'num_draws, num_warmup', [(1, 0), (7, 1), (50, 5), (103, 33), (6, 205)]
+)
 def test_numbers_of_steps_are_exact(num_draws, num_warmup):
   draws = draw(num_draws, num_warmup)
   assert draws.is_accepted.shape == (num_draws, 32)
