@@ -30,12 +30,12 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.pattern import SparsityPattern
-from tfp_diag.sparsity.samples import check_samples
+from tfp_diag.sparsity.samples import SampleMixingError, check_samples
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import Columns
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['detect', 'hessian_sparsity', 'jacobian_sparsity']
+__all__ = ['detect', 'hessian_sparsity', 'jacobian_sparsity', 'refuse_mixing']
 
 
 def jacobian_sparsity(fn, xs, sample_shape=None):
@@ -160,6 +160,31 @@ def detect(kind, fn, xs, sample_rank):
     fallback_ops=tuple(walker.fallbacks),
     notes=(*walker.notes, *notes),
   )
+
+
+def refuse_mixing(fn, xs, sample_rank):
+  """Raises if `fn` is seen to make one sample depend on another.
+
+  What cannot be traced or walked is given the benefit of the doubt: if it is
+  wrong otherwise, it fails where it is differentiated.
+
+  Args:
+    fn: Python callable, Tensors of shapes `sample_shape + event_shape` out.
+    xs: The state; see `jacobian_sparsity`.
+    sample_rank: int, the number of sample dimensions.
+
+  Raises:
+    SampleMixingError: If samples mix; names the op where they first do.
+  """
+  if not sample_rank:
+    return
+  try:
+    traced, walker, outputs = _walk('jacobian', fn, xs, sample_rank)
+    check_samples(walker.tape, traced, outputs)
+  except SampleMixingError:
+    raise
+  except Exception:
+    return
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@
 
 import inspect
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay, OpFailed
@@ -39,6 +40,10 @@ def run_op(op, inputs):
   """
   if op.type == 'Const':
     return [tf.make_ndarray(op.get_attr('value'))]
+  if op.type in _ON_INTEGERS:
+    arrays = [np.asarray(value) for value in inputs]
+    if all(array.dtype.kind in 'bi' for array in arrays):
+      return [np.asarray(_ON_INTEGERS[op.type](*arrays))]
   function = getattr(tf.raw_ops, op.type, None)
   if function is None:
     raise CannotSay(f'{op.type} cannot be executed by itself')
@@ -66,6 +71,26 @@ def run_op(op, inputs):
     return list(result)
   return [result]
 
+
+# What the counters of loops need, without the cost of a TensorFlow op. The
+# dtypes of the results are those of the ops.
+_ON_INTEGERS = {
+  'Add': np.add,
+  'AddV2': np.add,
+  'Equal': np.equal,
+  'Greater': np.greater,
+  'GreaterEqual': np.greater_equal,
+  'Less': np.less,
+  'LessEqual': np.less_equal,
+  'LogicalAnd': np.logical_and,
+  'LogicalNot': np.logical_not,
+  'LogicalOr': np.logical_or,
+  'Maximum': np.maximum,
+  'Minimum': np.minimum,
+  'Mul': np.multiply,
+  'NotEqual': np.not_equal,
+  'Sub': np.subtract,
+}
 
 # In Python some arguments have other names than in the op's definition.
 _RENAMED = {

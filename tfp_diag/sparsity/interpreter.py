@@ -25,7 +25,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.program import Program
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
-from tfp_diag.sparsity.value import ListSummary, TensorList, Value
+from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
 __all__ = ['Walker']
 
@@ -40,6 +40,8 @@ class Walker:
   Attributes:
     tape: `Tape` being written.
     second_order: `bool`: whether second derivatives are wanted.
+    depth: int: how many gradients of custom functions it is within.
+    loop_budget: int: how many more ops unrolled loops may have, in all.
     fallbacks: `dict` from the labels of ops that were taken as dense to True,
       in order.
     has_failures: `bool`: whether an op failed on the values that it would get:
@@ -52,6 +54,8 @@ class Walker:
   def __init__(self, variables=None, second_order=True):
     self.tape = Tape()
     self.second_order = second_order
+    self.depth = 0
+    self.loop_budget = _LOOP_BUDGET
     self.fallbacks = {}
     self.has_failures = False
     self.notes = {}
@@ -95,25 +99,26 @@ class Walker:
     return self._programs[id(graph)]
 
   @contextlib.contextmanager
-  def writing_to(self, tape, second_order=None):
+  def writing_to(self, tape, second_order=None, deeper=False):
     """Within it, steps go to another tape."""
-    before = self.tape, self.second_order
+    before = self.tape, self.second_order, self.depth
+    self.depth += deeper
     self.tape = tape
     if second_order is not None:
       self.second_order = second_order
     try:
       yield tape
     finally:
-      self.tape, self.second_order = before
+      self.tape, self.second_order, self.depth = before
 
   def add_step(
     self, op_type, op_name, inputs, outputs, structure, fallback=False
   ):
     """Appends a step, after checking that the structure fits the shapes."""
-    _check_structure(op_type, op_name, inputs, outputs, structure)
     step = Step(
       op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback
     )
+    _check_structure(step)
     self.tape.steps.append(step)
 
   def _execute(self, scope, instruction):
@@ -151,7 +156,7 @@ class Walker:
       id(instruction),
       tuple((value.shape, value.depends) for value in inputs),
     )
-    known = self._structures.get(key)
+    known = known_before = self._structures.get(key)
     if known is None:
       try:
         view = OpView(instruction, inputs)
@@ -173,9 +178,16 @@ class Walker:
       for k, (shape, dtype) in enumerate(zip(shapes, instruction.dtypes))
     ]
     if any(value.depends for value in outputs):
-      self.add_step(
-        instruction.type, instruction.name, inputs, outputs, structure
+      step = Step(
+        instruction.type,
+        instruction.name,
+        tuple(inputs),
+        tuple(outputs),
+        structure,
       )
+      if known_before is None:
+        _check_structure(step)
+      self.tape.steps.append(step)
     return outputs
 
   def _remember(self, signal):
@@ -344,6 +356,9 @@ class InputView:
     return self._value.value()
 
 
+# Walking an op takes some ten microseconds, also where nothing depends on xs.
+_LOOP_BUDGET = 150_000
+
 # Ops whose effect or result comes from outside. Reading a variable is not among
 # them: that the function sees its present value is what everyone expects.
 _IMPURE = frozenset(
@@ -392,6 +407,8 @@ def _independent_copy(value):
   if isinstance(value, ListSummary):
     item = value.item and _independent_copy(value.item)
     return ListSummary(value.length, item)
+  if isinstance(value, Optional):
+    return Optional(map(_independent_copy, value.items))
   if isinstance(value, TensorList):
     return TensorList(
       (_independent_copy(item[0]), item[1])
@@ -446,19 +463,19 @@ def _pruned(structure, inputs):
   return Structure(arrows, structure.curved, pairs)
 
 
-def _check_structure(op_type, op_name, inputs, outputs, structure):
+def _check_structure(step):
   def check(flow, which, rows):
-    size = sum(inputs[k].rows for k in which)
+    size = sum(step.inputs[k].rows for k in which)
     if flow.columns != size or (rows is not None and flow.rows != rows):
       raise ValueError(
-        f'The rule for {op_type} (op {op_name!r}) returned a flow of shape '
+        f'The rule for {step.label} returned a flow of shape '
         f'{(flow.rows, flow.columns)} where {(rows, size)} elements '
         '(outputs, inputs) were expected.'
       )
 
-  for arrow in structure.arrows:
-    check(arrow.flow, arrow.inputs, outputs[arrow.output].rows)
-  for pair in structure.pairs:
-    rows = None if pair.output is None else outputs[pair.output].rows
+  for arrow in step.structure.arrows:
+    check(arrow.flow, arrow.inputs, step.outputs[arrow.output].rows)
+  for pair in step.structure.pairs:
+    rows = None if pair.output is None else step.outputs[pair.output].rows
     check(pair.left, pair.left_inputs, rows)
     check(pair.right, pair.right_inputs, rows)

@@ -14,11 +14,13 @@
 # ============================================================================
 """What the walker knows about a tensor."""
 
+import math
+
 import numpy as np
 
 from tfp_diag.sparsity.registry import CannotSay
 
-__all__ = ['ListSummary', 'TensorList', 'Value']
+__all__ = ['ListSummary', 'Optional', 'TensorList', 'Value']
 
 
 class Value:
@@ -58,7 +60,7 @@ class Value:
     """The number of elements; None where the shape is not known."""
     if self.shape is None:
       return None
-    return int(np.prod(self.shape, dtype=np.int64))
+    return math.prod(self.shape)
 
   @property
   def rows(self):
@@ -128,3 +130,9 @@ class ListSummary(TensorList):
     super().__init__(() if item is None else (item,))
     self.length = length
     self.item = item
+
+
+class Optional(TensorList):
+  """Some tensors, or nothing: how gradients of branches hand values over."""
+
+  __slots__ = ()

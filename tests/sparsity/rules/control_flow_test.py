@@ -111,8 +111,20 @@ def test_against_differences(op_type, fn, shapes, options, check_rule):
 
 
 def test_every_op_type_is_in_a_test(op_types_of):
-  exercised = {case[0] for case in CASES} | {'ReadVariableOp'}
+  exercised = {case[0] for case in CASES} | {'ReadVariableOp'} | OPTIONALS
   assert op_types_of(control_flow) == exercised
+
+
+OPTIONALS = {'OptionalFromValue', 'OptionalGetValue', 'OptionalNone'}
+
+
+@pytest.mark.parametrize('op_type', sorted(OPTIONALS))
+def test_the_gradient_of_a_branch(op_type, check_rule):
+  def fn(x):
+    y = tf.cond(x[0] > 0, lambda: tf.exp(x[1:] * x[:-1]), lambda: x[1:] ** 2)
+    return tf.gradients(tf.reduce_sum(y), x)[0]
+
+  check_rule(op_type, fn, (4,), exact_second=False)
 
 
 def test_branches_are_joined():

@@ -17,7 +17,7 @@
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_expansion
 from tfp_diag.sparsity.structure import Arrow, Structure
-from tfp_diag.sparsity.value import ListSummary, TensorList, Value
+from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
 
 @register_expansion('PartitionedCall', 'StatefulPartitionedCall')
@@ -97,6 +97,11 @@ def join(walker, instruction, alternatives):
 def _join_lists(walker, instruction, alternatives):
   if not all(isinstance(value, TensorList) for value in alternatives):
     raise CannotSay('a list whose content is not known')
+  if all(isinstance(value, Optional) for value in alternatives):
+    # Who reads it knows that it is not empty.
+    alternatives = [value for value in alternatives if value.items]
+    items = zip(*(value.items for value in alternatives))
+    return Optional(join(walker, instruction, each) for each in items)
   if any(isinstance(value, ListSummary) for value in alternatives):
     return _join_summaries(walker, instruction, alternatives)
   if len({len(value.items) for value in alternatives}) != 1:
@@ -136,6 +141,24 @@ def _identity(walker, scope, instruction, inputs):
     if not value.is_known:
       return [Value(shape, value.dtype)]
   return [value]
+
+
+@register_expansion('OptionalFromValue', 'OptionalNone')
+def _optional(walker, scope, instruction, inputs):
+  """What a branch computes for the gradient of the whole."""
+  del walker, scope, instruction
+  return [Optional(inputs)]
+
+
+@register_expansion('OptionalGetValue')
+def _get_optional(walker, scope, instruction, inputs):
+  """The values; what is empty is not read."""
+  del walker, scope
+  if not isinstance(inputs[0], Optional):
+    raise CannotSay('a variant whose content is not known')
+  if len(inputs[0].items) != len(instruction.outputs):
+    raise CannotSay('nothing')
+  return inputs[0].items
 
 
 @register_expansion('ReadVariableOp')

@@ -32,6 +32,10 @@ from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Columns, Tape
 from tfp_diag.sparsity.value import TensorList, Value
 
+# Some gradients are made of functions with gradients of their own without end:
+# that of a differential equation solves another one.
+_MAX_DEPTH = 2
+
 
 @register_expansion('IdentityN')
 def _identity_n(walker, scope, instruction, inputs):
@@ -46,6 +50,8 @@ def _identity_n(walker, scope, instruction, inputs):
     return inputs
   if any(isinstance(v, TensorList) or v.shape is None for v in inputs):
     raise CannotSay('inputs whose shape is not known')
+  if walker.depth >= _MAX_DEPTH:
+    raise CannotSay('gradients of gradients of gradients')
   cotangents, gradients = _trace(scope, instruction)
   arrows = _jacobian(walker, scope, inputs, cotangents, gradients)
   pairs, extra = [], []
@@ -108,7 +114,7 @@ def _jacobian(walker, scope, inputs, cotangents, gradients):
     seeds[seed] = Dependency.identity(seed.rows, total)
     starts.append(total)
     total += seed.rows
-  with walker.writing_to(tape, second_order=False):
+  with walker.writing_to(tape, second_order=False, deeper=True):
     after = _evaluated(walker, scope, inputs, gradients)
   columns = Columns(Groups(total))
   found = tape.run(seeds, [value for _, value in after], columns)
@@ -134,7 +140,7 @@ def _gradients_of_inputs(walker, scope, inputs, cotangents, gradients):
   scope = scope.copy()
   for value, cotangent in zip(inputs, cotangents):
     scope.values[cotangent.name] = Value(value.shape, cotangent.dtype)
-  with walker.writing_to(walker.tape, second_order=False):
+  with walker.writing_to(walker.tape, second_order=False, deeper=True):
     after = _evaluated(walker, scope, inputs, gradients)
   return [(k, value) for k, value in after if value.depends]
 

@@ -26,18 +26,16 @@ from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 # A loop is unrolled, which is exact, up to so many ops that depend on xs.
 _MAX_UNROLLED_STEPS = 20_000
 
-# Turns of a loop in which nothing depends on xs are cheap, but not free.
-_MAX_TURNS = 100_000
-
 
 @register_expansion('While', 'StatelessWhile')
 def _while(walker, scope, instruction, inputs):
   """Unrolls a loop if it is known when it ends, and soon; else joins turns."""
   test = scope.program.call(instruction.op.get_attr('cond').name)
   body = scope.program.call(instruction.op.get_attr('body').name)
+  turn = walker.program(body)
   start = len(walker.tape.steps)
   values = inputs
-  for _ in range(_MAX_TURNS):
+  while True:
     (goes_on,) = walker.call(test, values, scope)
     try:
       if not goes_on.value():
@@ -45,7 +43,11 @@ def _while(walker, scope, instruction, inputs):
     except CannotSay:
       break
     values = walker.call(body, values, scope)
-    if len(walker.tape.steps) > start + _MAX_UNROLLED_STEPS:
+    walker.loop_budget -= len(turn.order(turn.outputs))
+    if (
+      walker.loop_budget < 0
+      or len(walker.tape.steps) > start + _MAX_UNROLLED_STEPS
+    ):
       break
   del walker.tape.steps[start:]
   return _fixed_point(walker, scope, instruction, body, inputs)
