@@ -40,7 +40,12 @@ class Walker:
   Attributes:
     tape: `Tape` being written.
     second_order: `bool`: whether second derivatives are wanted.
+    by_value: `bool`: whether an output depends on an input if its value does,
+      derivative or not. That is what counts for cotangents: a gradient that
+      the user wrote may well end in `tf.stop_gradient`.
     depth: int: how many gradients of custom functions it is within.
+    carries_cotangents: `bool`: whether what is followed are the cotangents that
+      such a gradient is given.
     loop_budget: int: how many more ops unrolled loops may have, in all.
     fallbacks: `dict` from the labels of ops that were taken as dense to True,
       in order.
@@ -54,7 +59,9 @@ class Walker:
   def __init__(self, variables=None, second_order=True):
     self.tape = Tape()
     self.second_order = second_order
+    self.by_value = False
     self.depth = 0
+    self.carries_cotangents = False
     self.loop_budget = _LOOP_BUDGET
     self.fallbacks = {}
     self.has_failures = False
@@ -99,17 +106,24 @@ class Walker:
     return self._programs[id(graph)]
 
   @contextlib.contextmanager
-  def writing_to(self, tape, second_order=None, deeper=False):
+  def writing_to(self, tape, second_order=None, deeper=False, cotangents=False):
     """Within it, steps go to another tape."""
-    before = self.tape, self.second_order, self.depth
+    before = self.tape, self.second_order, self.depth, self.carries_cotangents
     self.depth += deeper
+    if deeper:
+      self.carries_cotangents = cotangents
     self.tape = tape
     if second_order is not None:
       self.second_order = second_order
     try:
       yield tape
     finally:
-      self.tape, self.second_order, self.depth = before
+      (
+        self.tape,
+        self.second_order,
+        self.depth,
+        self.carries_cotangents,
+      ) = before
 
   def add_step(
     self, op_type, op_name, inputs, outputs, structure, fallback=False
@@ -128,6 +142,10 @@ class Walker:
     if instruction.has_replaced_gradient:
       return self._dense(instruction, _flat(inputs))
     expansion = registry.find_expansion(instruction.type)
+    if instruction.type not in _PASS_ON and any(map(_is_index, _flat(inputs))):
+      # Only if values count: where elements go depends on what is asked about.
+      if instruction.type not in _ELEMENTWISE:
+        return self._dense(instruction, _flat(inputs))
     if expansion is not None:
       try:
         return expansion(self, scope, instruction, inputs)
@@ -143,7 +161,7 @@ class Walker:
     """The outputs of an op that has a rule, or should have one."""
     if any(map(_is_opaque, instruction.dtypes)):
       return self._dense(instruction, inputs)
-    if not any(map(_is_differentiable, instruction.dtypes)):
+    if not any(map(self._counts, instruction.dtypes)):
       return [
         Value(shape, dtype)
         for shape, dtype in zip(instruction.shapes, instruction.dtypes)
@@ -154,13 +172,16 @@ class Walker:
     # The same op in another turn of a loop or another call of its function.
     key = (
       id(instruction),
+      self.by_value,
       tuple((value.shape, value.depends) for value in inputs),
     )
     known = known_before = self._structures.get(key)
     if known is None:
       try:
-        view = OpView(instruction, inputs)
+        view = OpView(instruction, inputs, self.by_value)
         structure = _pruned(rule(view), inputs)
+        if self.by_value:
+          structure = _completed(structure, inputs, view.outputs)
       except (registry.CannotSay, registry.OpFailed) as signal:
         self._remember(signal)
         return self._dense(instruction, inputs)
@@ -172,7 +193,7 @@ class Walker:
       Value(
         shape,
         dtype,
-        depends=_is_differentiable(dtype)
+        depends=self._counts(dtype)
         and any(arrow.output == k for arrow in structure.arrows),
       )
       for k, (shape, dtype) in enumerate(zip(shapes, instruction.dtypes))
@@ -190,6 +211,12 @@ class Walker:
       self.tape.steps.append(step)
     return outputs
 
+  def _counts(self, dtype):
+    """Whether tensors of a dtype can depend on xs in the sense that counts."""
+    return _is_differentiable(dtype) or (
+      self.by_value and not _is_opaque(dtype)
+    )
+
   def _remember(self, signal):
     self.has_failures |= isinstance(signal, registry.OpFailed)
 
@@ -198,9 +225,7 @@ class Walker:
     if not any(value.depends for value in inputs):
       return _independent(instruction, inputs)
     outputs = [
-      Value(
-        shape, dtype, depends=_is_differentiable(dtype) or _is_opaque(dtype)
-      )
+      Value(shape, dtype, depends=self._counts(dtype) or _is_opaque(dtype))
       for shape, dtype in zip(instruction.shapes, instruction.dtypes)
     ]
     used = tuple(k for k, value in enumerate(inputs) if value.depends)
@@ -286,8 +311,9 @@ class Variable(Value):
 class OpView:
   """An op as a rule sees it; see `register_rule`."""
 
-  def __init__(self, instruction, inputs):
+  def __init__(self, instruction, inputs, by_value=False):
     self._instruction = instruction
+    self.by_value = by_value
     self.type = instruction.type
     self.name = instruction.name
     self.asked_for_values = False
@@ -355,6 +381,25 @@ class InputView:
     self._view.asked_for_values = True
     return self._value.value()
 
+
+# Ops that take values of any kind without looking at them.
+_PASS_ON = frozenset(
+  [
+    'Case',
+    'Identity',
+    'IdentityN',
+    'If',
+    'PartitionedCall',
+    'StatefulPartitionedCall',
+    'StatelessCase',
+    'StatelessIf',
+    'StatelessWhile',
+    'While',
+  ]
+)
+
+# Ops whose rules hold for integers and flags, too.
+_ELEMENTWISE = frozenset(['Cast', 'SelectV2'])
 
 # Walking an op takes some ten microseconds, also where nothing depends on xs.
 _LOOP_BUDGET = 150_000
@@ -441,6 +486,27 @@ def _is_differentiable(dtype):
 
 def _is_opaque(dtype):
   return dtype in (tf.variant, tf.resource)
+
+
+def _is_index(value):
+  """Whether a value depends on xs that has no derivative."""
+  return (
+    value.depends
+    and not _is_differentiable(value.dtype)
+    and not _is_opaque(value.dtype)
+  )
+
+
+def _completed(structure, inputs, outputs):
+  """With what a rule leaves out because its derivative vanishes."""
+  named = {(a.output, k) for a in structure.arrows for k in a.inputs}
+  missing = tuple(
+    Arrow(output, (k,), Flow.dense(spec.rows, value.rows))
+    for output, spec in enumerate(outputs)
+    for k, value in enumerate(inputs)
+    if value.depends and (output, k) not in named
+  )
+  return Structure(structure.arrows + missing)
 
 
 def _pruned(structure, inputs):

@@ -261,6 +261,14 @@ class Tape:
   def __init__(self):
     self.steps = []
 
+  @property
+  def has_fallback(self):
+    """Whether an op was taken as dense for want of a rule."""
+    return any(
+      step.body.has_fallback if isinstance(step, Loop) else step.is_fallback
+      for step in self.steps
+    )
+
   def forward(self, dependencies, columns):
     """Adds the dependencies of all values of the tape to a dict."""
     for step in self.steps:

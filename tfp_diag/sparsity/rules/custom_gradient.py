@@ -44,7 +44,7 @@ def _identity_n(walker, scope, instruction, inputs):
   For `y = f(x)` elementwise, with the gradient `dy * g(x)`, the Jacobian is
   diagonal, and so is the second derivative.
   """
-  if instruction.custom_gradient is None:
+  if instruction.custom_gradient is None or walker.carries_cotangents:
     return inputs
   if not any(isinstance(v, TensorList) or v.depends for v in inputs):
     return inputs
@@ -114,8 +114,14 @@ def _jacobian(walker, scope, inputs, cotangents, gradients):
     seeds[seed] = Dependency.identity(seed.rows, total)
     starts.append(total)
     total += seed.rows
-  with walker.writing_to(tape, second_order=False, deeper=True):
+  # What the gradient computes counts, not how it is differentiated in turn.
+  with walker.writing_to(
+    tape, second_order=False, deeper=True, cotangents=True
+  ):
     after = _evaluated(walker, scope, inputs, gradients)
+  if tape.has_fallback:
+    # As dense as that op, but samples are still taken not to mix.
+    raise CannotSay('an op of the gradient has no rule')
   columns = Columns(Groups(total))
   found = tape.run(seeds, [value for _, value in after], columns)
   arrows = []
