@@ -130,6 +130,7 @@ def test_the_main_job_prints_both_tables(capsys):
   for word in (
     'diag_hessian',
     'closed form',
+    'swaps results between samples',
     'R-hat',
     'MCSE',
     'ESS',

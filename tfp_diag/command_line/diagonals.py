@@ -205,4 +205,10 @@ def describe_diagonals(comparisons):
         ]
       )
     blocks.append(text_table(header, rows))
+    upstream = comparison['rows'][-1]
+    if upstream['max_error'] > TOLERANCE:
+      blocks.append(
+        f'{upstream["method"]} swaps results between samples where the sample\n'
+        'shape has two axes or more; equal curvatures hide it.'
+      )
   return '\n\n'.join(blocks)
