@@ -43,9 +43,6 @@ class Walker:
     by_value: `bool`: whether an output depends on an input if its value does,
       derivative or not. That is what counts for cotangents: a gradient that
       the user wrote may well end in `tf.stop_gradient`.
-    depth: int: how many gradients of custom functions it is within.
-    carries_cotangents: `bool`: whether what is followed are the cotangents that
-      such a gradient is given.
     loop_budget: int: how many more ops unrolled loops may have, in all.
     fallbacks: `dict` from the labels of ops that were taken as dense to True,
       in order.
@@ -60,8 +57,6 @@ class Walker:
     self.tape = Tape()
     self.second_order = second_order
     self.by_value = False
-    self.depth = 0
-    self.carries_cotangents = False
     self.loop_budget = _LOOP_BUDGET
     self.fallbacks = {}
     self.has_failures = False
@@ -106,24 +101,18 @@ class Walker:
     return self._programs[id(graph)]
 
   @contextlib.contextmanager
-  def writing_to(self, tape, second_order=None, deeper=False, cotangents=False):
+  def writing_to(self, tape, second_order=None, by_value=None):
     """Within it, steps go to another tape."""
-    before = self.tape, self.second_order, self.depth, self.carries_cotangents
-    self.depth += deeper
-    if deeper:
-      self.carries_cotangents = cotangents
+    before = self.tape, self.second_order, self.by_value
     self.tape = tape
     if second_order is not None:
       self.second_order = second_order
+    if by_value is not None:
+      self.by_value = by_value
     try:
       yield tape
     finally:
-      (
-        self.tape,
-        self.second_order,
-        self.depth,
-        self.carries_cotangents,
-      ) = before
+      self.tape, self.second_order, self.by_value = before
 
   def add_step(
     self, op_type, op_name, inputs, outputs, structure, fallback=False

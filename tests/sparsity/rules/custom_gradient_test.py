@@ -15,6 +15,7 @@
 """Tests functions whose gradient is the user's."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
@@ -78,6 +79,45 @@ def test_the_gradient_counts_and_not_the_function():
     jacobian_sparsity(reversed_gradient, SPEC).matrix.toarray(),
     np.eye(3)[::-1],
   )
+
+
+@tf.custom_gradient
+def stops(x):
+  return x * 2, lambda dy: tf.stop_gradient(dy * 2)
+
+
+@tf.custom_gradient
+def signs(x):
+  return x * 2, lambda dy: tf.sign(dy)
+
+
+@tf.custom_gradient
+def compares(x):
+  return x * 2, lambda dy: tf.where(dy > tf.reverse(dy, [0]), 1.0, 2.0)
+
+
+@tf.custom_gradient
+def branches(x):
+  def gradient(dy):
+    positive = tf.reduce_sum(dy) > 0
+    return tf.cond(positive, lambda: tf.ones_like(x), lambda: tf.zeros_like(x))
+
+  return x * 2, gradient
+
+
+@pytest.mark.parametrize(
+  'fn, expected',
+  [
+    (stops, np.eye(3)),
+    (signs, np.eye(3)),
+    (compares, np.ones([3, 3])),
+    (branches, np.ones([3, 3])),
+  ],
+)
+def test_what_a_gradient_does_with_cotangents_counts_by_value(fn, expected):
+  # Whether or not it could be differentiated once more.
+  pattern = jacobian_sparsity(fn, tf.TensorSpec([3]))
+  np.testing.assert_array_equal(pattern.matrix.toarray(), expected)
 
 
 def test_an_argument_without_gradient():

@@ -44,6 +44,8 @@ def _case(walker, scope, instruction, inputs):
 def _branch(walker, scope, instruction, names, inputs):
   """The branch that is taken, where that is known, else all, joined."""
   which, *rest = inputs
+  if which.depends:
+    raise CannotSay('a branch that depends on what is asked about')
   try:
     chosen = _branch_number(which, len(names))
   except CannotSay:

@@ -32,10 +32,6 @@ from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Columns, Tape
 from tfp_diag.sparsity.value import TensorList, Value
 
-# Some gradients are made of functions with gradients of their own without end:
-# that of a differential equation solves another one.
-_MAX_DEPTH = 2
-
 
 @register_expansion('IdentityN')
 def _identity_n(walker, scope, instruction, inputs):
@@ -44,14 +40,12 @@ def _identity_n(walker, scope, instruction, inputs):
   For `y = f(x)` elementwise, with the gradient `dy * g(x)`, the Jacobian is
   diagonal, and so is the second derivative.
   """
-  if instruction.custom_gradient is None or walker.carries_cotangents:
+  if instruction.custom_gradient is None or walker.by_value:
     return inputs
   if not any(isinstance(v, TensorList) or v.depends for v in inputs):
     return inputs
   if any(isinstance(v, TensorList) or v.shape is None for v in inputs):
     raise CannotSay('inputs whose shape is not known')
-  if walker.depth >= _MAX_DEPTH:
-    raise CannotSay('gradients of gradients of gradients')
   cotangents, gradients = _trace(scope, instruction)
   arrows = _jacobian(walker, scope, inputs, cotangents, gradients)
   pairs, extra = [], []
@@ -115,9 +109,7 @@ def _jacobian(walker, scope, inputs, cotangents, gradients):
     starts.append(total)
     total += seed.rows
   # What the gradient computes counts, not how it is differentiated in turn.
-  with walker.writing_to(
-    tape, second_order=False, deeper=True, cotangents=True
-  ):
+  with walker.writing_to(tape, second_order=False, by_value=True):
     after = _evaluated(walker, scope, inputs, gradients)
   if tape.has_fallback:
     # As dense as that op, but samples are still taken not to mix.
@@ -146,7 +138,7 @@ def _gradients_of_inputs(walker, scope, inputs, cotangents, gradients):
   scope = scope.copy()
   for value, cotangent in zip(inputs, cotangents):
     scope.values[cotangent.name] = Value(value.shape, cotangent.dtype)
-  with walker.writing_to(walker.tape, second_order=False, deeper=True):
+  with walker.writing_to(walker.tape, second_order=False):
     after = _evaluated(walker, scope, inputs, gradients)
   return [(k, value) for k, value in after if value.depends]
 

@@ -165,7 +165,7 @@ def _elementwise(op):
   (output,) = op.outputs
   flows = {}
   for k, letter in enumerate(classes):
-    if letter != 'z' and op.inputs[k].depends:
+    if (letter != 'z' or op.by_value) and op.inputs[k].depends:
       flows[k] = _broadcast(op.inputs[k].shape, output.shape)
   if op.type == 'SelectV2':
     flows = _selected(op, flows)

@@ -37,6 +37,8 @@ def _while(walker, scope, instruction, inputs):
   values = inputs
   while True:
     (goes_on,) = walker.call(test, values, scope)
+    if goes_on.depends:
+      raise CannotSay('a loop whose end depends on what is asked about')
     try:
       if not goes_on.value():
         return values
@@ -50,11 +52,12 @@ def _while(walker, scope, instruction, inputs):
     ):
       break
   del walker.tape.steps[start:]
-  return _fixed_point(walker, scope, instruction, body, inputs)
+  return _fixed_point(walker, scope, instruction, (test, body), inputs)
 
 
-def _fixed_point(walker, scope, instruction, body, inputs):
+def _fixed_point(walker, scope, instruction, functions, inputs):
   """All turns in one: a loop variable is anything that it ever is."""
+  test, body = functions
   inputs = [
     summarize(walker, instruction, value)
     if isinstance(value, TensorList)
@@ -98,6 +101,10 @@ def _fixed_point(walker, scope, instruction, body, inputs):
           result,
         )
       )
+  with walker.writing_to(Tape()):
+    (goes_on,) = walker.call(test, variables, scope)
+  if goes_on.depends:
+    raise CannotSay('a loop whose end depends on what is asked about')
   if carried:
     walker.tape.steps.append(Loop(tuple(carried), inside))
   return results
