@@ -25,6 +25,8 @@ quiet_start()
 from tfp_diag import sparsity  # noqa: E402
 from tfp_diag.diag_hessian import diag_hessian  # noqa: E402
 from tfp_diag.diag_jacobian import diag_jacobian  # noqa: E402
+from tfp_diag.hessian import hessian  # noqa: E402
+from tfp_diag.jacobian import jacobian  # noqa: E402
 from tfp_diag.plan import Plan, load_plan  # noqa: E402
 from tfp_diag.plan_diag_hessian import plan_diag_hessian  # noqa: E402
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian  # noqa: E402
@@ -36,6 +38,8 @@ __all__ = [
   'diag_hessian',
   'diag_jacobian',
   'examples',
+  'hessian',
+  'jacobian',
   'load_plan',
   'mcmc',
   'plan_diag_hessian',

@@ -69,16 +69,15 @@ class _Entry:
     self.graphs = {}
     self.traceable = True
 
-  def will_run_python(self, args):
+  def will_run_python(self, specs):
     """Whether `body` itself will be called, to be traced or eagerly."""
-    return not self.traceable or self._specs(args) not in self.graphs
+    return not self.traceable or specs not in self.graphs
 
-  def __call__(self, body, args):
+  def __call__(self, body, args, specs):
     if not self.traceable:
       return body(*args)
     # Not the `tf.function` itself: it would warn of retracing when several of
     # these, which all have the same name, are traced.
-    specs = self._specs(args)
     if specs not in self.graphs:
       try:
         function = tf.function(
@@ -93,12 +92,8 @@ class _Entry:
       self.graphs[specs] = graph
     return self.graphs[specs](*args)
 
-  @staticmethod
-  def _specs(args):
-    return tuple(tf.TensorSpec(a.shape, a.dtype) for a in args)
 
-
-def call(key, fns, body, args, jit_compile=False):
+def call(key, fns, body, args, jit_compile=False, specs=None):
   """Calls `body(*args)` as a graph that is remembered under `key` and `fns`.
 
   If a function cannot be traced, because it needs the values of its arguments
@@ -110,6 +105,8 @@ def call(key, fns, body, args, jit_compile=False):
     body: Python callable, Tensors to a structure of Tensors.
     args: List of Tensors.
     jit_compile: Python bool, whether to compile with XLA.
+    specs: List of `tf.TensorSpec`s of `args`, with a size of None where one
+      graph shall serve all sizes. Default: a graph for each size.
 
   Returns:
     What `body` returns.
@@ -120,12 +117,15 @@ def call(key, fns, body, args, jit_compile=False):
   def full_key(seen):
     return (key, tuple(fingerprint(fn, seen) for fn in fns))
 
+  if specs is None:
+    specs = [tf.TensorSpec(a.shape, a.dtype) for a in args]
+  specs = tuple(specs)
   seen = []
   before = full_key(seen)
   entry = _cache.pop(before, None) or _Entry(seen, jit_compile)
   _remember(before, entry)
-  runs_python = entry.will_run_python(args)
-  result = entry(body, args)
+  runs_python = entry.will_run_python(specs)
+  result = entry(body, args, specs)
   if runs_python:
     # What the functions themselves change, a list of calls say, is not an input
     # of them: they are found under what it is now, too.

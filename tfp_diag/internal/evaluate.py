@@ -19,7 +19,13 @@ from typing import Any, NamedTuple
 from tfp_diag.internal import batching, nest, passes, validation
 from tfp_diag.internal import schedule as schedule_lib
 
-__all__ = ['Recipe', 'align', 'hessian_diagonal', 'jacobian_diagonal']
+__all__ = [
+  'Recipe',
+  'align',
+  'hessian_diagonal',
+  'jacobian_diagonal',
+  'loop_among',
+]
 
 # Gradients of these ops carry lists of Tensors, on which the code that pfor
 # makes fails when XLA compiles it, and not before.
@@ -159,16 +165,27 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
     colors = schedule_lib.Colors.from_vector(
       recipe.colors, event_shapes, recipe.signs
     )
-  loops = sorted(set(_LOOPS).intersection(ops))
   diag = schedule_lib.diagonal(
     derivative,
     colors,
     xs,
     recipe.schedule,
     recipe.chunk_size,
-    loops[0] if loops else None,
+    loop_among(ops),
   )
   if validate:
     compare = (lambda: linear_map('reverse')[1]) if mode == 'forward' else None
     validation.check(diag, derivative, compare, colors, xs, rank, recipe)
   return outputs, diag
+
+
+def loop_among(ops):
+  """The type of a loop, which pfor leaves to XLA to fail on, or None.
+
+  Args:
+    ops: Set of op types, as `passes.recorded_ops` collects them.
+
+  Returns:
+    Python str or None.
+  """
+  return next((op for op in _LOOPS if op in ops), None)

@@ -31,8 +31,9 @@ graphs fails on loops and on functions that are called twice. Transposing twice
 gives the same numbers, works on all of these, and was two to seven times
 faster on sparse Hessians under XLA.
 
-The diagonal needs Jacobian blocks that are square in the *parts*: part `i` of
-the outputs has the shape of part `i` of the inputs.
+A map has parts on both sides. For a diagonal, part `i` of the outputs has the
+shape of part `i` of the inputs, and a pass stays within the parts it seeds; for
+a whole Jacobian the two sides are whatever the function takes and returns.
 """
 
 import contextlib
@@ -61,23 +62,46 @@ class LinearMap:
     self._targets = targets
     self._sources = sources
 
-  def apply(self, members, seeds):
+  def apply(self, members, seeds, results=None):
     """One pass.
 
     Args:
-      members: Python list of part numbers that take part; the others count as
-        seeded with zeros, and their results are not computed.
+      members: Python list of the numbers of the parts that are seeded: of the
+        outputs in reverse mode, of the inputs in forward mode. The others count
+        as seeded with zeros.
       seeds: List of Tensors, one per member, of the shape of that part.
+      results: Python list of the numbers of the parts on the other side that
+        are computed. Default: `members`.
 
     Returns:
-      List of Tensors of the shapes of the member parts; `None` for a part on
-      which none of the member outputs depends.
+      List of Tensors of the shapes of the parts in `results`; `None` for a part
+      that no path connects with a member.
     """
+    results = members if results is None else results
     return self._gradient(
       [self._targets[i] for i in members],
-      [self._sources[i] for i in members],
+      [self._sources[i] for i in results],
       seeds,
     )
+
+  def transposed(self):
+    """The map in the other direction, from the same evaluation of the function.
+
+    Of a map in reverse mode it is the one in forward mode, in which `apply` is
+    seeded at the inputs. An op may have a gradient that cannot be
+    differentiated by its cotangent: then `apply` raises `MissingGradientError`,
+    or returns None where this map does not.
+
+    Returns:
+      `LinearMap`.
+    """
+    with tf.GradientTape(
+      persistent=True, watch_accessed_variables=False
+    ) as tape:
+      placeholders = [tf.zeros_like(t) for t in self._targets]
+      tape.watch(placeholders)
+      transposed = self._gradient(self._targets, self._sources, placeholders)
+    return LinearMap(_tape_gradient(tape), transposed, placeholders)
 
 
 def linearize(fn, xs, mode):
@@ -85,8 +109,8 @@ def linearize(fn, xs, mode):
 
   Args:
     fn: Python callable that takes no arguments and returns `(aux, ys)`: `ys` a
-      list of Tensors, one per part, of the shapes of `xs`. It computes them
-      from the Tensors or Variables `xs`.
+      list of Tensors, its parts. It computes them from the Tensors or Variables
+      `xs`.
     xs: List of floating Tensors or `tf.Variable`s.
     mode: 'forward' or 'reverse'.
 

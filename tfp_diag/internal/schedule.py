@@ -194,10 +194,11 @@ def _choose(schedule, start, stop, obstacle):
   return _pfor
 
 
-def warn_of_loop(reason):
+def warn_of_loop(reason, choice="schedule='while_loop'"):
+  """Warns that pfor cannot do it, and names the way to choose the loop."""
   warnings.warn(
     f'pfor cannot vectorize {reason}; the derivative runs as a while_loop, one '
-    "pass at a time. Pass `schedule='while_loop'` to choose that yourself.",
+    f'pass at a time. Pass `{choice}` to choose that yourself.',
     RuntimeWarning,
     stacklevel=2,
   )
@@ -309,12 +310,13 @@ def _pfor(one_color, total, start, stop, chunk_size):
   )
 
 
-def vectorized_or_loop(vectorized, loop):
+def vectorized_or_loop(vectorized, loop, choice="schedule='while_loop'"):
   """What `vectorized()` returns, or `loop()` where pfor cannot do it.
 
   Args:
     vectorized: Python callable that uses `tf.vectorized_map`.
     loop: Python callable that computes the same without.
+    choice: Python str, the argument by which a user chooses the loop.
 
   Returns:
     What the one that worked returns. A warning names what stood in the way.
@@ -328,7 +330,7 @@ def vectorized_or_loop(vectorized, loop):
       # pfor raises many types. An error that is not of its making comes up
       # again in the loop, which differentiates the same function.
       reason = log.op_type or _culprit(e)
-  warn_of_loop(reason)
+  warn_of_loop(reason, choice)
   return loop()
 
 

@@ -1,0 +1,125 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The whole Hessian, in blocks per pair of parts."""
+
+import tensorflow as tf
+
+from tfp_diag.diag_hessian import MODES
+from tfp_diag.internal import arguments, batching, dense, passes
+from tfp_diag.internal.problem import Problem
+from tfp_diag.jacobian import dense_row
+from tfp_diag.sparsity.detect import refuse_mixing
+
+__all__ = ['hessian']
+
+
+@tf.autograph.experimental.do_not_convert
+def hessian(
+  fn,
+  xs,
+  sample_shape=(),
+  *,
+  mode='auto',
+  strict=False,
+  chunk_size=None,
+  name=None,
+):
+  """Computes the Hessian of `fn` at `xs`: the Jacobian of its gradient.
+
+  For a whole matrix. Its diagonal alone is cheaper by `tfp_diag.diag_hessian`,
+  some of its rows by `tfp_diag.LazyHessian`.
+
+  Args:
+    fn: Python callable of the parts of `xs`, or without arguments, as for
+      `tfp_diag.jacobian`. Returns one scalar per sample, a Tensor of shape
+      `sample_shape`.
+    xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
+      and of a floating dtype; or `tf.Variable`s.
+    sample_shape: The leading shape that all parts share, whose entries are
+      independent samples. Default: none, `fn` returns one scalar.
+    mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto' (the latter,
+      which differentiates once less). They give the same numbers.
+    strict: Python bool. Whether a part by which `fn` has no second derivative
+      at all is an error; its blocks are zero otherwise.
+    chunk_size: Python int, how many passes are vectorized together: memory
+      grows with it. 1 is a plain loop, None all passes of a part at once.
+    name: Python str, name of the ops. Default: `'hessian'`.
+
+  Returns:
+    The structure of `xs`, each part in it replaced by the structure of `xs`,
+    each part in that replaced by a Tensor of shape `sample_shape + e_i + e_j`:
+    `h[i][j]` holds the second derivatives by parts `i` and `j`. With a Tensor
+    as `xs` it is one Tensor of shape `sample_shape + e + e`. It is symmetric up
+    to rounding, and can be differentiated by a tape around.
+
+  Raises:
+    ValueError: if `fn` does not return one scalar per sample; if an argument
+      does not fit; if samples mix; if `strict` and a part is not connected.
+    TypeError: if a part is not floating.
+    LookupError: if an op of `fn` has no second derivative in TensorFlow.
+
+  #### Examples
+
+  ```python
+  x = tf.constant([1.0, 2.0, 3.0])
+  hessian(lambda x: tf.reduce_prod(x) + x[0] ** 3, x)
+  # ==> [[6., 3., 2.], [3., 0., 1.], [2., 1., 0.]]
+  ```
+
+  #### What a gradient of a gradient is not
+
+  `tape.gradient(tape.gradient(value, x), x)` adds up each row of the Hessian:
+  `[11., 4., 3.]` here, where the diagonal is `[6., 0., 0.]`.
+  """
+  with tf.name_scope(name or 'hessian'):
+    arguments.check_choice('mode', mode, tuple(MODES))
+    if chunk_size is not None:
+      arguments.check_chunk('chunk_size', chunk_size)
+    problem = Problem(fn, xs, sample_shape)
+    rank = problem.rank or 0
+    # A Hessian is square, so what is left is which of the two costs less.
+    one_of_two = MODES[mode] if mode != 'auto' else 'reverse'
+
+    def body(parts):
+      refuse_mixing(fn, xs, rank)
+
+      def gradient():
+        value, gradient = passes.value_and_gradient(
+          lambda: problem.value(parts), parts
+        )
+        batching.check_value(value, parts, rank)
+        return gradient, gradient
+
+      gradients, blocks = dense.jacobian_blocks(
+        gradient, parts, rank, one_of_two, chunk_size
+      )
+      return problem.pack(
+        [
+          problem.pack(_row(row, i, g, parts, rank, strict))
+          for i, (row, g) in enumerate(zip(blocks, gradients))
+        ]
+      )
+
+    return problem.run(('hessian', mode, strict, chunk_size), body)
+
+
+def _row(row, index, gradient, parts, rank, strict):
+  if strict and all(block is None for block in row):
+    raise ValueError(
+      f'No second derivative by part {index} of `xs` depends on `xs`, and '
+      '`strict` is set: `fn` does not depend on that part, or is linear in it. '
+      'Leave it out, or pass `strict=False` to get zeros.'
+    )
+  return dense_row(row, index, gradient, parts, rank, strict=False)

@@ -1,0 +1,250 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Whole Jacobians: one pass per coordinate of one side, results side by side.
+
+A pass is seeded with one at one coordinate of the event of one part, in all
+samples at once. The results of the passes of a part are stacked, vectorized in
+chunks, and become one block of the Jacobian for each part of the other side.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.internal import evaluate, passes
+from tfp_diag.internal import schedule as schedule_lib
+
+__all__ = ['jacobian_blocks', 'stacked']
+
+
+def jacobian_blocks(fn, xs, rank, mode, chunk_size):
+  """The blocks of the Jacobian of `ys = fn()` by `xs`.
+
+  Args:
+    fn: Python callable without arguments, returns `(aux, ys)`: `ys` a list of
+      Tensors of shapes `sample_shape + event_shape`, computed from `xs`.
+    xs: List of Tensors or Variables.
+    rank: Python int, the number of sample dimensions.
+    mode: 'forward', 'reverse' or 'auto'.
+    chunk_size: Python int, how many passes run together, or None: all of one
+      part.
+
+  Returns:
+    aux: What `fn` returned.
+    blocks: List, one entry per output, of lists, one entry per input: a Tensor
+      of shape `sample_shape + event_shape of y + event_shape of x`, or None
+      where no path leads from `x` to `y`.
+  """
+  with passes.recorded_ops() as ops:
+    (aux, ys), reverse = passes.linearize(lambda: _twice(fn()), xs, 'reverse')
+  obstacle = evaluate.loop_among(ops)
+  paths = [_connected(reverse, i, y, range(len(xs))) for i, y in enumerate(ys)]
+  if mode == 'forward' or (mode == 'auto' and _is_wide(ys, xs, rank)):
+    forward = _forward_map(reverse, paths, xs, must_work=mode == 'forward')
+    if forward is not None:
+      return aux, _by_columns(
+        forward, paths, ys, xs, rank, chunk_size, obstacle
+      )
+  return aux, _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle)
+
+
+def stacked(one_pass, likes, num, chunk_size, obstacle=None):
+  """The results of `num` passes, stacked.
+
+  Args:
+    one_pass: Python callable, number of the pass (Python int or scalar int32
+      Tensor) to a list of Tensors.
+    likes: List of Tensors of the shapes and dtypes of these.
+    num: Python int or scalar int32 Tensor.
+    chunk_size: Python int, how many passes run together; None: all.
+    obstacle: Python str or None. The type of an op that pfor would only fail
+      on when it is too late to choose something else.
+
+  Returns:
+    List of Tensors of shapes `[num] + shape`.
+  """
+
+  def checked(k):
+    return [tf.ensure_shape(r, x.shape) for r, x in zip(one_pass(k), likes)]
+
+  def loop():
+    return _mapped(checked, num, likes)
+
+  is_static = isinstance(num, int)
+  if is_static and num == 0:
+    return [tf.zeros(tf.concat([[0], tf.shape(x)], 0), x.dtype) for x in likes]
+  if is_static and (
+    num == 1 or (chunk_size is None and num <= schedule_lib.MAX_UNROLLED)
+  ):
+    return [tf.stack(r) for r in zip(*(checked(k) for k in range(num)))]
+  if chunk_size == 1 or tf.executing_eagerly():
+    return loop()
+  choice = 'chunk_size=1'
+  if obstacle is not None:
+    schedule_lib.warn_of_loop(f'the op {obstacle}', choice)
+    return loop()
+  return schedule_lib.vectorized_or_loop(
+    lambda: _in_chunks(checked, likes, num, chunk_size), loop, choice
+  )
+
+
+def _in_chunks(one_pass, likes, num, chunk_size):
+  """Vectorized chunks in a loop; the last, shorter chunk by itself."""
+
+  def chunk(first, size):
+    if isinstance(size, int) and size == 1:
+      # `vectorized_map` takes an axis of size 1 for one to broadcast.
+      return [r[tf.newaxis] for r in one_pass(first)]
+    return tf.vectorized_map(
+      one_pass, first + tf.range(size), fallback_to_while_loop=False
+    )
+
+  if chunk_size is None or (isinstance(num, int) and num <= chunk_size):
+    return chunk(0, num)
+  num_chunks, remainder = num // chunk_size, num % chunk_size
+  full = _mapped(
+    lambda c: chunk(c * chunk_size, chunk_size), num_chunks, likes, [chunk_size]
+  )
+  full = [
+    tf.reshape(f, tf.concat([[num_chunks * chunk_size], tf.shape(x)], 0))
+    for f, x in zip(full, likes)
+  ]
+  if isinstance(remainder, int) and not remainder:
+    return full
+  last = chunk(num - remainder, remainder)
+  return [tf.concat([f, r], 0) for f, r in zip(full, last)]
+
+
+def _mapped(fn, num, likes, chunk=()):
+  """`tf.map_fn` over `range(num)`; one after the other, for memory's sake."""
+  specs = [tf.TensorSpec([*chunk, *x.shape], x.dtype) for x in likes]
+  # Without a first element there is no shape if it is dynamic, so there is one.
+  at_least = num if isinstance(num, int) else tf.maximum(num, 1)
+  results = tf.map_fn(
+    fn, tf.range(at_least), fn_output_signature=specs, parallel_iterations=1
+  )
+  return results if isinstance(num, int) else [r[:num] for r in results]
+
+
+def _twice(aux_and_ys):
+  """Makes `passes.linearize`, which returns only the first, return both."""
+  aux, ys = aux_and_ys
+  return (aux, ys), ys
+
+
+def _connected(linear_map, member, like, others):
+  """Which of the other side's parts a path connects with a part.
+
+  While a graph is built this costs nothing: what it computes is not used.
+  """
+  others = list(others)
+  results = linear_map.apply([member], [tf.zeros_like(like)], others)
+  return [o for o, r in zip(others, results) if r is not None]
+
+
+def _is_wide(ys, xs, rank):
+  """Whether there are fewer inputs than outputs, as far as is known."""
+  sizes = [[z.shape[rank:].num_elements() for z in side] for side in (xs, ys)]
+  if any(size is None for side in sizes for size in side):
+    return False
+  return sum(sizes[0]) < sum(sizes[1])
+
+
+def _forward_map(reverse, paths, xs, must_work):
+  """The map in forward mode; None where it cannot be trusted.
+
+  Where reverse mode finds a path, forward mode has to find it, too: if it does
+  not, some gradient cannot be differentiated by its cotangent.
+  """
+  try:
+    forward = reverse.transposed()
+    for j, x in enumerate(xs):
+      outputs = [i for i, path in enumerate(paths) if j in path]
+      if outputs and _connected(forward, j, x, outputs) != outputs:
+        raise passes.MissingGradientError(
+          'Forward mode finds no path from an input to an output where reverse '
+          'mode finds one: a gradient in `fn` cannot be differentiated by its '
+          "cotangent. Pass `mode='reverse'`."
+        )
+  except passes.MissingGradientError:
+    if must_work:
+      raise
+    return None
+  return forward
+
+
+def _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle):
+  blocks = []
+  for i, y in enumerate(ys):
+    inputs = paths[i]
+    row = [None] * len(xs)
+    stacks = _stacked_seeds(
+      reverse, i, y, inputs, [xs[j] for j in inputs], rank, chunk_size, obstacle
+    )
+    for j, stack in zip(inputs, stacks):
+      row[j] = _block(stack, y, xs[j], rank, axis=rank)
+    blocks.append(row)
+  return blocks
+
+
+def _by_columns(forward, paths, ys, xs, rank, chunk_size, obstacle):
+  blocks = [[None] * len(xs) for _ in ys]
+  for j, x in enumerate(xs):
+    outputs = [i for i, path in enumerate(paths) if j in path]
+    stacks = _stacked_seeds(
+      forward,
+      j,
+      x,
+      outputs,
+      [ys[i] for i in outputs],
+      rank,
+      chunk_size,
+      obstacle,
+    )
+    for i, stack in zip(outputs, stacks):
+      blocks[i][j] = _block(stack, ys[i], x, rank, axis=ys[i].shape.rank)
+  return blocks
+
+
+def _stacked_seeds(
+  linear_map, member, like, results, likes, rank, chunk_size, obstacle
+):
+  """One pass per coordinate of a part, stacked: `[size] + shape` per result."""
+  if not results:
+    return []
+  event = like.shape[rank:]
+  if event.is_fully_defined():
+    size = event.num_elements()
+  else:
+    size = tf.reduce_prod(tf.shape(like)[rank:])
+
+  def one_pass(k):
+    if isinstance(k, int) and isinstance(size, int):
+      # A constant, so that XLA sees which of the results are asked for.
+      seed = tf.constant(np.eye(1, size, k), like.dtype)
+    else:
+      seed = tf.cast(tf.equal(tf.range(size), k), like.dtype)
+    seed = tf.reshape(seed, tf.shape(like)[rank:])
+    seed = tf.broadcast_to(seed, tf.shape(like))
+    return linear_map.apply([member], [seed], results)
+
+  return stacked(one_pass, likes, size, chunk_size, obstacle)
+
+
+def _block(stack, y, x, rank, axis):
+  """Moves the stacked dimension to `axis`, and gives the block its shape."""
+  order = [*range(1, axis + 1), 0, *range(axis + 1, stack.shape.rank)]
+  moved = tf.transpose(stack, order)
+  block = tf.reshape(moved, tf.concat([tf.shape(y), tf.shape(x)[rank:]], 0))
+  return tf.ensure_shape(block, y.shape.concatenate(x.shape[rank:]))

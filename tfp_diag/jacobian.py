@@ -1,0 +1,195 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The whole Jacobian of any structure by any structure."""
+
+import tensorflow as tf
+
+from tfp_diag.internal import arguments, dense, nest
+from tfp_diag.internal.problem import Problem
+from tfp_diag.sparsity.detect import refuse_mixing
+
+__all__ = ['jacobian']
+
+MODES = ('auto', 'forward', 'reverse')
+
+
+@tf.autograph.experimental.do_not_convert
+def jacobian(
+  fn,
+  xs,
+  sample_shape=(),
+  *,
+  mode='auto',
+  strict=False,
+  chunk_size=None,
+  name=None,
+):
+  """Computes the Jacobian of `fn` at `xs`.
+
+  For a whole matrix. Its diagonal alone is cheaper by `tfp_diag.diag_jacobian`,
+  some of its rows or columns by `tfp_diag.LazyJacobian`.
+
+  Args:
+    fn: Python callable of the parts of `xs`; returns a floating Tensor of shape
+      `sample_shape + event_shape`, or a structure (list, tuple, dict,
+      namedtuple) of such. Called as `fn(x)` with a Tensor or a
+      namedtuple, `fn(*xs)` with a list or tuple, `fn(**xs)` with a dict;
+      without arguments if all parts are `tf.Variable`s and it takes none.
+    xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
+      and of a floating dtype; or `tf.Variable`s.
+    sample_shape: The leading shape that all inputs and outputs share: list,
+      tuple, `tf.TensorShape` or integer vector of any length. Its entries are
+      independent samples, which share each pass; derivatives between two of
+      them are taken to be zero and left out. Default: none, everything is
+      event.
+    mode: 'reverse' costs one pass per output coordinate, 'forward' one per
+      input coordinate; 'auto' takes the cheaper one, reverse mode in case of
+      doubt. They give the same numbers.
+    strict: Python bool. Whether an output that does not depend on a part of
+      `xs` is an error; its derivative is zero otherwise.
+    chunk_size: Python int, how many passes are vectorized together: memory
+      grows with it. 1 is a plain loop, None all passes of a part at once.
+    name: Python str, name of the ops. Default: `'jacobian'`.
+
+  Returns:
+    The structure that `fn` returns, each Tensor of shape `sample_shape + e_y`
+    in it replaced by the structure of `xs`, in which each Tensor of shape
+    `sample_shape + e_x` is replaced by a Tensor of its dtype and of shape
+    `sample_shape + e_y + e_x`. It can be differentiated by a tape around.
+
+  Raises:
+    ValueError: if an argument does not fit; if samples mix, as batch
+      normalization does in training (as
+      `tfp_diag.sparsity.samples.SampleMixingError`, which names the op); if
+      `strict` and an output is independent of an input.
+    TypeError: if an input or output is not floating.
+    LookupError: if an op of `fn` has no derivative in TensorFlow.
+
+  #### Examples
+
+  ```python
+  x = tf.constant([1.0, 2.0])
+  jacobian(lambda x: tf.stack([x[0] * x[1], x[1] ** 2, 3.0 * x[0]]), x)
+  # ==> [[2., 1.], [0., 4.], [3., 0.]]
+  ```
+
+  Two samples, two outputs, two parts:
+
+  ```python
+  a, b = tf.constant([1.0, 2.0]), tf.constant([3.0, 5.0])
+  jac = jacobian(lambda a, b: {'sum': a + b, 'prod': a * b}, (a, b), [2])
+  jac['prod']
+  # ==> ([3., 5.], [1., 2.])
+  ```
+
+  #### What `sample_shape` does
+
+  Without it a batch of size `B` gives blocks of shape `[B, ..., B, ...]`, zero
+  except where both indices are equal. With it only these are computed, of shape
+  `[B, ..., ...]`, by a `B`-th of the passes. That has no meaning if samples
+  influence each other, so such a function is refused.
+  """
+  with tf.name_scope(name or 'jacobian'):
+    arguments.check_choice('mode', mode, MODES)
+    if chunk_size is not None:
+      arguments.check_chunk('chunk_size', chunk_size)
+    problem = Problem(fn, xs, sample_shape)
+    rank = problem.rank or 0
+
+    def body(parts):
+      refuse_mixing(fn, xs, rank)
+
+      def outputs():
+        ys = problem.value(parts)
+        return ys, checked_outputs(ys, parts, rank)
+
+      ys, blocks = dense.jacobian_blocks(outputs, parts, rank, mode, chunk_size)
+      outs = nest.flatten(ys)
+      rows = [
+        problem.pack(dense_row(row, i, y, parts, rank, strict))
+        for i, (row, y) in enumerate(zip(blocks, outs))
+      ]
+      return nest.pack_as(ys, rows)
+
+    return problem.run(('jacobian', mode, strict, chunk_size), body)
+
+
+def checked_outputs(ys, xs, rank):
+  """The outputs of a function as a list of Tensors that can be differentiated.
+
+  Args:
+    ys: What the function returned.
+    xs: List of Tensors, the parts of its state.
+    rank: Python int, the number of sample dimensions.
+
+  Returns:
+    List of Tensors.
+  """
+  parts = nest.flatten(ys)
+  if not parts or any(y is None for y in parts):
+    raise ValueError(
+      f'`fn` returned {ys}; a Tensor or a structure of Tensors is needed. Does '
+      'it return its result?'
+    )
+  parts = [tf.convert_to_tensor(y, dtype_hint=xs[0].dtype) for y in parts]
+  for i, y in enumerate(parts):
+    if not y.dtype.is_floating:
+      raise TypeError(
+        f'Output {i} of `fn` has dtype {y.dtype.name}; a derivative needs a '
+        'floating dtype. Cast it, or do not return it.'
+      )
+    samples = xs[0].shape[:rank]
+    if (
+      y.shape.rank is None
+      or y.shape.rank < rank
+      or not y.shape[:rank].is_compatible_with(samples)
+    ):
+      raise ValueError(
+        f'Output {i} of `fn` has shape {y.shape}, which does not start with '
+        f'the sample shape {samples} of `xs`. Every output has the shape '
+        '`sample_shape + event_shape`; pass the `sample_shape` that it has.'
+      )
+  return parts
+
+
+def dense_row(row, index, y, xs, rank, strict):
+  """One output's blocks: zeros, or an error, where there is no path.
+
+  Args:
+    row: List of Tensors or None, one per part of `xs`.
+    index: Python int, the number of the output.
+    y: Tensor, the output.
+    xs: List of Tensors, the parts.
+    rank: Python int, the number of sample dimensions.
+    strict: Python bool.
+
+  Returns:
+    List of Tensors.
+  """
+  full = []
+  for j, (block, x) in enumerate(zip(row, xs)):
+    if block is None and strict:
+      raise ValueError(
+        f'Output {index} of `fn` does not depend on part {j} of `xs`, and '
+        '`strict` is set. Leave one of them out, or pass `strict=False` to get '
+        'zeros.'
+      )
+    if block is None:
+      y = tf.convert_to_tensor(y)
+      shape = tf.concat([tf.shape(y), tf.shape(x)[rank:]], 0)
+      block = tf.zeros(shape, x.dtype)
+      block = tf.ensure_shape(block, y.shape.concatenate(x.shape[rank:]))
+    full.append(tf.cast(block, x.dtype))
+  return full
