@@ -22,11 +22,17 @@ import textwrap
 import pytest
 
 from tfp_diag.examples import gaussian, targets
-from tfp_diag.mcmc import PreconditionedMALA
+from tfp_diag.mcmc import LocalHessianPreconditioner, PreconditionedMALA
 
 
 @pytest.mark.parametrize(
-  'documented', [PreconditionedMALA, gaussian.Gaussian, targets.get]
+  'documented',
+  [
+    LocalHessianPreconditioner,
+    PreconditionedMALA,
+    gaussian.Gaussian,
+    targets.get,
+  ],
 )
 def test_examples(documented):
   blocks = re.findall(

@@ -15,6 +15,9 @@
 """Markov chain Monte Carlo with preconditioned Langevin dynamics."""
 
 from tfp_diag.mcmc.langevin_terms import LangevinTerms
+from tfp_diag.mcmc.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
 from tfp_diag.mcmc.preconditioned_mala import (
   PreconditionedMALA,
   PreconditionedMALAResults,
@@ -26,6 +29,7 @@ from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
 
 __all__ = [
   'LangevinTerms',
+  'LocalHessianPreconditioner',
   'PreconditionedMALA',
   'PreconditionedMALAResults',
   'UncalibratedPreconditionedLangevin',

@@ -59,7 +59,8 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
 
   The proposal is a step of a Langevin diffusion whose noise is scaled: by
   nothing, by a constant (`preconditioner`), or by a function of the position
-  (`volatility_fn`), whose drift is then the exact one. See
+  (`volatility_fn`, or a `LocalHessianPreconditioner`), whose drift is then the
+  exact one. See
   `UncalibratedPreconditionedLangevin` for the formulas.
 
   The chains are the leading axes of the state, of any number: the shape of what
@@ -160,8 +161,9 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
         with one per part. Shape [C0, ..., 1] gives every chain its own.
       preconditioner: None; a positive Tensor that broadcasts to a part, the
         standard deviation of each coordinate's noise; a square
-        `tf.linalg.LinearOperator` L that acts on the last axis of a part; or a
-        list of these with one per part. Default: None, the identity.
+        `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
+        list of these with one per part; or a `LocalHessianPreconditioner`.
+        Default: None, the identity.
       volatility_fn: Python callable of the state that returns the
         position-dependent standard deviations: a positive Tensor that
         broadcasts to the state, or a list with one per part. A chain's value

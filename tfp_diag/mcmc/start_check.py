@@ -21,7 +21,7 @@ from tfp_diag.mcmc.langevin_terms import LangevinTerms, per_part
 __all__ = ['check_start']
 
 
-def check_start(target_log_prob, terms):
+def check_start(target_log_prob, terms, scale_name):
   """Refuses a start from which a Langevin step cannot be taken.
 
   A chain whose density or gradient is not finite would reject every proposal
@@ -30,6 +30,7 @@ def check_start(target_log_prob, terms):
   Args:
     target_log_prob: Tensor of the chain shape.
     terms: What was evaluated there: a list of gradients, or a `LangevinTerms`.
+    scale_name: Python `str`, where a position-dependent scale comes from.
 
   Raises:
     ValueError: if a value cannot be used. It names what, how many chains, the
@@ -44,16 +45,16 @@ def check_start(target_log_prob, terms):
     gradient = part_terms.gradient if volatility_is_given else part_terms
     _check_part('the gradient of the target log density', gradient, i, log_prob)
     if volatility_is_given:
-      _check_part('`volatility_fn`', part_terms.volatility, i, log_prob)
+      _check_part(scale_name, part_terms.volatility, i, log_prob)
       _check_part(
-        'the derivative of `volatility_fn`',
+        f'the derivative of {scale_name}',
         part_terms.volatility_gradient,
         i,
         log_prob,
       )
       volatility = part_terms.volatility.numpy()
       _refuse(
-        '`volatility_fn`',
+        scale_name,
         'positive (it is a standard deviation)',
         volatility,
         ~(volatility > 0.0),

@@ -35,6 +35,9 @@ from tfp_diag.mcmc.langevin_terms import (
   per_part,
   volatility_of_parts,
 )
+from tfp_diag.mcmc.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
 from tfp_diag.mcmc.noise import split_seed, standard_normal
 from tfp_diag.mcmc.preconditioner import as_factors
 from tfp_diag.mcmc.sharding import fold_in_shard, sum_over_shards
@@ -116,8 +119,9 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
         with one per part. Shape [C0, ..., 1] gives every chain its own.
       preconditioner: None; a positive Tensor that broadcasts to a part, the
         standard deviation of each coordinate's noise; a square
-        `tf.linalg.LinearOperator` L that acts on the last axis of a part; or a
-        list of these with one per part. Default: None, the identity.
+        `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
+        list of these with one per part; or a `LocalHessianPreconditioner`.
+        Default: None, the identity.
       volatility_fn: Python callable of the state that returns the
         position-dependent standard deviations: a positive Tensor that
         broadcasts to the state, or a list with one per part. A chain's value
@@ -240,7 +244,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       check_step_size(step_size, parts)
       self._dynamics(parts, target_log_prob)  # Refuses what does not fit.
       if tf.executing_eagerly():
-        check_start(target_log_prob, terms)
+        check_start(target_log_prob, terms, self._scale_name)
       elif self.validate_args:
         usable = [
           tf.reduce_all(is_usable(t, x, target_log_prob))
@@ -321,7 +325,24 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
         seed=seed,
       )
 
+  @property
+  def _has_volatility(self):
+    """Whether the scale depends on the position."""
+    return self.volatility_fn is not None or isinstance(
+      self.preconditioner, LocalHessianPreconditioner
+    )
+
+  @property
+  def _scale_name(self):
+    if self.volatility_fn is not None:
+      return '`volatility_fn`'
+    return 'the scale from the local Hessian'
+
   def _evaluate(self, parts):
+    if isinstance(self.preconditioner, LocalHessianPreconditioner):
+      return self.preconditioner.evaluate(
+        self.target_log_prob_fn, parts, self.parallel_iterations
+      )
     return evaluate(
       self.target_log_prob_fn,
       self._volatility_of_parts,
@@ -330,7 +351,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
     )
 
   def _dynamics(self, parts, target_log_prob):
-    if self.volatility_fn is not None:
+    if self._has_volatility:
       return [langevin.Volatility()] * len(parts)
     event_ndims = [len(event_axes(x, target_log_prob)) for x in parts]
     factors = as_factors(self.preconditioner, parts, event_ndims)
