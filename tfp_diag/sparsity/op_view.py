@@ -1,0 +1,97 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""An op as a rule sees it."""
+
+import numpy as np
+
+from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.sparsity.value import Value
+
+__all__ = ['OpView']
+
+
+class OpView:
+  """An op as a rule sees it; see `register_rule`."""
+
+  def __init__(self, instruction, inputs, by_value=False):
+    self._instruction = instruction
+    self.by_value = by_value
+    self.type = instruction.type
+    self.name = instruction.name
+    self.asked_for_values = False
+    self.inputs = tuple(InputView(self, value) for value in inputs)
+    self.outputs = tuple(
+      Value(shape, dtype)
+      for shape, dtype in zip(self._output_shapes(inputs), instruction.dtypes)
+    )
+
+  def _output_shapes(self, inputs):
+    """The shapes of the outputs; by a run on zeros where the graph has none."""
+    if any(value.shape is None for value in inputs if value.depends):
+      raise CannotSay('a shape that is not known')
+    shapes = self._instruction.shapes
+    if all(shape is not None for shape in shapes):
+      return shapes
+    # Which rules there are for: ops whose shapes do not depend on what can be
+    # differentiated.
+    self.asked_for_values = True
+    feeds = [
+      np.zeros(value.shape, value.dtype.as_numpy_dtype)
+      if value.depends
+      else value.tensor()
+      for value in inputs
+    ]
+    results = run_op(self._instruction.op, feeds)
+    return [tuple(result.shape) for result in results]
+
+  def attr(self, name):
+    """An attribute of the op."""
+    return self._instruction.op.get_attr(name)
+
+  def run(self, inputs):
+    """Executes the op on other inputs; a list of NumPy arrays."""
+    return [np.asarray(t) for t in run_op(self._instruction.op, inputs)]
+
+
+class InputView:
+  """An input as a rule sees it; see `register_rule`."""
+
+  def __init__(self, view, value):
+    self._view = view
+    self._value = value
+    self.depends = value.depends
+    self.dtype = value.dtype
+
+  @property
+  def shape(self):
+    """Tuple of int, or None if unknown."""
+    if self._value.shape is None and self._value.is_known:
+      return self.value().shape
+    return self._value.shape
+
+  @property
+  def size(self):
+    """Number of elements."""
+    if self.shape is None:
+      raise CannotSay('a shape that is not known')
+    return (
+      self._value.size if self._value.shape is not None else self.value().size
+    )
+
+  def value(self):
+    """The NumPy array; raises CannotSay where it is not constant."""
+    self._view.asked_for_values = True
+    return self._value.value()
