@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+import tensorflow as tf
 
 from tfp_diag.internal import evaluate
 from tfp_diag.sparsity.pattern import SparsityPattern
@@ -32,6 +33,7 @@ __all__ = ['Plan', 'load_plan']
 
 # Raised when the meaning of what is saved changes.
 _FORMAT = 1
+_LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
 _MODE_NAMES = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {
@@ -94,6 +96,7 @@ class Plan:
     """How many passes a diagonal costs, for all samples together."""
     return int(self.colors.max(initial=-1)) + 1
 
+  @tf.autograph.experimental.do_not_convert
   def __call__(self, xs):
     """Runs the plan, compiled once per shape.
 
@@ -204,6 +207,7 @@ class Plan:
       signs=signs(self.colors),
       schedule=self.schedule if schedule == 'auto' else schedule,
       chunk_size=self.chunk_size,
+      event_shapes=self.event_shapes,
     )
 
   def save(self, path):
@@ -337,8 +341,7 @@ def _check_fields(meta, colors, indices, indptr, n):
     'sample_rank': type(meta['sample_rank']) is int
     and meta['sample_rank'] >= 0,
     'jit_compile': type(meta['jit_compile']) is bool,
-    'notes': isinstance(meta['notes'], list)
-    and all(isinstance(note, str) for note in meta['notes']),
+    **{name: _is_list_of_str(meta[name]) for name in _LISTS_OF_STR},
     'colors': colors.shape == (n,)
     and colors.dtype.kind == 'i'
     and np.array_equal(
@@ -352,6 +355,10 @@ def _check_fields(meta, colors, indices, indptr, n):
   for name, holds in checks.items():
     if not holds:
       raise ValueError(f'`{name}` does not fit the rest')
+
+
+def _is_list_of_str(value):
+  return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
 def mode_name(kind, mode):

@@ -14,6 +14,8 @@
 # ============================================================================
 """Plans the diagonal of a Hessian."""
 
+import tensorflow as tf
+
 from tfp_diag import planning
 from tfp_diag.diag_hessian import MODES
 from tfp_diag.internal import arguments
@@ -21,6 +23,7 @@ from tfp_diag.internal import arguments
 __all__ = ['plan_diag_hessian']
 
 
+@tf.autograph.experimental.do_not_convert
 def plan_diag_hessian(
   fn,
   xs,

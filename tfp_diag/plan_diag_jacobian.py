@@ -14,6 +14,8 @@
 # ============================================================================
 """Plans the diagonal of a Jacobian."""
 
+import tensorflow as tf
+
 from tfp_diag import planning
 from tfp_diag.diag_jacobian import MODES
 from tfp_diag.internal import arguments
@@ -21,6 +23,7 @@ from tfp_diag.internal import arguments
 __all__ = ['plan_diag_jacobian']
 
 
+@tf.autograph.experimental.do_not_convert
 def plan_diag_jacobian(
   fn,
   xs,

@@ -41,12 +41,15 @@ class Recipe(NamedTuple):
     signs: Vector of +1 and -1, one per coordinate, or None for +1.
     schedule: One of `schedule.SCHEDULES`.
     chunk_size: Python int, how many passes run together.
+    event_shapes: List of the event shapes that the colors are for; None: those
+      of the state.
   """
 
   colors: Any = None
   signs: Any = None
   schedule: str = 'auto'
   chunk_size: int = 10
+  event_shapes: Any = None
 
 
 def jacobian_diagonal(fn, ys, xs, mode, recipe_for, rank, validate=False):
@@ -162,8 +165,9 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
   if recipe.colors is None:
     colors = schedule_lib.one_color_each(event_shapes, xs, rank)
   else:
+    # Those of the state need not be static, where a plan brings the colors.
     colors = schedule_lib.Colors.from_vector(
-      recipe.colors, event_shapes, recipe.signs
+      recipe.colors, recipe.event_shapes or event_shapes, recipe.signs
     )
   diag = schedule_lib.diagonal(
     derivative,
