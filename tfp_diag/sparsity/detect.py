@@ -38,6 +38,7 @@ from tfp_diag.sparsity.value import Value
 __all__ = ['detect', 'hessian_sparsity', 'jacobian_sparsity', 'refuse_mixing']
 
 
+@tf.autograph.experimental.do_not_convert
 def jacobian_sparsity(fn, xs, sample_shape=None):
   """Finds which entries of the Jacobian of `fn` can be nonzero.
 
@@ -81,6 +82,7 @@ def jacobian_sparsity(fn, xs, sample_shape=None):
   return detect('jacobian', fn, xs, rank)
 
 
+@tf.autograph.experimental.do_not_convert
 def hessian_sparsity(fn, xs, sample_shape=None):
   """Finds which entries of the Hessian of `fn` can be nonzero.
 
