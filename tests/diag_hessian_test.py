@@ -1,0 +1,547 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""`diag_hessian` equals closed forms, in every regime and for every state."""
+
+import collections
+import functools
+import warnings
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+import tf_keras
+
+from tfp_diag import diag_hessian
+
+tfb = tfp.bijectors
+tfd = tfp.distributions
+
+REGIMES = ('eager', 'function', 'xla')
+MODES = ('reverse_over_reverse', 'forward_over_reverse')
+SCHEDULES = ('unrolled', 'pfor', 'while_loop')
+TOLERANCE = {'float64': 1e-11, 'float32': 5e-5, 'float16': 5e-2}
+
+
+def run(regime, fn, xs, dynamic=False):
+  """Calls `fn(*xs)` in a regime; `dynamic`: all sizes unknown in the graph."""
+  if regime == 'eager':
+    return fn(*xs)
+  specs = [
+    tf.TensorSpec([None] * x.shape.rank if dynamic else x.shape, x.dtype)
+    for x in xs
+  ]
+  function = tf.function(
+    fn, specs, autograph=False, jit_compile=regime == 'xla' or None
+  )
+  return function(*xs)
+
+
+def draw(shape, dtype='float64', seed=0):
+  values = np.random.default_rng(seed).uniform(-1.0, 1.0, shape)
+  return tf.constant(values, dtype)
+
+
+def coupled(rank):
+  """`sum_i x_i^3 + sin(sum_i x_i)` over all coordinates of all parts."""
+
+  def fn(*xs):
+    def total(x):
+      return tf.reduce_sum(x, axis=range(rank, x.shape.rank))
+
+    return sum(total(x**3) for x in xs) + tf.sin(sum(total(x) for x in xs))
+
+  return fn
+
+
+def coupled_by_hand(xs, rank):
+  """Value, gradient and diagonal of `coupled`, in NumPy."""
+  xs = [np.asarray(x).astype(np.float64) for x in xs]
+
+  def total(x):
+    return x.sum(axis=tuple(range(rank, x.ndim)))
+
+  def per_part(values, x):
+    return np.reshape(values, x.shape[:rank] + (1,) * (x.ndim - rank))
+
+  t = sum(total(x) for x in xs)
+  value = sum(total(x**3) for x in xs) + np.sin(t)
+  gradient = [3 * x**2 + per_part(np.cos(t), x) for x in xs]
+  diag = [6 * x - per_part(np.sin(t), x) for x in xs]
+  return value, gradient, diag
+
+
+# Regime, dynamic, dtype, mode, schedule, chunk, sample shape, event shapes.
+CASES = [
+  (False, 'float64', 0, 0, 3, (), ((4,),)),
+  (True, 'float32', 1, 1, 2, (7,), ((2, 3), ())),
+  (False, 'float32', 1, 2, 1, (3, 5), ((), (1,))),
+  (True, 'float64', 0, 1, 4, (2, 1, 3), ((2,), (3,))),
+  (False, 'float64', 1, 0, 10, (0,), ((3,),)),
+  (True, 'float64', 1, 2, 3, (3, 5), ((0,), (2,))),
+  (False, 'float32', 0, 1, 10, (2, 1, 3), ((1,), (2, 2))),
+  (True, 'float32', 0, 0, 5, (7,), ((0,),)),
+  (False, 'float64', 0, 2, 2, (1,), ((),)),
+  (False, 'float64', 1, 1, 1, (), ((), (3,))),
+]
+
+
+@pytest.mark.parametrize('case', CASES, ids=str)
+@pytest.mark.parametrize('regime', REGIMES)
+def test_shapes(regime, case):
+  dynamic, dtype, mode, schedule, chunk, sample, events = case
+  names_sample_shape = (mode + schedule + len(regime)) % 2
+  rank = len(sample)
+  xs = [draw(sample + e, dtype, seed) for seed, e in enumerate(events)]
+
+  def fn(*xs):
+    return diag_hessian(
+      coupled(rank),
+      list(xs),
+      sample_shape=tf.shape(xs[0])[:rank] if names_sample_shape else None,
+      mode=MODES[mode],
+      schedule=SCHEDULES[schedule],
+      parallel_iterations=chunk,
+    )
+
+  value, gradient, diag = run(regime, fn, xs, dynamic)
+  wanted_value, wanted_gradient, wanted_diag = coupled_by_hand(xs, rank)
+  assert value.dtype == dtype
+  close = functools.partial(
+    np.testing.assert_allclose, rtol=0, atol=TOLERANCE[dtype]
+  )
+  close(value, wanted_value)
+  for x, g, d, wg, wd in zip(xs, gradient, diag, wanted_gradient, wanted_diag):
+    assert x.shape == g.shape == d.shape
+    close(g, wg)
+    close(d, wd)
+
+
+Point = collections.namedtuple('Point', ['a', 'b'])
+
+
+@pytest.mark.parametrize('regime', REGIMES)
+@pytest.mark.parametrize(
+  'state, call',
+  [
+    (lambda a, b: [a, b], lambda fn: fn),
+    (lambda a, b: (a, b), lambda fn: fn),
+    (lambda a, b: {'b': b, 'a': a}, lambda fn: lambda b, a: fn(a, b)),
+    (Point, lambda fn: lambda point: fn(point.a, point.b)),
+  ],
+  ids=['list', 'tuple', 'dict', 'namedtuple'],
+)
+def test_results_mirror_the_state(regime, state, call):
+  a, b = draw([3, 2], seed=0), draw([3], seed=1)
+
+  def fn(a, b):
+    return tf.reduce_sum(a**3, axis=-1) * b**2
+
+  def hessian(a, b):
+    return diag_hessian(call(fn), state(a, b))
+
+  _, gradient, diag = run(regime, hessian, [a, b])
+  for result in (gradient, diag):
+    assert type(result) is type(state(a, b))
+    tf.nest.assert_same_structure(result, state(a, b))
+  a, b = a.numpy(), b.numpy()[:, None]
+  wanted = state(6 * a * b**2, 2 * np.sum(a**3, axis=-1))
+  tf.nest.map_structure(
+    lambda d, w: np.testing.assert_allclose(d, w, atol=1e-12), diag, wanted
+  )
+
+
+@pytest.mark.parametrize('regime', REGIMES)
+def test_a_tensor_in_a_tensor_out(regime):
+  x = draw([3])
+  result = run(regime, lambda x: diag_hessian(lambda x: x**3, x), [x])
+  for part, wanted in zip(result, (x**3, 3 * x**2, 6 * x)):
+    assert tf.is_tensor(part)
+    np.testing.assert_allclose(part, wanted, atol=1e-12)
+
+
+def numerical_diagonal(fn, x):
+  """Central differences of the gradient, one coordinate of all at a time."""
+  step = 1e-5
+  gradient = tf.function(
+    lambda x: tfp.math.value_and_gradient(fn, x)[1], autograph=False
+  )
+  diag = np.zeros(x.shape)
+  for i in np.ndindex(*x.shape):
+    one_hot = np.zeros(x.shape)
+    one_hot[i] = step
+    diag[i] = (gradient(x + one_hot)[i] - gradient(x - one_hot)[i]) / (2 * step)
+  return diag
+
+
+INNER = tf.constant([0.3, -0.2, 0.5, 0.1], tf.float64)
+HIDDEN = tf_keras.layers.Dense(5, activation='tanh', dtype='float64')
+OUTPUT = tf_keras.layers.Dense(1, dtype='float64')
+OUTPUT(HIDDEN(draw([1, 4])))
+for i, weight in enumerate([*HIDDEN.weights, *OUTPUT.weights]):
+  weight.assign(draw(weight.shape, seed=i))
+BIJECTOR = tfb.Chain(
+  [tfb.SinhArcsinh(INNER[0]), tfb.Softplus(), tfb.Scale(INNER[2])]
+)
+
+
+@tfd.JointDistributionCoroutineAutoBatched
+def hierarchy():
+  scale = yield tfd.LogNormal(tf.constant(0.0, tf.float64), 1.0)
+  mean = yield tfd.Normal(tf.constant(0.0, tf.float64), 2.0)
+  groups = yield tfd.Sample(tfd.Normal(mean, scale), 2)
+  yield tfd.Normal(tf.gather(groups, [0, 1, 1], axis=-1), 1.0)
+
+
+def hierarchical(x):
+  """Unconstrained; its gathers have gradients of type IndexedSlices."""
+  data = tf.constant([0.5, 1.0, -0.3], tf.float64)
+  scale = tf.exp(x[..., 0])
+  return hierarchy.log_prob(scale, x[..., 1], x[..., 2:], data) + x[..., 0]
+
+
+def state_space(x):
+  """A local level model, as a function of log scales; runs a `tf.scan`."""
+  two = tf.math.softplus(x[..., :2])
+  model = tfd.LinearGaussianStateSpaceModel(
+    num_timesteps=2,
+    transition_matrix=tf.linalg.LinearOperatorIdentity(1, dtype=x.dtype),
+    transition_noise=tfd.MultivariateNormalDiag(scale_diag=two[..., :1]),
+    observation_matrix=tf.linalg.LinearOperatorIdentity(1, dtype=x.dtype),
+    observation_noise=tfd.MultivariateNormalDiag(scale_diag=two[..., 1:]),
+    initial_state_prior=tfd.MultivariateNormalDiag(
+      scale_diag=tf.ones([1], x.dtype)
+    ),
+  )
+  data = tf.constant([[0.3], [0.7]], x.dtype)
+  return model.log_prob(data) - tf.reduce_sum(x[..., 2:] ** 4, axis=-1)
+
+
+def power_loop(x):
+  return tf.while_loop(
+    lambda i, _: i < 3,
+    lambda i, y: (i + 1, y * tf.reduce_sum(x**2, axis=-1)),
+    (0, tf.reduce_sum(x, axis=-1)),
+    maximum_iterations=3,
+  )[1]
+
+
+def scanned(x):
+  path = tf.scan(
+    lambda a, e: 0.5 * a + tf.sin(e), tf.transpose(x), tf.zeros_like(x[:, 0])
+  )
+  return tf.reduce_sum(path**3, axis=0)
+
+
+@tf.custom_gradient
+def softplus_by_hand(x):
+  @tf.custom_gradient
+  def sigmoid_by_hand(x):
+    y = tf.sigmoid(x)
+    return y, lambda dy: dy * y * (1 - y)
+
+  return tf.math.softplus(x), lambda dy: dy * sigmoid_by_hand(x)
+
+
+# Of three samples of four coordinates.
+FUNCTIONS = {
+  'where': lambda x: tf.reduce_sum(
+    tf.where(x > 0, x**3, tf.exp(x) * x[:, :1]), axis=-1
+  ),
+  'cond': lambda x: tf.cond(
+    tf.reduce_sum(x) > 0,
+    lambda: tf.reduce_prod(x, axis=-1),
+    lambda: tf.reduce_sum(x**3, axis=-1) ** 2,
+  ),
+  'gather': lambda x: tf.reduce_sum(
+    tf.gather(x, [0, 0, 2], axis=-1) ** 2 * x[:, 1:], axis=-1
+  ),
+  'embedding': lambda x: tf.reduce_sum(
+    tf.gather(x**3, [2, 0, 1]) * [[1.0], [2.0], [3.0]]
+  ),
+  'custom_gradient': lambda x: tf.reduce_sum(softplus_by_hand(x), -1) ** 2,
+  'stop_gradient': lambda x: tf.reduce_sum(x**2 * tf.stop_gradient(x), -1),
+  'network': lambda x: OUTPUT(HIDDEN(x))[:, 0],
+  'distribution': tfd.MultivariateStudentTLinearOperator(
+    tf.constant(3.0, tf.float64),
+    INNER,
+    tf.linalg.LinearOperatorLowerTriangular(
+      tf.eye(4, dtype=tf.float64) + 0.1 * tf.ones([4, 4], tf.float64)
+    ),
+  ).log_prob,
+  'bijector': lambda x: (
+    BIJECTOR.forward_log_det_jacobian(x, 1)
+    + tf.reduce_prod(BIJECTOR.forward(x), axis=-1)
+  ),
+  'joint_distribution': hierarchical,
+  'state_space_model': state_space,
+  'while_loop': power_loop,
+  'scan': scanned,
+  'linear': lambda x: tf.reduce_sum(x * INNER, axis=-1),
+}
+# pfor meets an op in them that it cannot vectorize, in one mode at least.
+NOT_VECTORIZED = ('cond', 'state_space_model', 'while_loop', 'scan')
+# XLA does not compile the gradient itself of this one.
+NOT_COMPILED = ('state_space_model',)
+
+
+@functools.lru_cache
+def wanted_diagonal(name):
+  if name == 'stop_gradient':
+    # The gradient is 2 x stop_gradient(x), whose derivative leaves a part out.
+    return 2 * draw([3, 4])
+  return numerical_diagonal(FUNCTIONS[name], draw([3, 4]))
+
+
+def check_function(name, regime, mode, schedule):
+  fn = FUNCTIONS[name]
+
+  def hessian(x):
+    return diag_hessian(
+      fn, x, mode=mode, schedule=schedule, parallel_iterations=3
+    )
+
+  x = draw([3, 4])
+  with warnings.catch_warnings():
+    # What can be vectorized, is.
+    action = 'ignore' if name in NOT_VECTORIZED else 'error'
+    warnings.filterwarnings(action, 'pfor cannot', RuntimeWarning)
+    value, gradient, diag = run(regime, hessian, [x])
+  wanted_value, wanted_gradient = tfp.math.value_and_gradient(fn, x)
+  np.testing.assert_allclose(value, wanted_value, atol=1e-12)
+  np.testing.assert_allclose(gradient, wanted_gradient, atol=1e-11)
+  # The error of the central differences.
+  np.testing.assert_allclose(diag, wanted_diagonal(name), rtol=1e-6, atol=2e-7)
+
+
+def schedule_for(number, name):
+  # An unrolled schedule traces these large graphs once per pass.
+  schedules = SCHEDULES[1:] if name in NOT_VECTORIZED else SCHEDULES
+  return schedules[number % len(schedules)]
+
+
+@pytest.mark.parametrize('number, name', list(enumerate(FUNCTIONS)))
+@pytest.mark.parametrize('mode', MODES)
+def test_function(mode, number, name):
+  schedule = schedule_for(number + MODES.index(mode), name)
+  check_function(name, 'function', mode, schedule)
+
+
+@pytest.mark.parametrize(
+  'number, name',
+  # Differentiating the first eagerly differs only in taking much longer.
+  [(i, n) for i, n in enumerate(FUNCTIONS) if n != 'state_space_model'],
+)
+def test_function_eagerly(number, name):
+  check_function(name, 'eager', MODES[number % 2], schedule_for(number, name))
+
+
+@pytest.mark.parametrize(
+  'number, name',
+  [(i, n) for i, n in enumerate(FUNCTIONS) if n not in NOT_COMPILED],
+)
+def test_function_under_xla(number, name):
+  mode = MODES[(number + 1) % 2]
+  check_function(name, 'xla', mode, schedule_for(number + 2, name))
+
+
+@pytest.mark.parametrize('regime', REGIMES)
+@pytest.mark.parametrize('mode', MODES)
+def test_part_that_is_not_used(regime, mode):
+  x, z = draw([3]), draw([3, 2], seed=1)
+
+  def hessian(x, z):
+    return diag_hessian(lambda x, z: x**4, (x, z), mode=mode)
+
+  _, gradient, diag = run(regime, hessian, [x, z])
+  np.testing.assert_allclose(diag[0], 12 * x**2, atol=1e-12)
+  np.testing.assert_array_equal(gradient[1], np.zeros([3, 2]))
+  np.testing.assert_array_equal(diag[1], np.zeros([3, 2]))
+
+
+def loss_of(model, inputs, targets):
+  return lambda: tf.reduce_mean((model(inputs) - targets) ** 2)
+
+
+@pytest.mark.parametrize('regime', ['eager', 'function', 'xla'])
+@pytest.mark.parametrize('mode', MODES)
+def test_variables_of_a_model(regime, mode):
+  layer = tf_keras.layers.Dense(2, dtype='float64')
+  inputs, targets = draw([5, 3]), draw([5, 2], seed=1)
+  layer(inputs)
+
+  def hessian():
+    return diag_hessian(
+      loss_of(layer, inputs, targets), layer.trainable_variables, mode=mode
+    )
+
+  for step in range(2):
+    # The loss is quadratic: d^2/dw_ij^2 is 2 sum_n x_ni^2 / (5 * 2).
+    layer.kernel.assign(draw([3, 2], seed=step))
+    value, gradient, diag = run(regime, hessian, [])
+    residual = inputs @ layer.kernel + layer.bias - targets
+    np.testing.assert_allclose(value, np.mean(residual**2), rtol=1e-12)
+    np.testing.assert_allclose(
+      gradient[0], 2 * np.transpose(inputs) @ residual / 10, atol=1e-12
+    )
+    wanted = np.repeat(np.sum(inputs**2, axis=0)[:, None] / 5, 2, axis=1)
+    np.testing.assert_allclose(diag[0], wanted, atol=1e-12)
+    np.testing.assert_allclose(diag[1], [1.0, 1.0], atol=1e-12)
+
+
+def test_variables_as_arguments_of_fn():
+  v = tf.Variable([1.0, 2.0])
+  _, _, diag = diag_hessian(lambda x: tf.reduce_sum(x**3), v)
+  np.testing.assert_allclose(diag, [6.0, 12.0])
+  v.assign([3.0, 4.0])
+  _, _, diag = diag_hessian(lambda x: tf.reduce_sum(x**3), v)
+  np.testing.assert_allclose(diag, [18.0, 24.0])
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('schedule', [*SCHEDULES, 'auto'])
+def test_an_op_without_a_second_derivative_is_named(mode, schedule):
+  def fn(a):
+    return tf.reduce_sum(tf.math.igamma(a, 2.0 * tf.ones_like(a)))
+
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', RuntimeWarning)
+    with pytest.raises(LookupError, match=r'`fn` cannot .*IgammaGradA.*Write'):
+      diag_hessian(fn, tf.ones([12]), mode=mode, schedule=schedule)
+
+
+@pytest.mark.parametrize('regime', REGIMES)
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('schedule', ['unrolled', 'pfor'])
+def test_derivative_of_the_diagonal(regime, mode, schedule):
+  x = draw([2, 3])
+
+  def derivative(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      _, _, diag = diag_hessian(
+        coupled(1), x, mode=mode, schedule=schedule, parallel_iterations=2
+      )
+    return tape.gradient(diag, x)
+
+  # Of the sum over i of 6 x_i - sin(sum(x)), by x_j.
+  wanted = 6 - 3 * np.cos(np.sum(x, axis=1, keepdims=True)) * np.ones([2, 3])
+  np.testing.assert_allclose(run(regime, derivative, [x]), wanted, atol=1e-11)
+
+
+def test_saved_and_loaded(tmp_path):
+  module = tf.Module()
+  module.hessian = tf.function(
+    lambda x: diag_hessian(coupled(1), x),
+    input_signature=[tf.TensorSpec([None, 3], tf.float64)],
+    autograph=False,
+  )
+  tf.saved_model.save(module, str(tmp_path))
+  loaded = tf.saved_model.load(str(tmp_path))
+  for n in (1, 4):
+    x = draw([n, 3])
+    value, gradient, diag = loaded.hessian(x)
+    wanted = coupled_by_hand([x], 1)
+    np.testing.assert_allclose(value, wanted[0], atol=1e-12)
+    np.testing.assert_allclose(gradient, wanted[1][0], atol=1e-12)
+    np.testing.assert_allclose(diag, wanted[2][0], atol=1e-11)
+
+
+def test_equal_eager_calls_trace_once():
+  calls = []
+
+  def fn(x):
+    calls.append(x)
+    return tf.reduce_sum(x, axis=-1) ** 3
+
+  for i in range(100):
+    diag_hessian(fn, draw([2, 3], seed=i))
+  assert len(calls) == 1
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_the_function_is_evaluated_once(mode):
+  evaluations = tf.Variable(0, dtype=tf.int64)
+
+  @tf.custom_gradient
+  def counted(x):
+    def count(x):
+      evaluations.assign_add(1)
+      return x
+
+    y = tf.py_function(count, [x], x.dtype)
+    y.set_shape(x.shape)
+    return y, lambda dy: dy
+
+  x = draw([2, 3])
+  value, _, diag = diag_hessian(
+    lambda x: tf.reduce_sum(counted(x), axis=-1) ** 3, x, mode=mode
+  )
+  total = np.sum(x, axis=-1)
+  np.testing.assert_allclose(value, total**3, atol=1e-12)
+  np.testing.assert_allclose(diag, np.repeat(6 * total[:, None], 3, 1))
+  assert int(evaluations) == 1
+
+
+@pytest.mark.parametrize('mode', MODES)
+def test_validation(mode):
+  def mixing(x):
+    return tf.reduce_sum(x, axis=-1) * tf.reduce_sum(x) ** 2
+
+  x = draw([3, 4])
+  diag_hessian(coupled(1), x, mode=mode, validate_args=True)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='mixes them'):
+    diag_hessian(mixing, x, mode=mode, validate_args=True)
+
+
+def test_validation_reports_a_gradient_that_is_not_linear():
+  @tf.custom_gradient
+  def clipped(x):
+    return x**2, lambda dy: tf.clip_by_value(dy * 2 * x, -1.0, 1.0)
+
+  def fn(x):
+    return tf.reduce_sum(clipped(clipped(x)))
+
+  with pytest.raises(tf.errors.InvalidArgumentError, match='not linear'):
+    diag_hessian(
+      fn,
+      tf.constant([0.6, 0.7]),
+      mode='forward_over_reverse',
+      validate_args=True,
+    )
+
+
+BAD_ARGUMENTS = [
+  (TypeError, 'cannot be called', {'fn': tf.ones([])}),
+  (ValueError, 'returned None', {'fn': lambda x: None}),
+  (ValueError, 'one floating scalar', {'fn': lambda x: tf.constant(1)}),
+  (ValueError, 'per sample: sum over', {'fn': lambda x: tf.ones([2])}),
+  (ValueError, 'which does not lead', {'fn': lambda x: tf.ones([3, 4])}),
+  (ValueError, 'has 1 dimensions', {'sample_shape': [3]}),
+  (ValueError, 'starts with', {'sample_shape': [2]}),
+  (ValueError, 'no shape', {'sample_shape': [0.5]}),
+  (TypeError, 'floating', {'xs': tf.constant([1, 2])}),
+  (ValueError, 'no part', {'xs': []}),
+  (ValueError, "'forward_over_reverse'", {'mode': 'forward'}),
+  (ValueError, "'unrolled', 'pfor'", {'schedule': 'vmap'}),
+  (ValueError, 'at least 1', {'parallel_iterations': -1}),
+]
+
+
+@pytest.mark.parametrize('error, sentence, given', BAD_ARGUMENTS, ids=str)
+def test_bad_arguments_are_refused_by_name(error, sentence, given):
+  call = {'xs': tf.ones([3]), 'fn': tf.reduce_sum, **given}
+  with pytest.raises(error, match=sentence):
+    diag_hessian(**call)
