@@ -1,0 +1,259 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What structure saves, beside its targets.
+
+    python -m benchmarks.structure_targets [--quick] [--json FILE]
+
+Every contestant runs in a process of its own, is checked against a diagonal in
+closed form (float64), and is then timed in turn with the others: the median of
+several rounds, each of many evaluations inside one compiled loop. The other
+processes wait meanwhile. A contestant whose framework is not installed is
+reported as missing (`pip install '.[benchmarks]'`), one that is not ready in
+time as too slow, one that is wrong as wrong. Exit status 1 if a target fails.
+"""
+
+import argparse
+import json
+import sys
+
+from benchmarks.contest import contest, one_answer
+from benchmarks.peers import GRADIENT, PEERS, TFP_DIAG
+from benchmarks.worker import make_case
+
+__all__ = ['run']
+
+OURS = [peer for peer in PEERS if peer.startswith('tfp_diag')]
+OTHERS = [p for p in PEERS if p not in (GRADIENT, *OURS)]
+
+# Bounds of the ratios: to one gradient, and of the fastest other contestant.
+RACES = {
+  'chain_1e6': {
+    'case': ['chain', [1_000_000]],
+    'quick': ['chain', [2_000]],
+    'peers': [GRADIENT, *OURS],
+    'most_gradients': 6,
+  },
+  'hierarchical': {
+    'case': ['hierarchical', [200, 1000, 32]],
+    'quick': ['hierarchical', [5, 20, 3]],
+    'peers': list(PEERS),
+    'most_gradients': 6,
+    'least_speedup': 20,
+  },
+  'phi4': {
+    'case': ['phi4', [64, 4]],
+    'quick': ['phi4', [4, 2]],
+    'peers': list(PEERS),
+    'passes': 2,
+    'least_speedup': 20,
+  },
+  'stochastic_volatility': {
+    'case': ['stochastic_volatility', [5000, 4]],
+    'quick': ['stochastic_volatility', [20, 2]],
+    'peers': list(PEERS),
+    'passes': 2,
+    'least_speedup': 1,
+  },
+}
+
+STRUCTURES = {
+  'chain_1e6': {
+    'case': ['chain', [1_000_000]],
+    'quick': ['chain', [2_000]],
+    'most_seconds': 60,
+    'most_gib': 8,
+  },
+  'chain_1e5': {
+    'case': ['chain', [100_000]],
+    'quick': ['chain', [1_000]],
+    'most_seconds': 6,
+    'most_gib': 2,
+  },
+}
+
+MODEL = {'effects': 98, 'quick': 8, 'most_seconds': 1.0}
+
+
+def main(words=None):
+  parser = argparse.ArgumentParser(
+    prog='python -m benchmarks.structure_targets',
+    description='Measures what structure saves, beside its targets.',
+  )
+  parser.add_argument(
+    '--quick', action='store_true', help='tiny sizes: does it all work?'
+  )
+  parser.add_argument(
+    '--only',
+    metavar='NAME',
+    action='append',
+    choices=sorted({*RACES, *STRUCTURES, 'model'}),
+    help='one of %(choices)s; may be repeated',
+  )
+  parser.add_argument(
+    '--limit',
+    type=float,
+    default=300.0,
+    metavar='SECONDS',
+    help='how long a contestant may take to be ready (%(default)s)',
+  )
+  parser.add_argument('--rounds', type=int, default=9, help='(%(default)s)')
+  parser.add_argument('--json', metavar='FILE', help='keep all figures')
+  options = parser.parse_args(words)
+  report = run(options.quick, options.only, options.limit, options.rounds)
+  if options.json:
+    with open(options.json, 'w', encoding='utf-8') as file:
+      json.dump(report, file, indent=2)
+  if options.quick:
+    print('\nTiny sizes say nothing about the targets.')
+    return 0
+  failed = [t for t in report['targets'] if not t['holds']]
+  print(f'\n{len(report["targets"]) - len(failed)} targets hold')
+  for target in failed:
+    print(f'falls short: {_sentence(target)}')
+  return 1 if failed else 0
+
+
+def run(quick=False, only=None, limit=300.0, rounds=9):
+  """Measures everything, and prints it on the way.
+
+  Args:
+    quick: Python bool, whether to use tiny sizes.
+    only: List of names, or None for all.
+    limit: Seconds that a contestant may take to be ready.
+    rounds: Python int, how often each contestant is timed.
+
+  Returns:
+    Dict with lists 'structures', 'races' and 'targets'.
+  """
+  report = {'structures': {}, 'races': {}, 'targets': []}
+  size = 'quick' if quick else 'case'
+
+  def wanted(names):
+    return [name for name in names if only is None or name in only]
+
+  for name in wanted(STRUCTURES):
+    _run_structure(report, name, STRUCTURES[name], size, limit)
+  if only is None or 'model' in only:
+    _run_model(report, quick, limit)
+  for name in wanted(RACES):
+    _run_race(report, name, RACES[name], size, limit, rounds)
+  return report
+
+
+def _run_structure(report, name, target, size, limit):
+  case = target[size]
+  title = make_case(case).name
+  found = one_answer('structure', {'case': case}, limit)
+  report['structures'][name] = found
+  print(f'\nDetection and coloring: {title}', flush=True)
+  if 'detection_s' not in found:
+    print(f'  {found["status"]}: {found["reason"]}')
+  else:
+    print(
+      f'  {found["detection_s"]:.2f} s + {found["coloring_s"]:.2f} s, '
+      f'{found["passes"]} passes, peak {found["peak_gib"]:.2f} GiB '
+      f'({found["peak_gib_before"]:.2f} GiB before)'
+    )
+  seconds = found.get('detection_s', limit) + found.get('coloring_s', 0)
+  _judge(report, f'{title}: seconds to color', seconds, target['most_seconds'])
+  memory = found.get('peak_gib', float('inf'))
+  _judge(report, f'{title}: GiB', memory, target['most_gib'])
+
+
+def _run_model(report, quick, limit):
+  effects = MODEL['quick' if quick else 'effects']
+  found = one_answer('plan_model', {'num_effects': effects}, limit)
+  report['structures']['model'] = found
+  title = f'TFP model of {effects + 2} coordinates'
+  print(f'\nPlan: {title}', flush=True)
+  if 'first_s' not in found:
+    print(f'  {found["status"]}: {found["reason"]}')
+  else:
+    print(
+      f'  first {found["first_s"]:.2f} s, later {found["later_s"]:.2f} s, '
+      f'{found["passes"]} passes'
+    )
+  seconds = found.get('first_s', limit)
+  _judge(report, f'{title}: seconds to plan', seconds, MODEL['most_seconds'])
+
+
+def _run_race(report, name, target, size, limit, rounds):
+  case = target[size]
+  title = make_case(case).name
+  print(f'\nDiagonal Hessian: {title}', flush=True)
+  if 'passes' in target:
+    found = one_answer('structure', {'case': case}, limit)
+    passes = found.get('passes', float('inf'))
+    _judge(report, f'{title}: passes', passes, target['passes'])
+  results = contest(case, target['peers'], limit, rounds)
+  report['races'][name] = results
+  gradient = results[GRADIENT].get('median_s')
+  for peer, result in results.items():
+    print('  ' + _line(peer, result, gradient))
+  ours = results[TFP_DIAG].get('median_s', float('inf'))
+  if 'most_gradients' in target:
+    in_gradients = ours / gradient if gradient else float('inf')
+    _judge(
+      report, f'{title}: gradients', in_gradients, target['most_gradients']
+    )
+  if 'least_speedup' in target:
+    others = [
+      results[p]['median_s'] for p in OTHERS if 'median_s' in results[p]
+    ]
+    if others:
+      _judge(
+        report,
+        f'{title}: times faster than the best other',
+        min(others) / ours,
+        target['least_speedup'],
+        at_least=True,
+      )
+    else:
+      print('  no other contestant is left to compare with')
+
+
+def _line(peer, result, gradient):
+  words = f'{peer:40s}'
+  if 'median_s' not in result:
+    return f'{words}{result["status"]}: {result["reason"]}'
+  words += f'{1e3 * result["median_s"]:10.4f} ms'
+  if gradient:
+    words += f'{result["median_s"] / gradient:10.1f} gradients'
+  return words + f'   ready in {result["seconds_until_ready"]:.1f} s'
+
+
+def _judge(report, what, value, bound, at_least=False):
+  target = {
+    'what': what,
+    'value': value,
+    'bound': bound,
+    'at_least': at_least,
+    'holds': bool(value >= bound if at_least else value <= bound),
+  }
+  report['targets'].append(target)
+  print(f'  {"holds" if target["holds"] else "FAILS"}  {_sentence(target)}')
+  sys.stdout.flush()
+
+
+def _sentence(target):
+  relation = 'at least' if target['at_least'] else 'at most'
+  return (
+    f'{target["what"]}: {target["value"]:.3g}, '
+    f'{relation} {target["bound"]:g} wanted'
+  )
+
+
+if __name__ == '__main__':
+  sys.exit(main())
