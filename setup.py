@@ -29,7 +29,13 @@ ARVIZ = ['arviz>=0.17']
 NOTEBOOKS = ['ipykernel>=6.29', 'nbclient>=0.10', 'nbformat>=5.10', *PLOT]
 
 # All that `pytest` needs, and the notebooks and pictures that it makes.
-TEST = ['pytest>=8.0', 'hypothesis>=6.100', *NOTEBOOKS, *ARVIZ]
+TEST = [
+  'pytest>=8.0',
+  'pytest-xdist>=3.5',
+  'hypothesis>=6.100',
+  *NOTEBOOKS,
+  *ARVIZ,
+]
 
 # The formatter is pinned: another version may want other line breaks.
 DEV = ['ruff==0.17.5', *TEST]

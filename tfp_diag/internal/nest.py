@@ -89,6 +89,6 @@ def takes_variables(fn, parts):
     return False
   try:
     inspect.signature(fn).bind()
-  except TypeError:
+  except (TypeError, ValueError):  # A builtin may have no signature.
     return False
   return True

@@ -244,7 +244,7 @@ def _walk(kind, fn, xs, sample_rank):
         'they share, or sample_shape=() to treat everything as event.'
       )
   sample_shape = tuple(shapes[0][:sample_rank])
-  if sample_rank and not tracing.closes_over(fn, parts):
+  if sample_rank and not nest.takes_variables(fn, parts):
     two = (2,) + (1,) * (sample_rank - 1)
     try:
       found = _walk_on(kind, trace, parts, shapes, two)

@@ -14,8 +14,6 @@
 # ============================================================================
 """Traces a function to a graph."""
 
-import inspect
-
 import tensorflow as tf
 
 from tfp_diag.internal import nest
@@ -40,7 +38,7 @@ def trace(fn, xs, shapes):
       them as arguments, or None.
   """
   parts = nest.flatten(xs)
-  if closes_over(fn, parts):
+  if nest.takes_variables(fn, parts):
     # What is differentiated is not an argument; shapes cannot be changed.
     function = tf.function(lambda: _as_tensors(fn()), autograph=False)
     return _concrete(function, fn, lambda f: lambda: _as_tensors(f())), parts
@@ -56,17 +54,6 @@ def trace(fn, xs, shapes):
   ]
   function = tf.function(with_parts(fn), autograph=False)
   return _concrete(function, fn, with_parts, *specs), None
-
-
-def closes_over(fn, parts):
-  """Whether `fn` takes no arguments and the parts are its variables."""
-  if not parts or not all(isinstance(part, tf.Variable) for part in parts):
-    return False
-  try:
-    inspect.signature(fn).bind()
-  except (TypeError, ValueError):
-    return False
-  return True
 
 
 def dtype_of(part):
