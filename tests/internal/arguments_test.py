@@ -1,0 +1,44 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Errors of arguments that several functions share name what fits."""
+
+import numpy as np
+import pytest
+
+from tfp_diag.internal import arguments
+
+
+def test_choices():
+  arguments.check_choice('mode', 'a', ('a', 'b'))
+  for value in ('c', None, ['a'], 1):
+    with pytest.raises(ValueError, match=r"`mode` is .* one of 'a', 'b'"):
+      arguments.check_choice('mode', value, ('a', 'b'))
+
+
+@pytest.mark.parametrize('value', [1, 7, np.int64(3)])
+def test_chunks(value):
+  arguments.check_chunk('chunk_size', value)
+
+
+@pytest.mark.parametrize('value', [0, -1, 1.0, '1', None, True, np.float32(2)])
+def test_what_is_no_chunk(value):
+  with pytest.raises(ValueError, match=r'`chunk_size` is .* at least 1'):
+    arguments.check_chunk('chunk_size', value)
+
+
+def test_callables():
+  arguments.check_callable('fn', len)
+  with pytest.raises(TypeError, match='`fn` is 3, which cannot be called'):
+    arguments.check_callable('fn', 3)
