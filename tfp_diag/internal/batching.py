@@ -48,7 +48,12 @@ def convert_parts(parts, what='xs'):
   parts = [
     p
     if isinstance(p, tf.Variable)
-    else tf.convert_to_tensor(p, dtype_hint=tf.float32, name=what)
+    else tf.convert_to_tensor(
+      # Python numbers become float32, and arrays keep their dtype.
+      p,
+      dtype_hint=None if hasattr(p, 'dtype') else tf.float32,
+      name=what,
+    )
     for p in parts
   ]
   check_parts(parts, what)
