@@ -24,7 +24,7 @@ import tensorflow as tf
 
 import tfp_diag
 
-DOCUMENTED = ['hessian', 'jacobian']
+DOCUMENTED = ['LazyHessian', 'LazyJacobian', 'hessian', 'jacobian']
 
 
 @pytest.mark.parametrize('name', DOCUMENTED)

@@ -318,6 +318,7 @@ def swish(x):
 
 @tf.custom_gradient
 def straight_through(x):
+  """Its gradient cannot be differentiated by its cotangent."""
   return tf.round(x), lambda dy: tf.stop_gradient(dy)
 
 
@@ -368,25 +369,26 @@ def test_a_loop_runs_where_pfor_cannot():
 
 
 def test_auto_does_not_trust_a_forward_mode_that_fails():
-  # igamma has no second derivative, which forward mode needs.
   x = tf.constant(1.5, tf.float64)
 
-  def wide(x):
-    return tf.math.igamma(tf.constant(2.0, tf.float64), x * [1.0, 2.0])
-
-  expected = [x * np.exp(-x), 4 * x * np.exp(-2 * x)]
-  np.testing.assert_allclose(tfp_diag.jacobian(wide, x), expected)
-  np.testing.assert_allclose(
-    tfp_diag.jacobian(wide, x, mode='forward'), expected
-  )
-
-  # A gradient that cannot be differentiated by its cotangent.
   def rounded(x):
     return straight_through(x * [1.0, 2.0])
 
   np.testing.assert_allclose(tfp_diag.jacobian(rounded, x), [1, 2])
   with pytest.raises(LookupError, match="mode='reverse'"):
     tfp_diag.jacobian(rounded, x, mode='forward')
+
+
+def test_no_mode_needs_a_second_derivative():
+  # igamma has none by its second argument.
+  x = tf.constant(1.5, tf.float64)
+
+  def wide(x):
+    return tf.math.igamma(tf.constant(2.0, tf.float64), x * [1.0, 2.0])
+
+  expected = [x * np.exp(-x), 4 * x * np.exp(-2 * x)]
+  for mode in ('forward', 'reverse'):
+    np.testing.assert_allclose(tfp_diag.jacobian(wide, x, mode=mode), expected)
 
 
 def test_samples_that_mix_are_refused_by_name():

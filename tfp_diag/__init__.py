@@ -27,12 +27,16 @@ from tfp_diag.diag_hessian import diag_hessian  # noqa: E402
 from tfp_diag.diag_jacobian import diag_jacobian  # noqa: E402
 from tfp_diag.hessian import hessian  # noqa: E402
 from tfp_diag.jacobian import jacobian  # noqa: E402
+from tfp_diag.lazy_hessian import LazyHessian  # noqa: E402
+from tfp_diag.lazy_jacobian import LazyJacobian  # noqa: E402
 from tfp_diag.plan import Plan, load_plan  # noqa: E402
 from tfp_diag.plan_diag_hessian import plan_diag_hessian  # noqa: E402
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian  # noqa: E402
 from tfp_diag.version import __version__  # noqa: E402
 
 __all__ = [
+  'LazyHessian',
+  'LazyJacobian',
   'Plan',
   '__version__',
   'diag_hessian',

@@ -25,7 +25,7 @@ import tensorflow as tf
 from tfp_diag.internal import evaluate, passes
 from tfp_diag.internal import schedule as schedule_lib
 
-__all__ = ['jacobian_blocks', 'stacked']
+__all__ = ['forward_map', 'jacobian_blocks', 'stacked']
 
 
 def jacobian_blocks(fn, xs, rank, mode, chunk_size):
@@ -49,10 +49,14 @@ def jacobian_blocks(fn, xs, rank, mode, chunk_size):
   with passes.recorded_ops() as ops:
     (aux, ys), reverse = passes.linearize(lambda: _twice(fn()), xs, 'reverse')
   obstacle = evaluate.loop_among(ops)
-  paths = [_connected(reverse, i, y, range(len(xs))) for i, y in enumerate(ys)]
+  paths = _paths(reverse, ys, xs)
   if mode == 'forward' or (mode == 'auto' and _is_wide(ys, xs, rank)):
-    forward = _forward_map(reverse, paths, xs, must_work=mode == 'forward')
-    if forward is not None:
+    try:
+      forward = forward_map(reverse, ys, xs)
+    except passes.MissingGradientError:
+      if mode == 'forward':
+        raise
+    else:
       return aux, _by_columns(
         forward, paths, ys, xs, rank, chunk_size, obstacle
       )
@@ -161,27 +165,40 @@ def _is_wide(ys, xs, rank):
   return sum(sizes[0]) < sum(sizes[1])
 
 
-def _forward_map(reverse, paths, xs, must_work):
-  """The map in forward mode; None where it cannot be trusted.
+def forward_map(reverse, ys, xs):
+  """Transposes a map, and checks what can be checked without values.
 
   Where reverse mode finds a path, forward mode has to find it, too: if it does
   not, some gradient cannot be differentiated by its cotangent.
+
+  Args:
+    reverse: `passes.LinearMap` in reverse mode.
+    ys: List of Tensors, its outputs.
+    xs: List of Tensors or Variables, its inputs.
+
+  Returns:
+    `passes.LinearMap` in forward mode.
+
+  Raises:
+    passes.MissingGradientError: if there is none that can be trusted.
   """
-  try:
-    forward = reverse.transposed()
-    for j, x in enumerate(xs):
-      outputs = [i for i, path in enumerate(paths) if j in path]
-      if outputs and _connected(forward, j, x, outputs) != outputs:
-        raise passes.MissingGradientError(
-          'Forward mode finds no path from an input to an output where reverse '
-          'mode finds one: a gradient in `fn` cannot be differentiated by its '
-          "cotangent. Pass `mode='reverse'`."
-        )
-  except passes.MissingGradientError:
-    if must_work:
-      raise
-    return None
+  forward = reverse.transposed()
+  paths = _paths(reverse, ys, xs)
+  for j, x in enumerate(xs):
+    outputs = [i for i, path in enumerate(paths) if j in path]
+    if outputs and _connected(forward, j, x, outputs) != outputs:
+      raise passes.MissingGradientError(
+        'Forward mode finds no path from an input to an output where reverse '
+        'mode finds one: a gradient in `fn` cannot be differentiated by its '
+        "cotangent. Use reverse mode (`mode='reverse'`, or rows in place of "
+        'columns).'
+      )
   return forward
+
+
+def _paths(reverse, ys, xs):
+  """For each output, the inputs that it depends on."""
+  return [_connected(reverse, i, y, range(len(xs))) for i, y in enumerate(ys)]
 
 
 def _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle):

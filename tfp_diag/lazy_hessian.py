@@ -1,0 +1,104 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A Hessian of which only the looked-at rows are computed."""
+
+import tensorflow as tf
+
+from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.internal import batching, nest, passes
+from tfp_diag.internal.problem import Problem
+from tfp_diag.lazy_matrix import LazyMatrix
+from tfp_diag.plan_diag_hessian import plan_diag_hessian
+from tfp_diag.sparsity.samples import SampleMixingError
+
+__all__ = ['LazyHessian']
+
+
+class LazyHessian(LazyMatrix):
+  """The Hessian of `fn` at `xs`, computed where it is looked at.
+
+  A matrix of shape `sample_shape + [n, n]` over the coordinates of `xs`, parts
+  in order, each event flattened row by row. Used as `tfp_diag.LazyJacobian`,
+  which says what is remembered. A column is a row here, so `H[:, j]` costs
+  nothing after `H[j]`, and `matvec` and `rmatvec` are the same.
+
+  #### Examples
+
+  ```python
+  x = tf.constant([1.0, 2.0, 3.0])
+  H = LazyHessian(lambda x: tf.reduce_prod(x) + tf.reduce_sum(x**3), x)
+  H[0]
+  # ==> [6., 3., 2.]
+  H[:, 0]
+  # ==> [6., 3., 2.]
+  H.num_passes
+  # ==> 1
+  H.matvec([1.0, 0.0, 1.0])
+  # ==> [8., 4., 20.]
+  ```
+  """
+
+  def __init__(self, fn, xs, sample_shape=(), *, chunk_size=None):
+    """Makes the view; computes nothing.
+
+    Args:
+      fn: Python callable of the parts of `xs`, or without arguments, as for
+        `tfp_diag.hessian`; returns one scalar per sample.
+      xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
+        and of one floating dtype, with static event shapes; or `tf.Variable`s.
+      sample_shape: The leading shape that all parts share, whose entries are
+        independent samples. Default: none.
+      chunk_size: Python int, how many of the passes of one access are
+        vectorized together. 1 is a plain loop, None all of them.
+
+    Raises:
+      ValueError: if an argument does not fit; when it is looked at, if `fn`
+        does not return one scalar per sample, or samples mix.
+      TypeError: if a part is not floating; when it is looked at, if dtypes
+        differ.
+    """
+    problem = Problem(fn, xs, sample_shape)
+    super().__init__(problem, is_symmetric=True, chunk_size=chunk_size)
+
+  def _outputs(self, parts):
+    value, gradient = passes.value_and_gradient(
+      lambda: self._problem.value(parts), parts
+    )
+    batching.check_value(value, parts, self._problem.rank)
+    return gradient
+
+  def _diagonal(self, plan):
+    problem = self._problem
+    fn, xs = problem.fn, problem.pack(problem.parts)
+    if plan is None:
+      try:
+        plan = plan_diag_hessian(fn, xs, self._sample_shape)
+      except SampleMixingError:
+        raise
+      except Exception:
+        # `fn` needs eager mode, say. What is wrong otherwise comes up again.
+        pass
+    _, _, diag = diag_hessian(fn, xs, self._sample_shape, plan=plan)
+    sample = tf.shape(problem.parts[0])[: problem.rank]
+    flat = [
+      tf.reshape(
+        d, tf.concat([sample, [d.shape[problem.rank :].num_elements()]], 0)
+      )
+      for d in nest.flatten(diag)
+    ]
+    return (
+      tf.concat(flat, -1),
+      self._num_columns if plan is None else plan.num_passes,
+    )

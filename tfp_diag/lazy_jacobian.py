@@ -1,0 +1,159 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A Jacobian of which only the looked-at rows and columns are computed."""
+
+import functools
+
+import tensorflow as tf
+
+from tfp_diag.diag_jacobian import diag_jacobian
+from tfp_diag.internal import nest
+from tfp_diag.internal.problem import Problem
+from tfp_diag.jacobian import checked_outputs
+from tfp_diag.lazy_matrix import LazyMatrix
+from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
+from tfp_diag.sparsity.samples import SampleMixingError
+
+__all__ = ['LazyJacobian']
+
+
+class LazyJacobian(LazyMatrix):
+  """The Jacobian of `fn` at `xs`, computed where it is looked at.
+
+  A matrix of shape `sample_shape + [num_rows, num_columns]`: one row for each
+  coordinate of the outputs, one column for each coordinate of `xs`, parts in
+  order, each event flattened row by row. Nothing is computed when it is made.
+  `J[i]` costs one vector-Jacobian product, `J[:, j]` one Jacobian-vector
+  product, a submatrix as many as its shorter side has rows or columns that are
+  not known yet; `J.diag()` as many as a plan needs. All samples share a pass.
+  What was computed is remembered, so that a second look costs nothing;
+  `J.num_passes` counts.
+
+  A part that was computed outside a `tf.GradientTape` and is looked at again
+  inside has no gradient: it is a constant by then. To differentiate the
+  Jacobian, make it inside the tape, or use `tfp_diag.jacobian`.
+
+  In a graph indices are static, and what is known belongs to that graph.
+
+  #### Examples
+
+  ```python
+  x = tf.constant([1.0, 2.0, 3.0])
+  J = LazyJacobian(lambda x: tf.concat([x**2, [x[0] * x[1] * x[2]]], 0), x)
+  J.shape
+  # ==> [4, 3]
+  J[3]
+  # ==> [6., 3., 2.]
+  J[-1, :2]  # Known already.
+  # ==> [6., 3.]
+  J.num_passes
+  # ==> 1
+  J[:, 0]  # A column.
+  # ==> [2., 0., 0., 6.]
+  J.num_passes
+  # ==> 2
+  ```
+  """
+
+  def __init__(self, fn, xs, sample_shape=(), *, chunk_size=None):
+    """Makes the view; computes nothing.
+
+    Args:
+      fn: Python callable of the parts of `xs`, as for `tfp_diag.jacobian`.
+      xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
+        and of one floating dtype, with static event shapes; or `tf.Variable`s.
+      sample_shape: The leading shape that all inputs and outputs share, whose
+        entries are independent samples. Default: none.
+      chunk_size: Python int, how many of the passes of one access are
+        vectorized together. 1 is a plain loop, None all of them.
+
+    Raises:
+      ValueError: if an argument does not fit; when it is looked at, if samples
+        mix, or an event shape is not static.
+      TypeError: if a part is not floating; when it is looked at, if dtypes
+        differ.
+    """
+    problem = Problem(fn, xs, sample_shape)
+    super().__init__(problem, is_symmetric=False, chunk_size=chunk_size)
+
+  def _outputs(self, parts):
+    problem = self._problem
+    return checked_outputs(problem.value(parts), parts, problem.rank)
+
+  def _diagonal(self, plan):
+    problem = self._problem
+    if problem.is_closure:
+      raise ValueError(
+        'The outputs of a function of `tf.Variable`s cannot be paired with '
+        'them through a plan. Write it as a function of Tensors.'
+      )
+    rank = problem.rank
+    fn = functools.partial(
+      _flat_call,
+      problem.fn,
+      problem.pack(['.'] * len(problem.parts)),
+      [p.shape[rank:].as_list() for p in problem.parts],
+      rank,
+    )
+    sample = tf.shape(problem.parts[0])[:rank]
+    x = tf.concat(
+      [
+        tf.reshape(p, tf.concat([sample, [p.shape[rank:].num_elements()]], 0))
+        for p in problem.parts
+      ],
+      -1,
+    )
+    x = tf.ensure_shape(x, [*self._sample_shape, self._num_columns])
+    if plan is None:
+      try:
+        plan = plan_diag_jacobian(fn, x, self._sample_shape)
+      except SampleMixingError:
+        raise
+      except Exception:
+        # `fn` needs eager mode, say. What is wrong otherwise comes up again.
+        pass
+    _, diag = diag_jacobian(
+      x, fn=fn, sample_shape=self._sample_shape, plan=plan
+    )
+    return diag[0], self._num_columns if plan is None else plan.num_passes
+
+
+def _flat_call(fn, structure, event_shapes, rank, x):
+  """`fn` from one vector per sample to one vector per sample.
+
+  Args:
+    fn: Python callable.
+    structure: The state, with anything for parts.
+    event_shapes: List of lists of int, of the parts.
+    rank: Python int, the number of sample dimensions.
+    x: Tensor of shape `sample_shape + [n]`.
+
+  Returns:
+    Tensor of shape `sample_shape + [m]`.
+  """
+  sample = tf.shape(x)[:rank]
+  sizes = [tf.TensorShape(s).num_elements() for s in event_shapes]
+  parts = [
+    tf.ensure_shape(
+      tf.reshape(piece, tf.concat([sample, shape], 0)), x.shape[:rank] + shape
+    )
+    for piece, shape in zip(tf.split(x, sizes, axis=-1), event_shapes)
+  ]
+  ys = nest.flatten(nest.call_traceable(fn, nest.pack_as(structure, parts)))
+  flat = [
+    tf.reshape(y, tf.concat([sample, [y.shape[rank:].num_elements()]], 0))
+    for y in ys
+  ]
+  return tf.concat(flat, -1)

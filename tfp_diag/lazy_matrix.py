@@ -1,0 +1,352 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A matrix of derivatives of which only what is looked at is computed."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.internal import arguments, dense, evaluate, indexing, passes
+from tfp_diag.lazy_operator import LazyOperator
+from tfp_diag.sparsity.detect import refuse_mixing
+
+__all__ = ['LazyMatrix']
+
+
+class LazyMatrix:
+  """What `LazyJacobian` and `LazyHessian` share.
+
+  The matrix is `sample_shape + [num_rows, num_columns]`; rows are the
+  coordinates of the outputs, columns those of the state, parts in order.
+  """
+
+  def __init__(self, problem, is_symmetric, chunk_size):
+    if chunk_size is not None:
+      arguments.check_chunk('chunk_size', chunk_size)
+    self._problem = problem
+    self._is_symmetric = is_symmetric
+    self._chunk_size = chunk_size
+    self._num_passes = 0
+    self._row_sizes = None
+    self._forget(None)
+
+  def _outputs(self, parts):
+    """The outputs of which the matrix is the Jacobian, as a list of Tensors."""
+    raise NotImplementedError
+
+  def _diagonal(self, plan):
+    """The diagonal, `sample_shape + [n]`, and how many passes it took."""
+    raise NotImplementedError
+
+  @property
+  def shape(self):
+    """`tf.TensorShape`: sample shape, number of rows, number of columns."""
+    matrix = [self._num_rows, self._num_columns]
+    return tf.TensorShape([*self._sample_shape, *matrix])
+
+  def shape_tensor(self):
+    """The shape as an int32 vector, for samples of unknown number."""
+    sample = tf.shape(self._problem.parts[0])[: self._problem.rank]
+    return tf.concat([sample, [self._num_rows, self._num_columns]], 0)
+
+  @property
+  def dtype(self):
+    """The dtype of the entries."""
+    return self._problem.parts[0].dtype
+
+  @property
+  def num_passes(self):
+    """Python int: how many passes were computed, each for all samples."""
+    return self._num_passes
+
+  def __getitem__(self, key):
+    """Computes what is missing of a part of the matrix, and returns it.
+
+    Args:
+      key: Integers, slices and at most one Ellipsis, as for the matrix in
+        NumPy: first the sample dimensions, then row and column.
+
+    Returns:
+      Tensor.
+    """
+    rank = self._problem.rank
+    *samples, row, column = indexing.normalize(key, rank + 2)
+    for axis, (index, size) in enumerate(zip(samples, self._sample_shape)):
+      if size is not None:
+        indexing.positions(index, size, f'samples in dimension {axis}')
+    rows = indexing.positions(row, self._num_rows, 'rows')
+    columns = indexing.positions(column, self._num_columns, 'columns')
+    result = self._submatrix(rows, columns)
+    for axis, index in enumerate(samples):
+      result = indexing.select(result, axis, index)
+    every = [*samples, row, column]
+    ints = [i for i, k in enumerate(every) if not isinstance(k, slice)]
+    return tf.squeeze(result, ints) if ints else result
+
+  def to_dense(self):
+    """The whole matrix, along the side of which less is missing."""
+    return self[...]
+
+  def matvec(self, v):
+    """The product with a vector, by one pass. Not remembered.
+
+    Args:
+      v: Tensor of shape `sample_shape + [num_columns]`, or one that broadcasts
+        to it.
+
+    Returns:
+      Tensor of shape `sample_shape + [num_rows]`.
+    """
+    return self.products(self._vector('v', v, self._num_columns), 'columns')[0]
+
+  def rmatvec(self, u):
+    """The product of the transposed matrix with a vector, by one pass.
+
+    Args:
+      u: Tensor of shape `sample_shape + [num_rows]`, or one that broadcasts to
+        it.
+
+    Returns:
+      Tensor of shape `sample_shape + [num_columns]`.
+    """
+    return self.products(self._vector('u', u, self._num_rows), 'rows')[0]
+
+  def diag(self, plan=None):
+    """The diagonal, as many passes as a plan needs. Remembered.
+
+    Args:
+      plan: A plan for the same function, or None to make one. Where none can be
+        made, each coordinate gets a pass.
+
+    Returns:
+      Tensor of shape `sample_shape + [n]`.
+
+    Raises:
+      ValueError: if the matrix is not square.
+    """
+    if self._num_rows != self._num_columns:
+      raise ValueError(
+        f'A matrix of {self._num_rows} rows and {self._num_columns} columns '
+        'has no diagonal; it has to be square.'
+      )
+    self._enter_graph()
+    if self._diag is None:
+      self._diag, num_passes = self._diagonal(plan)
+      self._num_passes += num_passes
+    return self._diag
+
+  def trace(self):
+    """The sum of the diagonal, of shape `sample_shape`."""
+    return tf.reduce_sum(self.diag(), axis=-1)
+
+  def clear_cache(self):
+    """Forgets what was computed. `num_passes` goes on counting."""
+    self._forget(self._graph)
+
+  def as_linear_operator(self):
+    """The matrix as a `tf.linalg.LinearOperator`, which computes by passes."""
+    return LazyOperator(self, self._is_symmetric)
+
+  def __repr__(self):
+    return (
+      f'<{type(self).__name__} shape={self.shape} dtype={self.dtype.name} '
+      f'num_passes={self._num_passes}>'
+    )
+
+  @property
+  def _sample_shape(self):
+    return self._problem.parts[0].shape[: self._problem.rank].as_list()
+
+  @property
+  def _num_columns(self):
+    return sum(self._sizes_of(self._problem.parts, 'xs'))
+
+  @property
+  def _num_rows(self):
+    if self._is_symmetric:
+      return self._num_columns
+    if self._row_sizes is None:
+      # Only constants come out, so nothing of the function is computed.
+      sizes = self._problem.run(
+        (type(self).__name__, 'sizes'),
+        lambda parts: tf.constant(self._sizes_of(self._outputs(parts), 'ys')),
+      )
+      self._row_sizes = [int(size) for size in tf.get_static_value(sizes)]
+    return sum(self._row_sizes)
+
+  def _sizes_of(self, parts, what):
+    sizes = [p.shape[self._problem.rank :].num_elements() for p in parts]
+    if None in sizes:
+      raise ValueError(
+        f'A part of `{what}` has an event shape that is not known while the '
+        'graph is built, so its rows or columns cannot be counted. Give it one '
+        'with `tf.ensure_shape`; the sample shape may stay unknown.'
+      )
+    dtypes = sorted({p.dtype.name for p in parts} | {self.dtype.name})
+    if len(dtypes) > 1:
+      raise TypeError(
+        f'The parts of `{what}`, and `xs`, have the dtypes {dtypes}, but a '
+        'matrix has one. Cast them, or use `tfp_diag.jacobian`, which returns '
+        'blocks.'
+      )
+    return sizes
+
+  def _vector(self, name, vector, size):
+    vector = tf.convert_to_tensor(vector, self.dtype)
+    rank = self._problem.rank
+    if vector.shape.rank is None or not (
+      1 <= vector.shape.rank <= rank + 1
+      and vector.shape[-1:].is_compatible_with([size])
+    ):
+      raise ValueError(
+        f'`{name}` has shape {vector.shape}; the last of at most {rank + 1} '
+        f'dimensions has to have the size {size}, and the others broadcast to '
+        'the sample shape.'
+      )
+    # One product; dimensions of size 1 in place of the missing samples.
+    missing = rank + 1 - vector.shape.rank
+    return vector[(tf.newaxis,) * (missing + 1)]
+
+  def _forget(self, graph):
+    self._graph = graph
+    self._rows = {}
+    # A column of a symmetric matrix is a row.
+    self._columns = self._rows if self._is_symmetric else {}
+    self._diag = None
+
+  def _enter_graph(self):
+    """Forgets what belongs to another graph: it cannot be used in this one."""
+    graph = None
+    if not tf.executing_eagerly():
+      graph = tf.compat.v1.get_default_graph()
+    if graph is not self._graph:
+      self._forget(graph)
+
+  def _submatrix(self, rows, columns):
+    """Rows and columns, `sample_shape + [len(rows), len(columns)]`."""
+    self._enter_graph()
+    rank = self._problem.rank
+    if self._missing(self._columns, columns) < self._missing(self._rows, rows):
+      try:
+        self._compute('columns', self._columns, columns, self._num_columns)
+      except passes.MissingGradientError:
+        # Forward mode differentiates once more than reverse mode.
+        pass
+      else:
+        result = self._stack(self._columns, columns, self._num_rows, rank + 1)
+        return indexing.select(result, rank, _as_slice(rows))
+    self._compute('rows', self._rows, rows, self._num_rows)
+    result = self._stack(self._rows, rows, self._num_columns, rank)
+    return indexing.select(result, rank + 1, _as_slice(columns))
+
+  @staticmethod
+  def _missing(known, wanted):
+    return sum(k not in known for k in wanted)
+
+  def _compute(self, side, known, wanted, size):
+    """Adds what is missing to the cache: one pass for each row or column."""
+    missing = sorted(k for k in wanted if k not in known)
+    if not missing:
+      return
+    seeds = np.zeros([len(missing), *[1] * self._problem.rank, size])
+    seeds[np.arange(len(missing)), ..., missing] = 1
+    results = self.products(tf.constant(seeds, self.dtype), side)
+    known.update(zip(missing, tf.unstack(results, len(missing))))
+
+  def _stack(self, known, wanted, size, axis):
+    if len(wanted):
+      return tf.stack([known[k] for k in wanted], axis)
+    sample = tf.shape(self._problem.parts[0])[: self._problem.rank]
+    both = [size, 0] if axis > self._problem.rank else [0, size]
+    return tf.zeros(tf.concat([sample, both], 0), self.dtype)
+
+  def products(self, seeds, side):
+    """Products with several vectors, by one pass for each. Not remembered.
+
+    Args:
+      seeds: Tensor of shape `[k] + sample_shape + [size]`, or one of the same
+        rank that broadcasts to it; `k` is static.
+      side: 'rows', seeds are multiplied from the left, or 'columns', from the
+        right.
+
+    Returns:
+      Tensor of shape `[k] + sample_shape + [other size]`.
+    """
+    problem, chunk_size = self._problem, self._chunk_size
+    if self._is_symmetric:
+      side = 'rows'
+
+    def body(parts, seeds):
+      refuse_mixing(problem.fn, problem.xs, problem.rank)
+      with passes.recorded_ops() as ops:
+        ys, linear_map = passes.linearize(
+          lambda: (self._outputs(parts),) * 2, parts, 'reverse'
+        )
+      seeded, others = ys, parts
+      if side == 'columns':
+        linear_map = dense.forward_map(linear_map, ys, parts)
+        seeded, others = parts, ys
+      sample = tf.shape(parts[0])[: problem.rank]
+      static = parts[0].shape[: problem.rank]
+      sizes = self._sizes_of(others, 'ys' if side == 'columns' else 'xs')
+
+      def one_pass(k):
+        results = linear_map.apply(
+          list(range(len(seeded))),
+          split(tf.gather(seeds, k), seeded, problem.rank),
+          list(range(len(others))),
+        )
+        flat = [
+          tf.zeros(tf.concat([sample, [size]], 0), seeds.dtype)
+          if r is None
+          else tf.reshape(r, tf.concat([sample, [size]], 0))
+          for r, size in zip(results, sizes)
+        ]
+        return [tf.concat(flat, -1)]
+
+      num = seeds.shape[0]
+      num = tf.shape(seeds)[0] if num is None else num
+      like = tf.zeros(tf.concat([sample, [sum(sizes)]], 0), seeds.dtype)
+      like = tf.ensure_shape(like, static.concatenate([sum(sizes)]))
+      return dense.stacked(
+        one_pass, [like], num, chunk_size, evaluate.loop_among(ops)
+      )[0]
+
+    # One graph serves any number of seeds.
+    free = [None] * (problem.rank + 1)
+    spec = tf.TensorSpec([*free, seeds.shape[-1]], seeds.dtype)
+    results = problem.run(
+      (type(self).__name__, side, chunk_size), body, [seeds], [spec]
+    )
+    self._num_passes += seeds.shape[0]
+    return results
+
+
+def split(flat, likes, rank):
+  """Cuts `sample_shape + [n]` into parts of the shapes of `likes`."""
+  sizes = [x.shape[rank:].num_elements() for x in likes]
+  sample = tf.shape(likes[0])[:rank]
+  flat = tf.broadcast_to(flat, tf.concat([sample, [sum(sizes)]], 0))
+  return [
+    tf.reshape(piece, tf.shape(x))
+    for piece, x in zip(tf.split(flat, sizes, axis=-1), likes)
+  ]
+
+
+def _as_slice(chosen):
+  """The slice that selects a `range`."""
+  if not chosen:
+    return slice(0, 0)
+  stop = chosen.stop if chosen.stop >= 0 else None
+  return slice(chosen.start, stop, chosen.step)

@@ -1,0 +1,63 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A lazy matrix in the dress of `tf.linalg.LinearOperator`."""
+
+import tensorflow as tf
+
+__all__ = ['LazyOperator']
+
+
+class LazyOperator(tf.linalg.LinearOperator):
+  """A `LazyMatrix` as a linear operator: products are passes.
+
+  What needs the whole matrix, `solve` say, takes it from `to_dense()`.
+  """
+
+  def __init__(self, matrix, is_self_adjoint):
+    self._matrix = matrix
+    *_, rows, columns = matrix.shape
+    super().__init__(
+      dtype=matrix.dtype,
+      is_self_adjoint=is_self_adjoint or None,
+      is_square=rows == columns,
+      name=type(matrix).__name__,
+      parameters={'matrix': matrix, 'is_self_adjoint': is_self_adjoint},
+    )
+
+  def _shape(self):
+    return self._matrix.shape
+
+  def _shape_tensor(self):
+    return self._matrix.shape_tensor()
+
+  def _matmul(self, x, adjoint=False, adjoint_arg=False):
+    x = tf.linalg.matrix_transpose(x) if adjoint_arg else x
+    rank = self._matrix.shape.rank
+    if x.shape.rank is None or x.shape.rank > rank:
+      # More batch dimensions than samples: no pass covers these.
+      return tf.matmul(self._matrix.to_dense(), x, adjoint_a=adjoint)
+    x = x[(tf.newaxis,) * (rank - x.shape.rank)]
+    seeds = tf.transpose(x, [rank - 1, *range(rank - 1)])
+    results = self._matrix.products(seeds, 'rows' if adjoint else 'columns')
+    return tf.transpose(results, [*range(1, rank), 0])
+
+  def _diag_part(self):
+    return self._matrix.diag()
+
+  def _trace(self):
+    return self._matrix.trace()
+
+  def _to_dense(self):
+    return self._matrix.to_dense()
