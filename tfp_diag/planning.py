@@ -31,6 +31,7 @@ from tfp_diag.internal import (
 )
 from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.plan import Plan, mode_name, signs
+from tfp_diag.sparsity import budget
 from tfp_diag.sparsity import detect as detect_lib
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.samples import SampleMixingError
@@ -46,6 +47,9 @@ _TENSORS_PER_PASS = 3
 MIN_EAGER_COORDINATES = 16
 
 _MAX_RECIPES = 64
+
+# So many nonzeros a pattern may have that nobody has asked for.
+_MAX_UNASKED = 4_000_000
 _recipes = collections.OrderedDict()
 
 
@@ -180,8 +184,12 @@ def _remembered_colors(kind, fn, xs, sample_rank):
 
 def _colors_or_none(kind, fn, specs, sample_rank):
   """Colors, or None where there is no structure or no pattern to be had."""
+  shapes = batching.event_shapes(nest.flatten(specs), sample_rank)
+  num_coordinates = sum(s.num_elements() for s in shapes)
   try:
-    pattern = _square_pattern(kind, fn, specs, sample_rank)
+    # Nobody asked for a pattern: one that fills up is not worth the wait.
+    with budget.at_most(max(_MAX_UNASKED, 32 * num_coordinates)):
+      pattern = _square_pattern(kind, fn, specs, sample_rank)
   except SampleMixingError as e:
     warnings.warn(
       f'{e} The derivative is taken as if samples did not mix.',
@@ -281,20 +289,33 @@ def _forward_obstacle(kind, fn, xs):
       for x in parts
     ]
 
-  def call():
-    return nest.call_traceable(
-      fn, [] if is_closure else nest.pack_as(xs, parts)
+  u, v = ([normal(p) for p in parts] for _ in range(2))
+
+  # As a graph, which is what a plan runs as; the eager gradients of a function
+  # that calls other graphs take ten times as long.
+  @tf.function(autograph=False)
+  def products(*tensors):
+    state = parts if is_closure else list(tensors)
+
+    def call():
+      return nest.call_traceable(
+        fn, [] if is_closure else nest.pack_as(xs, state)
+      )
+
+    def outputs():
+      if kind == 'jacobian':
+        return evaluate.align(call(), state)
+      return passes.value_and_gradient(call, state)
+
+    return (
+      _product(outputs, state, 'forward', v, u),
+      _product(outputs, state, 'reverse', u, v),
     )
 
-  def outputs():
-    if kind == 'jacobian':
-      return evaluate.align(call(), parts)
-    return passes.value_and_gradient(call, parts)
-
-  u, v = ([normal(p) for p in parts] for _ in range(2))
   try:
-    forward, size = _product(outputs, parts, 'forward', v, u)
-    reverse, other_size = _product(outputs, parts, 'reverse', u, v)
+    (forward, size), (reverse, other_size) = tf.nest.map_structure(
+      float, products(*([] if is_closure else parts))
+    )
   except Exception as e:
     reason = str(e).strip().splitlines()
     return f'it fails ({type(e).__name__}: {reason[0] if reason else ""})'
@@ -311,11 +332,15 @@ def _product(outputs, parts, mode, seeds, others):
   _, linear_map = passes.linearize(outputs, parts, mode)
   results = linear_map.apply(list(range(len(parts))), seeds)
   terms = [
-    np.asarray(tf.cast(r, tf.float64) * tf.cast(o, tf.float64))
+    tf.cast(r, tf.float64) * tf.cast(o, tf.float64)
     for r, o in zip(results, others)
     if r is not None
   ]
-  return sum(t.sum() for t in terms), sum(np.abs(t).sum() for t in terms)
+  zero = tf.zeros([], tf.float64)
+  return (
+    sum([tf.reduce_sum(t) for t in terms], zero),
+    sum([tf.reduce_sum(tf.abs(t)) for t in terms], zero),
+  )
 
 
 def _chunk_size(fn, xs, num_passes, memory_limit):

@@ -20,7 +20,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfp_diag.sparsity import dependency, flow, groups
+from tfp_diag.sparsity import budget, dependency, flow, groups
 from tfp_diag.sparsity.dependency import Dependency
 
 COLUMNS = 7
@@ -173,5 +173,5 @@ def test_what_cannot_be_written_down_is_refused():
   )
   many = wide.gather(np.zeros(100_000, int))
   assert many.entries == 100_000
-  with pytest.raises(dependency.PatternTooDenseError, match='sample shape'):
+  with pytest.raises(budget.PatternTooDenseError, match='sample shape'):
     columns.expand(many)

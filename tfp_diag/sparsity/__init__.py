@@ -14,8 +14,8 @@
 # ============================================================================
 """Patterns and colorings: which derivatives can be nonzero."""
 
+from tfp_diag.sparsity.budget import PatternTooDenseError
 from tfp_diag.sparsity.coloring import Coloring, color_diagonal
-from tfp_diag.sparsity.dependency import PatternTooDenseError
 from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.pattern import SparsityPattern

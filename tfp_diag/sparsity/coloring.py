@@ -133,10 +133,11 @@ def color_diagonal(pattern):
        _Communications of the ACM_, 22(4):251-256, 1979. (The saturation
        degree; exact for bipartite graphs.)
   """
-  graph = _interference_graph(pattern)
-  n = graph.shape[0]
-  if n == 0:
-    return Coloring(np.zeros([0], np.int32))
+  matrix = _square_matrix(pattern)
+  n = matrix.shape[0]
+  if matrix.nnz == n**2:  # Empty, or full.
+    return Coloring(np.arange(n, dtype=np.int32))
+  graph = _interference_graph(matrix)
 
   _, labels = csgraph.connected_components(graph, directed=False)
   degrees = np.diff(graph.indptr)
@@ -237,9 +238,8 @@ def _color_array(colors):
   return colors
 
 
-def _interference_graph(pattern):
+def _interference_graph(matrix):
   """The symmetrized off-diagonal pattern, as a canonical CSR matrix."""
-  matrix = _square_matrix(pattern)
   either = (matrix + matrix.T).tocsr()
   off_diagonal = either.indices != _rows(either)
   kept = np.concatenate([[0], np.cumsum(off_diagonal)])

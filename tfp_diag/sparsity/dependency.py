@@ -19,18 +19,13 @@ import dataclasses
 import numpy as np
 import scipy.sparse
 
+from tfp_diag.sparsity.budget import check_entries
+
 __all__ = ['Dependency']
 
 # Below this many entries sorting keys in NumPy is faster than building SciPy
 # matrices; above it SciPy's linear-time merge wins.
 _SMALL = 4000
-
-# No matrix of more entries than this is ever made explicit.
-MAX_ENTRIES = 200_000_000
-
-
-class PatternTooDenseError(ValueError):
-  """The pattern has too many nonzeros to be written down as a sparse matrix."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,7 +120,7 @@ class Dependency:
       counts = np.where(missing, 0, counts)
     indptr = np.zeros(len(index) + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
-    _check_size(indptr[-1])
+    check_entries(indptr[-1])
     source = np.repeat(starts - indptr[:-1], counts)
     source += np.arange(indptr[-1])
     return Dependency(indptr.astype(np.int32), self.indices[source])
@@ -165,7 +160,7 @@ class Dependency:
     """The boolean product `matrix @ self`; `matrix` is a Dependency, too."""
     width = int(self.indices.max()) + 1 if self.entries else 1
     # Before uniting, that is an upper bound; overlaps leave far less.
-    _check_size(self.counts[matrix.indices].sum(dtype=np.int64) // 8)
+    check_entries(self.counts[matrix.indices].sum(dtype=np.int64) // 8)
     product = matrix.to_matrix(self.rows) @ self.to_matrix(width)
     product.sort_indices()
     return Dependency(product.indptr, product.indices)
@@ -232,16 +227,6 @@ class Dependency:
     matrix.has_sorted_indices = True
     matrix.has_canonical_format = True
     return matrix
-
-
-def _check_size(entries):
-  if entries > MAX_ENTRIES:
-    raise PatternTooDenseError(
-      f'Detection would need a matrix of up to {entries} nonzeros, more than '
-      f'the {MAX_ENTRIES} that are written down: there is no structure to '
-      'exploit. Use the function without a pattern, or name the sample shape '
-      'if the coordinates include independent samples.'
-    )
 
 
 def _distinct(indices):

@@ -16,13 +16,10 @@
 
 import numpy as np
 
-from tfp_diag.sparsity.dependency import (
-  MAX_ENTRIES,
-  Dependency,
-  PatternTooDenseError,
-)
+from tfp_diag.sparsity.budget import check_entries
+from tfp_diag.sparsity.dependency import Dependency
 
-__all__ = ['Groups', 'PatternTooDenseError']
+__all__ = ['Groups']
 
 # A union of more coordinates than this becomes a group: one column that stands
 # for all of them. A softmax over n coordinates then costs n entries and not
@@ -73,7 +70,7 @@ class Groups:
     row = dependency.row_of_entry
     used, column = np.unique(dependency.indices[grouped], return_inverse=True)
     members = self.members(used)
-    _check(members.counts[column].sum(dtype=np.int64))
+    check_entries(members.counts[column].sum(dtype=np.int64))
     plain = _select(dependency, row, ~grouped, dependency.indices[~grouped])
     by_group = _select(dependency, row, grouped, column)
     return (
@@ -99,13 +96,3 @@ def _select(dependency, row, kept, columns):
   indptr = np.zeros(dependency.rows + 1, np.int32)
   np.cumsum(np.bincount(row[kept], minlength=dependency.rows), out=indptr[1:])
   return Dependency(indptr, np.asarray(columns, np.int32))
-
-
-def _check(entries):
-  if entries > MAX_ENTRIES:
-    raise PatternTooDenseError(
-      f'The pattern would have up to {entries} nonzeros, more than the '
-      f'{MAX_ENTRIES} that are written down: there is no structure to exploit. '
-      'Use the function without a pattern, or name the sample shape if the '
-      'coordinates include independent samples.'
-    )

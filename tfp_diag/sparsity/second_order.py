@@ -18,11 +18,8 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
-from tfp_diag.sparsity.dependency import (
-  MAX_ENTRIES,
-  Dependency,
-  PatternTooDenseError,
-)
+from tfp_diag.sparsity.budget import check_entries, fits
+from tfp_diag.sparsity.dependency import Dependency
 
 __all__ = ['SecondOrder']
 
@@ -131,11 +128,7 @@ class SecondOrder:
     sizes = members.counts.astype(np.int64)
     half = np.minimum(np.bincount(i, sizes[j], minlength=len(used)), n)
     work = float(sizes[j].sum() + (sizes * half).sum())
-    if (
-      half.sum() <= MAX_ENTRIES
-      and work <= _MAX_WORK
-      and (min(work, float(n) * n) <= MAX_ENTRIES)
-    ):
+    if fits(half.sum()) and work <= _MAX_WORK and fits(min(work, float(n) * n)):
       expansion = members.to_matrix(n)
       pairs = _matrix(i, j, len(used), len(used))
       return (expansion.T.tocsr() @ (pairs @ expansion)).tocsr()
@@ -156,13 +149,7 @@ class SecondOrder:
       label[touched], return_inverse=True, return_counts=True
     )
     total = int((sizes.astype(np.int64) ** 2).sum())
-    if total > MAX_ENTRIES:
-      raise PatternTooDenseError(
-        f'The pattern of the Hessian would have up to {total} nonzeros, more '
-        f'than the {MAX_ENTRIES} that are written down: there is no structure '
-        'to exploit. Use the function without a pattern, or name the sample '
-        'shape if the coordinates include independent samples.'
-      )
+    check_entries(total)
     self.notes.append(
       'Large overlapping groups of coordinates were merged to bound the work '
       'of detection: the pattern may have more nonzeros than need be.'

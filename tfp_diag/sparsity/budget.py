@@ -1,0 +1,54 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""How large a pattern may become before it is given up."""
+
+import contextlib
+import contextvars
+
+__all__ = ['PatternTooDenseError', 'at_most', 'check_entries', 'fits']
+
+# No matrix of more entries than this is made explicit, unless a caller who only
+# wants to know whether there is structure asks for less.
+_limit = contextvars.ContextVar('max_entries', default=200_000_000)
+
+
+class PatternTooDenseError(ValueError):
+  """The pattern has too many nonzeros to be written down as a sparse matrix."""
+
+
+@contextlib.contextmanager
+def at_most(entries):
+  """Detection in this context gives up at this many nonzeros."""
+  token = _limit.set(entries)
+  try:
+    yield
+  finally:
+    _limit.reset(token)
+
+
+def fits(entries):
+  """Whether a matrix of this many nonzeros may be made explicit."""
+  return entries <= _limit.get()
+
+
+def check_entries(entries):
+  """Raises a `PatternTooDenseError` if so many nonzeros are too many."""
+  if not fits(entries):
+    raise PatternTooDenseError(
+      f'The pattern would have up to {entries} nonzeros, more than the '
+      f'{_limit.get()} that are written down: there is no structure to '
+      'exploit. Use the function without a pattern, or name the sample shape '
+      'if the coordinates include independent samples.'
+    )
