@@ -1,0 +1,157 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Broken promises are reported, kept ones are not."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfp_diag.internal import evaluate, passes, schedule, validation
+
+
+def draw(shape, seed=0, dtype='float64'):
+  return tf.constant(np.random.default_rng(seed).normal(size=shape), dtype)
+
+
+def check(fn, x, colors, rank, mode='reverse', kind='unrolled'):
+  """Computes a diagonal with given colors, and checks it, in a graph."""
+
+  @tf.function(autograph=False)
+  def run():
+    def linear_map(mode):
+      return passes.linearize(lambda: (None, [fn(x)]), [x], mode)[1]
+
+    shapes = [x.shape[rank:]]
+    recipe = evaluate.Recipe(colors=colors, schedule=kind)
+    if colors is None:
+      groups = schedule.one_color_each(shapes, [x], rank)
+    else:
+      groups = schedule.Colors.from_vector(colors, shapes)
+    derivative = linear_map(mode)
+    diag = schedule.diagonal(derivative, groups, [x], kind, 2)
+    validation.check(
+      diag,
+      derivative,
+      (lambda: linear_map('reverse')) if mode == 'forward' else None,
+      groups,
+      [x],
+      rank,
+      recipe,
+    )
+    return diag
+
+  return run()
+
+
+def tridiagonal(x):
+  return x**2 * tf.roll(x, 1, axis=-1) + tf.sin(x)
+
+
+def test_right_colors_pass():
+  # Of a cycle of even length: two colors.
+  for kind in ('unrolled', 'pfor', 'while_loop'):
+    check(tridiagonal, draw([3, 6]), [0, 1, 0, 1, 0, 1], 1, kind=kind)
+
+
+def test_wrong_colors_are_caught_in_every_random_case():
+  for seed in range(20):
+    colors = np.random.default_rng(seed).integers(0, 2, size=6)
+    right = np.all(colors != np.roll(colors, 1))
+    if right:
+      check(tridiagonal, draw([2, 6], seed), colors, 1)
+    else:
+      with pytest.raises(tf.errors.InvalidArgumentError, match='do not fit'):
+        check(tridiagonal, draw([2, 6], seed), colors, 1)
+
+
+def test_samples_that_mix():
+  def mixing(x):
+    return x * tf.reduce_mean(x, axis=0)
+
+  check(mixing, draw([3, 2]), None, 0)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='mixes them'):
+    check(mixing, draw([3, 2]), None, 1)
+
+
+def test_samples_that_mix_with_the_next_one_only():
+  x = draw([8, 2])
+  with pytest.raises(tf.errors.InvalidArgumentError, match='mixes them'):
+    check(lambda x: x * (1 + 1e-3 * tf.roll(x, 1, axis=0)) + 0 * x, x, None, 1)
+
+
+@tf.custom_gradient
+def clipped(x):
+  return 3 * x, lambda dy: tf.clip_by_value(3 * dy, -1.0, 1.0)
+
+
+def test_modes_that_disagree():
+  check(tf.sin, draw([3]), None, 0, mode='forward')
+  with pytest.raises(tf.errors.InvalidArgumentError, match=r'modes? disagree'):
+    check(clipped, draw([3]), None, 0, mode='forward')
+
+
+@pytest.mark.parametrize('dtype', ['float64', 'float32', 'float16', 'bfloat16'])
+def test_rounding_is_no_broken_promise(dtype):
+  matrix = draw([5, 5], 1, dtype)
+
+  def fn(x):
+    # Terms of 1e3 cancel in every entry.
+    return (1e3 * x) @ matrix * x - 1e3 * (x @ matrix * x) + tf.tanh(x)
+
+  for seed in range(3):
+    check(fn, draw([4, 5], seed, dtype), None, 1)
+
+
+def test_what_is_not_finite_is_not_reported():
+  x = tf.constant([[0.0, 1.0], [-1.0, 2.0]], tf.float64)
+  check(lambda x: tf.math.log(x) * tf.reduce_sum(x, -1, True), x, None, 1)
+
+
+@pytest.mark.parametrize('shape', [[0, 3], [3, 0], [0]])
+def test_empty_parts(shape):
+  check(tf.sin, tf.zeros(shape, tf.float64), None, 1)
+
+
+@pytest.mark.parametrize(
+  'sample_shape, leads',
+  [
+    (None, True),
+    ([], True),
+    (2, True),
+    ([2, 3], True),
+    ([None, 3], True),
+    (tf.TensorShape([2, None]), True),
+    (tf.constant([2, 3], tf.int64), True),
+    ([3], False),
+    ([None, 2], False),
+    (tf.constant([2, 4]), False),
+  ],
+  ids=str,
+)
+def test_sample_shapes(sample_shape, leads):
+  @tf.function(
+    input_signature=[tf.TensorSpec([None, None]), tf.TensorSpec([None] * 3)],
+    autograph=False,
+  )
+  def fn(x, z):
+    validation.check_sample_shape([x, z], sample_shape)
+    return x
+
+  xs = tf.ones([2, 3]), tf.ones([2, 3, 4])
+  if leads:
+    fn(*xs)
+  else:
+    with pytest.raises(tf.errors.InvalidArgumentError, match='part 0 of `xs`'):
+      fn(*xs)
