@@ -27,8 +27,8 @@ from tfp_diag.internal import schedule as schedule_lib
 
 __all__ = ['check', 'check_sample_shape', 'tolerance']
 
-# A wrong result goes unseen with a probability of at most 2^-8.
-_NUM_DRAWS = 8
+# A wrong result goes unseen with a probability of at most 2^-10.
+_NUM_DRAWS = 10
 
 
 def check_sample_shape(xs, sample_shape):
@@ -141,7 +141,7 @@ def _assert_agreement(diag, again, message):
   _, deviations = tf.while_loop(
     lambda draw, _: draw < _NUM_DRAWS,
     one_draw,
-    (1, [tf.zeros([], d.dtype) for d in diag]),
+    (0, [tf.zeros([], d.dtype) for d in diag]),
     maximum_iterations=_NUM_DRAWS,
   )
   for i, deviation in enumerate(deviations):
