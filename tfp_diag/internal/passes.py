@@ -84,6 +84,28 @@ class LinearMap:
       seeds,
     )
 
+  def connects(self, members):
+    """Whether a pass over `members` gives anything but None for each of them.
+
+    Args:
+      members: As for `apply`.
+
+    Returns:
+      Python bool; True in eager mode, where only the pass itself would tell.
+    """
+    if tf.executing_eagerly():
+      return True
+    found = []
+
+    def probe():
+      seeded = [i for i in members if self._targets[i] is not None]
+      seeds = [tf.ones_like(self._targets[i]) for i in seeded]
+      found.extend(self.apply(seeded, seeds, members))
+
+    # Traced aside and never called.
+    tf.function(probe, autograph=False).get_concrete_function()
+    return any(r is not None for r in found)
+
   def transposed(self):
     """The map in the other direction, from the same evaluation of the function.
 

@@ -166,6 +166,8 @@ def diagonal(linear_map, colors, xs, schedule, chunk_size, obstacle=None):
   result = [tf.zeros_like(x) for x in xs]
   for members, start, stop in colors.groups():
     run = _choose(schedule, start, stop, obstacle)
+    if run is not _unrolled and not linear_map.connects(members):
+      continue  # A constant is not worth a loop.
 
     def one_color(k, members=members):
       return _one_color(linear_map, colors, xs, members, k)
