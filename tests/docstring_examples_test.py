@@ -1,0 +1,127 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The examples in all docstrings of the package run, and give what they say.
+
+A result stands behind `# ==>`, on the line of an expression or on the next. It
+is a Python literal, compared as an array, or else what `print` shows.
+"""
+
+import ast
+import importlib
+import pathlib
+import re
+import textwrap
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+
+PACKAGE = pathlib.Path(tfp_diag.__file__).parent
+DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef)
+
+
+def module_name(path):
+  relative = path.relative_to(PACKAGE.parent).with_suffix('')
+  return '.'.join(p for p in relative.parts if p != '__init__')
+
+
+def documented():
+  """(module, name, Python blocks of its docstring) of all that has some."""
+  for path in sorted(PACKAGE.rglob('*.py')):
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
+      text = ast.get_docstring(node) if isinstance(node, DEFINITIONS) else None
+      blocks = re.findall(r'```python\n(.*?)```', text or '', re.DOTALL)
+      if blocks:
+        yield module_name(path), getattr(node, 'name', ''), blocks
+
+
+def results_in(block):
+  """The statements of a block, each with the result beside it, or None."""
+  lines = block.splitlines()
+  statements = ast.parse(block).body
+  starts = [s.lineno - 1 for s in statements[1:]] + [len(lines)]
+  for statement, next_start in zip(statements, starts):
+    after = '\n'.join(lines[statement.end_lineno - 1 : next_start])
+    found = re.search(r'# ==> (.*(?:\n *# .*)*)', after)
+    result = re.sub(r'\n *# ', '\n', found.group(1)) if found else None
+    yield statement, result
+
+
+def compare(actual, result):
+  try:
+    wanted = ast.literal_eval(result)
+  except (SyntaxError, ValueError):
+    assert str(actual).strip() == result.strip()
+    return
+  if not isinstance(wanted, tuple):
+    actual, wanted = [actual], [wanted]
+  assert len(actual) == len(wanted)
+  for a, w in zip(actual, wanted):
+    if isinstance(w, (str, bool, type(None))):
+      assert a == w
+    else:
+      np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6)
+
+
+def run(blocks, names):
+  """Runs the blocks one after the other; returns how many results they had."""
+  num_results = 0
+  for block in blocks:
+    for statement, result in results_in(textwrap.dedent(block)):
+      if result is None:
+        exec(compile(ast.Module([statement], []), '<docstring>', 'exec'), names)
+        continue
+      code = compile(ast.Expression(statement.value), '<docstring>', 'eval')
+      compare(eval(code, names), result)
+      num_results += 1
+  return num_results
+
+
+@pytest.mark.parametrize(
+  'module, blocks',
+  [pytest.param(m, b, id=f'{m}:{name}') for m, name, b in documented()],
+)
+def test_example(module, blocks, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  names = {
+    **vars(tfp_diag),
+    **vars(importlib.import_module(module)),
+    **{'np': np, 'tf': tf, 'tfp': tfp, 'tfp_diag': tfp_diag},
+  }
+  run(blocks, names)
+
+
+@pytest.mark.parametrize('name', ['diag_jacobian', 'diag_hessian'])
+def test_the_two_main_functions_show_results(name):
+  (blocks,) = (b for _, n, b in documented() if n == name)
+  assert run(blocks, {'tf': tf, **vars(tfp_diag)}) > 0
+
+
+@pytest.mark.parametrize(
+  'block',
+  [
+    '1 + 1\n# ==> 3',
+    '1 + 1  # ==> 3',
+    '[1.0,\n 2.0]  # Two.\n# ==> [1., 2.1]',
+    "x = 'a'\nx  # ==> 'b'",
+    'print\n# ==> something else',
+  ],
+)
+def test_a_wrong_result_is_noticed(block):
+  with pytest.raises(AssertionError):
+    run([block], {})
