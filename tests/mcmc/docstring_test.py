@@ -22,12 +22,17 @@ import textwrap
 import pytest
 
 from tfp_diag.examples import gaussian, targets
-from tfp_diag.mcmc import LocalHessianPreconditioner, PreconditionedMALA
+from tfp_diag.mcmc import (
+  DiagonalPreconditionerAdaptation,
+  LocalHessianPreconditioner,
+  PreconditionedMALA,
+)
 
 
 @pytest.mark.parametrize(
   'documented',
   [
+    DiagonalPreconditionerAdaptation,
     LocalHessianPreconditioner,
     PreconditionedMALA,
     gaussian.Gaussian,

@@ -14,6 +14,10 @@
 # ============================================================================
 """Markov chain Monte Carlo with preconditioned Langevin dynamics."""
 
+from tfp_diag.mcmc.diagonal_preconditioner_adaptation import (
+  DiagonalPreconditionerAdaptation,
+  DiagonalPreconditionerAdaptationResults,
+)
 from tfp_diag.mcmc.langevin_terms import LangevinTerms
 from tfp_diag.mcmc.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
@@ -28,6 +32,8 @@ from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
 )
 
 __all__ = [
+  'DiagonalPreconditionerAdaptation',
+  'DiagonalPreconditionerAdaptationResults',
   'LangevinTerms',
   'LocalHessianPreconditioner',
   'PreconditionedMALA',

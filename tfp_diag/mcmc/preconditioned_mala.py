@@ -297,12 +297,14 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
         log_accept_ratio, threshold.dtype
       )
 
-      # The step size is no function of the state, and is carried over as it is.
+      # What is no function of the state is carried over as it is.
       accepted_results = _choose(
         is_accepted,
-        _without_seed(proposed_results)._replace(step_size=[]),
-        before._replace(step_size=[]),
-      )._replace(step_size=before.step_size)
+        _without_seed(_without_settings(proposed_results)),
+        _without_settings(before),
+      )._replace(
+        step_size=before.step_size, preconditioner=before.preconditioner
+      )
       return _choose(
         is_accepted, proposed_state, current_state
       ), PreconditionedMALAResults(
@@ -321,6 +323,10 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
 def _without_seed(results):
   """An accepted result may be many steps old, and has no one seed."""
   return results._replace(seed=[])
+
+
+def _without_settings(results):
+  return results._replace(step_size=[], preconditioner=[])
 
 
 def _log_accept_ratio(before, proposed):

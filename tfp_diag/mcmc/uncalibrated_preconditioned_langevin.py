@@ -65,6 +65,10 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
       not finite, or the volatility there is not positive.
     step_size: What the next step uses: a Tensor, or a list of Tensors, in the
       structure of the constructor's `step_size`. Adapters write it.
+    preconditioner: The scale that the next step uses in the place of the
+      constructor's: a list of positive Tensors that broadcast to the parts; or
+      an empty list, for that of the constructor.
+      `DiagonalPreconditionerAdaptation` writes it.
     seed: int32 Tensor of shape [2]: the seed of the step that was taken.
   """
 
@@ -72,6 +76,7 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
   grads_target_log_prob: typing.Any
   log_acceptance_correction: typing.Any
   step_size: typing.Any
+  preconditioner: typing.Any
   seed: typing.Any
 
 
@@ -261,6 +266,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
         grads_target_log_prob=terms,
         log_acceptance_correction=tf.zeros_like(target_log_prob),
         step_size=step_size,
+        preconditioner=[],
         seed=tf.zeros([2], tf.int32),
       )
 
@@ -283,7 +289,9 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       seed = tfp.random.sanitize_seed(seed, salt='preconditioned_langevin')
       noise = self._draw_noise(parts, seed)
       roots = step_size_roots(before.step_size, parts)
-      dynamics = self._dynamics(parts, before.target_log_prob)
+      dynamics = self._dynamics(
+        parts, before.target_log_prob, before.preconditioner
+      )
       terms_before = per_part(before.grads_target_log_prob)
       whitened = [
         d.whiten(t, r) for d, t, r in zip(dynamics, terms_before, roots)
@@ -350,11 +358,14 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       self.parallel_iterations,
     )
 
-  def _dynamics(self, parts, target_log_prob):
+  def _dynamics(self, parts, target_log_prob, preconditioner=()):
     if self._has_volatility:
       return [langevin.Volatility()] * len(parts)
     event_ndims = [len(event_axes(x, target_log_prob)) for x in parts]
-    factors = as_factors(self.preconditioner, parts, event_ndims)
+    # What an adapter wrote comes before what the kernel was made with.
+    factors = as_factors(
+      preconditioner or self.preconditioner, parts, event_ndims
+    )
     return [langevin.ConstantScale(f) for f in factors]
 
   def _draw_noise(self, parts, seed):
