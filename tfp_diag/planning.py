@@ -212,7 +212,12 @@ def _converted(xs):
     [
       x
       if isinstance(x, (tf.TensorSpec, tf.Variable))
-      else tf.convert_to_tensor(x, dtype_hint=tf.float32, name='xs')
+      else tf.convert_to_tensor(
+        # Python numbers become float32, and arrays keep their dtype.
+        x,
+        dtype_hint=None if hasattr(x, 'dtype') else tf.float32,
+        name='xs',
+      )
       for x in nest.flatten(xs)
     ],
   )
@@ -307,10 +312,8 @@ def _forward_obstacle(kind, fn, xs):
         return evaluate.align(call(), state)
       return passes.value_and_gradient(call, state)
 
-    return (
-      _product(outputs, state, 'forward', v, u),
-      _product(outputs, state, 'reverse', u, v),
-    )
+    _, forward, reverse = passes.linearize_both(outputs, state)
+    return _product(forward, v, u), _product(reverse, u, v)
 
   try:
     (forward, size), (reverse, other_size) = tf.nest.map_structure(
@@ -327,10 +330,9 @@ def _forward_obstacle(kind, fn, xs):
   return None
 
 
-def _product(outputs, parts, mode, seeds, others):
+def _product(linear_map, seeds, others):
   """The inner product of one pass with `others`, and the size of its terms."""
-  _, linear_map = passes.linearize(outputs, parts, mode)
-  results = linear_map.apply(list(range(len(parts))), seeds)
+  results = linear_map.apply(list(range(len(seeds))), seeds)
   terms = [
     tf.cast(r, tf.float64) * tf.cast(o, tf.float64)
     for r, o in zip(results, others)

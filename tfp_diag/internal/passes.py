@@ -45,6 +45,7 @@ __all__ = [
   'MissingGradientError',
   'linear_map_of_graph',
   'linearize',
+  'linearize_both',
   'recorded_ops',
   'value_and_gradient',
 ]
@@ -145,17 +146,36 @@ def linearize(fn, xs, mode):
       t.watch(xs)
       aux, ys = fn()
     return aux, LinearMap(_tape_gradient(t), ys, xs)
+  aux, forward, _ = linearize_both(fn, xs)
+  return aux, forward
 
+
+def linearize_both(fn, xs):
+  """The linear maps of both modes from one evaluation.
+
+  Args:
+    fn: As for `linearize`.
+    xs: As for `linearize`.
+
+  Returns:
+    aux: What `fn` returned.
+    forward: The `LinearMap` of forward mode.
+    reverse: The `LinearMap` of reverse mode.
+  """
   with tf.GradientTape(
     persistent=True, watch_accessed_variables=False
   ) as outer:
-    with tf.GradientTape(watch_accessed_variables=False) as inner:
+    with tf.GradientTape(
+      persistent=True, watch_accessed_variables=False
+    ) as inner:
       inner.watch(xs)
       aux, ys = fn()
     placeholders = [tf.zeros_like(y) for y in ys]
     outer.watch(placeholders)
+    reverse = LinearMap(_tape_gradient(inner), ys, xs)
     transposed = _tape_gradient(inner)(ys, xs, placeholders)
-  return aux, LinearMap(_tape_gradient(outer), transposed, placeholders)
+  forward = LinearMap(_tape_gradient(outer), transposed, placeholders)
+  return aux, forward, reverse
 
 
 def linear_map_of_graph(ys, xs, mode):
