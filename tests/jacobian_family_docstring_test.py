@@ -24,7 +24,14 @@ import tensorflow as tf
 
 import tfp_diag
 
-DOCUMENTED = ['LazyHessian', 'LazyJacobian', 'hessian', 'jacobian']
+DOCUMENTED = [
+  'LazyHessian',
+  'LazyJacobian',
+  'hessian',
+  'jacobian',
+  'stochastic_diag_hessian',
+  'stochastic_diag_jacobian',
+]
 
 
 @pytest.mark.parametrize('name', DOCUMENTED)

@@ -32,12 +32,16 @@ from tfp_diag.lazy_jacobian import LazyJacobian  # noqa: E402
 from tfp_diag.plan import Plan, load_plan  # noqa: E402
 from tfp_diag.plan_diag_hessian import plan_diag_hessian  # noqa: E402
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian  # noqa: E402
+from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian  # noqa: E402
+from tfp_diag.stochastic_diag_jacobian import stochastic_diag_jacobian  # noqa: E402
+from tfp_diag.stochastic_diagonal import StochasticDiagonal  # noqa: E402
 from tfp_diag.version import __version__  # noqa: E402
 
 __all__ = [
   'LazyHessian',
   'LazyJacobian',
   'Plan',
+  'StochasticDiagonal',
   '__version__',
   'diag_hessian',
   'diag_jacobian',
@@ -49,6 +53,8 @@ __all__ = [
   'plan_diag_hessian',
   'plan_diag_jacobian',
   'sparsity',
+  'stochastic_diag_hessian',
+  'stochastic_diag_jacobian',
 ]
 
 # These need TensorFlow Probability, whose import takes seconds.

@@ -1,0 +1,103 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""An estimate of the diagonal of a Hessian, from random probes."""
+
+import tensorflow as tf
+
+from tfp_diag.internal import batching, passes
+from tfp_diag.internal.problem import Problem
+from tfp_diag.stochastic_diagonal import estimate_diagonal
+
+__all__ = ['stochastic_diag_hessian']
+
+
+@tf.autograph.experimental.do_not_convert
+def stochastic_diag_hessian(
+  fn,
+  xs,
+  num_probes,
+  seed,
+  sample_shape=None,
+  *,
+  plan=None,
+  method='hutchinson',
+  tolerance=None,
+  chunk_size=10,
+  name=None,
+):
+  """Estimates the diagonal of the Hessian of `fn`, without bias.
+
+  For functions of very many coordinates without structure, like the loss of a
+  network by its weights. Up to some thousand coordinates, or where a plan has
+  few colors, `tfp_diag.diag_hessian` is exact.
+
+  Args:
+    fn: Python callable of the parts of `xs`, or without arguments if all parts
+      are `tf.Variable`s; returns one scalar per sample.
+    xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
+      and of a floating dtype; or `tf.Variable`s.
+    num_probes: Python int, how many random vectors of signs are used, at most.
+    seed: Two integers, a stateless seed: the same seed, the same estimate.
+    sample_shape: The leading shape that all parts share, whose entries are
+      independent samples. Default: the shape of what `fn` returns.
+    plan: A plan for this function, whose colors confine the error, as in
+      `tfp_diag.stochastic_diag_jacobian`.
+    method: 'hutchinson' or 'xdiag', as there. The latter takes
+      `2 * num_probes` passes.
+    tolerance: Python float or None: when to stop, as there.
+    chunk_size: Python int, how many passes are vectorized together.
+    name: Python str, name of the ops. Default: `'stochastic_diag_hessian'`.
+
+  Returns:
+    `StochasticDiagonal`, a namedtuple `(estimate, standard_error, num_passes)`;
+    the first two have the structure of `xs`.
+
+  Raises:
+    ValueError: if `fn` does not return one scalar per sample, an argument does
+      not fit, or samples mix.
+    TypeError: if a part is not floating.
+    LookupError: if an op of `fn` has no second derivative in TensorFlow.
+
+  #### Examples
+
+  Without couplings between coordinates one probe is exact:
+
+  ```python
+  x = tf.constant([1.0, 2.0, 3.0])
+  stochastic_diag_hessian(lambda x: tf.reduce_sum(x**3), x, 1, [0, 1]).estimate
+  # ==> [6., 12., 18.]
+  ```
+  """
+  with tf.name_scope(name or 'stochastic_diag_hessian'):
+    problem = Problem(fn, xs, sample_shape)
+
+    def outputs(parts):
+      value, gradient = passes.value_and_gradient(
+        lambda: problem.value(parts), parts
+      )
+      batching.check_value(value, parts, problem.rank)
+      return value.shape.rank, gradient
+
+    return estimate_diagonal(
+      'hessian',
+      problem,
+      outputs,
+      num_probes,
+      seed,
+      plan,
+      method,
+      tolerance,
+      chunk_size,
+    )

@@ -1,0 +1,180 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What the stochastic estimators of diagonals return, and what they check."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfp_diag.internal import (
+  arguments,
+  batching,
+  dense,
+  evaluate,
+  passes,
+  probes,
+)
+from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.sparsity.detect import refuse_mixing
+
+__all__ = ['StochasticDiagonal', 'estimate_diagonal']
+
+METHODS = ('hutchinson', 'xdiag')
+_FEWEST_COORDINATES = 16
+
+
+class StochasticDiagonal(NamedTuple):
+  """An estimate of a diagonal.
+
+  Attributes:
+    estimate: Structure of the state: the mean over probes.
+    standard_error: Structure of the state: the standard error of each entry of
+      `estimate`. Not a number after a single probe.
+    num_passes: Scalar int32 Tensor, how many passes were computed.
+  """
+
+  estimate: Any
+  standard_error: Any
+  num_passes: Any
+
+
+def estimate_diagonal(
+  kind,
+  problem,
+  outputs,
+  num_probes,
+  seed,
+  plan,
+  method,
+  tolerance,
+  chunk_size,
+):
+  """Estimates the diagonal of the Jacobian of `outputs`.
+
+  Args:
+    kind: 'jacobian' or 'hessian'.
+    problem: `Problem`.
+    outputs: Python callable, list of parts to `(rank, ys)`: the number of
+      sample dimensions, and Tensors shaped as the parts.
+    num_probes: Python int.
+    seed: int Tensor of shape [2].
+    plan: `tfp_diag.Plan` or None.
+    method: 'hutchinson' or 'xdiag'.
+    tolerance: Python float or None.
+    chunk_size: Python int.
+
+  Returns:
+    `StochasticDiagonal`.
+  """
+  arguments.check_choice('method', method, METHODS)
+  _check_count(num_probes)
+  arguments.check_chunk('chunk_size', chunk_size)
+  seed = _checked_seed(seed)
+  if tolerance is not None and not tolerance >= 0:
+    raise ValueError(
+      f'`tolerance` is {tolerance!r}; it is a relative error, not negative, or '
+      'None to use all probes.'
+    )
+  if method == 'xdiag' and (plan is not None or tolerance is not None):
+    raise ValueError(
+      "`method='xdiag'` uses all its probes together, without colors: leave "
+      "out `plan` and `tolerance`, or pass `method='hutchinson'`."
+    )
+  if plan is not None:
+    plan.check(kind, problem.parts, problem.rank)
+
+  def body(parts, seed):
+    with passes.recorded_ops() as ops:
+      rank, linear_map = passes.linearize(
+        lambda: outputs(parts), parts, 'reverse'
+      )
+    refuse_mixing(problem.fn, problem.xs, rank)
+    obstacle = evaluate.loop_among(ops)
+    if method == 'xdiag':
+      _check_xdiag(parts, rank, num_probes)
+      forward = linear_map
+      if kind == 'jacobian':
+        forward = dense.forward_map(linear_map, parts, parts)
+      result = probes.exchangeable(
+        linear_map, forward, parts, rank, num_probes, seed, obstacle
+      )
+    else:
+      colors = None
+      if plan is not None:
+        shapes = batching.event_shapes(parts, plan.sample_rank)
+        colors = schedule_lib.Colors.from_vector(plan.colors, shapes).parts
+      result = probes.average(
+        linear_map,
+        parts,
+        rank,
+        colors,
+        num_probes,
+        seed,
+        tolerance,
+        chunk_size,
+        obstacle,
+      )
+    estimate, error, num_passes = result
+    return problem.pack(estimate), problem.pack(error), num_passes
+
+  return StochasticDiagonal(
+    *problem.run(
+      (kind, 'stochastic', num_probes, plan, method, tolerance, chunk_size),
+      body,
+      [seed],
+    )
+  )
+
+
+def _check_count(num_probes):
+  try:
+    arguments.check_chunk('num_probes', num_probes)
+  except ValueError as e:
+    raise ValueError(
+      f'`num_probes` is {num_probes!r}; it is how many random vectors are '
+      'used, an integer of at least 1. Standard errors need 2.'
+    ) from e
+
+
+def _checked_seed(seed):
+  seed = tf.convert_to_tensor(seed)
+  if not seed.dtype.is_integer or not seed.shape.is_compatible_with([2]):
+    raise ValueError(
+      f'`seed` has shape {seed.shape} and dtype {seed.dtype.name}; a '
+      'stateless seed is two integers, like `[0, 1]`. The same seed gives the '
+      'same probes.'
+    )
+  return seed
+
+
+def _check_xdiag(parts, rank, num_probes):
+  dtypes = sorted({p.dtype.name for p in parts})
+  if len(dtypes) > 1:
+    raise TypeError(
+      f"The parts of `xs` have the dtypes {dtypes}; `method='xdiag'` needs "
+      "one. Cast them, or pass `method='hutchinson'`."
+    )
+  sizes = [p.shape[rank:].num_elements() for p in parts]
+  if None in sizes:
+    return
+  # Few signs are too often linearly dependent, and then the estimate is biased.
+  if sum(sizes) < _FEWEST_COORDINATES or 2 * num_probes > sum(sizes):
+    raise ValueError(
+      f'`num_probes` is {num_probes} for {sum(sizes)} coordinates. '
+      "`method='xdiag'` takes two passes for each probe, so at most half as "
+      'many probes as there are coordinates make sense, and it needs at least '
+      f'{_FEWEST_COORDINATES} coordinates. `tfp_diag.diag_jacobian` and '
+      '`tfp_diag.diag_hessian` are exact by one pass for each.'
+    )
