@@ -15,6 +15,7 @@
 """Eager graphs: one per function, and never a stale one."""
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -243,6 +244,14 @@ def test_attributes_of_classes_and_slots(counted, monkeypatch):
   monkeypatch.setattr(Model, 'class_scale', 2.0)
   slots.scale = 3.0
   assert values(counted, fns) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize('name', ['settings', 'numpy_settings'])
+def test_attributes_of_modules(counted, name):
+  module = types.ModuleType(name)
+  for scale in (1.0, 2.0):
+    module.scale = scale
+    assert float(counted(lambda x: module.scale * x)) == scale
 
 
 def test_variables_are_read_at_each_call(counted):

@@ -49,6 +49,7 @@ _MAX_ITEMS = 1000
 _LIBRARIES = (
   'builtins',
   'tensorflow',
+  'tensorflow_probability',
   'keras',
   'tf_keras',
   'numpy',
@@ -191,7 +192,11 @@ def _by_id(obj, seen):
 
 def _is_library(obj):
   module = getattr(obj, '__module__', None)
-  return isinstance(module, str) and module.split('.')[0].startswith(_LIBRARIES)
+  return isinstance(module, str) and _of_library(module)
+
+
+def _of_library(module):
+  return module.partition('.')[0] in _LIBRARIES
 
 
 def _method(function, obj, seen, depth):
@@ -284,7 +289,7 @@ def _object(obj, names, seen, depth):
   """An object, or a module: itself, and those of its attributes in `names`."""
   module = obj.__name__ if isinstance(obj, types.ModuleType) else None
   owner = obj if isinstance(obj, type) else type(obj)
-  if depth >= _MAX_DEPTH or (module or owner.__module__).startswith(_LIBRARIES):
+  if depth >= _MAX_DEPTH or _of_library(module or owner.__module__):
     return _by_id(obj, seen)
   attributes = []
   for name in (*names, *_CALLED_BY_CALL):
