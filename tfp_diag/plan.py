@@ -27,6 +27,7 @@ import scipy.sparse
 import tensorflow as tf
 
 from tfp_diag.internal import evaluate
+from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.pattern import SparsityPattern
 
 __all__ = ['Plan', 'load_plan']
@@ -90,6 +91,11 @@ class Plan:
   def num_coordinates(self):
     """How many coordinates one sample has."""
     return self.colors.size
+
+  @property
+  def coloring(self):
+    """The colors as a `tfp_diag.sparsity.Coloring`, for `pattern.spy`."""
+    return Coloring(self.colors)
 
   @property
   def num_passes(self):

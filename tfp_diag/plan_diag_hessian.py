@@ -33,6 +33,7 @@ def plan_diag_hessian(
   schedule='auto',
   memory_limit=None,
   jit_compile=False,
+  pattern=None,
 ):
   """Finds the structure of `fn` and decides how to compute its curvatures.
 
@@ -52,6 +53,9 @@ def plan_diag_hessian(
     memory_limit: Number of bytes that the passes of one chunk may hold; decides
       how many run together. Default: 1 GiB.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
+    pattern: What can be nonzero, if you know it better: a `SparsityPattern` or
+      a square matrix over the coordinates of one sample. It is believed;
+      `validate_args=True` catches a wrong one when the plan is used.
 
   Returns:
     `tfp_diag.Plan`: `plan(xs)` returns `(value, gradient, diag)`;
@@ -91,4 +95,5 @@ def plan_diag_hessian(
     schedule,
     memory_limit,
     jit_compile,
+    pattern,
   )

@@ -15,6 +15,7 @@
 """From a function to a plan: pattern, colors, mode, schedule, chunk."""
 
 import collections
+import dataclasses
 import warnings
 
 import numpy as np
@@ -34,6 +35,7 @@ from tfp_diag.plan import Plan, mode_name, signs
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity import detect as detect_lib
 from tfp_diag.sparsity.coloring import color_diagonal
+from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = ['make_plan', 'recipe_maker']
@@ -54,7 +56,7 @@ _recipes = collections.OrderedDict()
 
 
 def make_plan(
-  kind, fn, xs, sample_shape, mode, schedule, memory_limit, jit_compile
+  kind, fn, xs, sample_shape, mode, schedule, memory_limit, jit_compile, pattern
 ):
   """Plans a diagonal.
 
@@ -68,6 +70,7 @@ def make_plan(
     schedule: One of `schedule.SCHEDULES`.
     memory_limit: Number of bytes, or None.
     jit_compile: Python bool.
+    pattern: `SparsityPattern` or square matrix, or None to find it.
 
   Returns:
     `Plan`.
@@ -86,7 +89,10 @@ def make_plan(
   if sample_shape is not None or kind == 'jacobian':
     sample_rank = batching.sample_rank(sample_shape)
     batching.check_sample_shape(parts, sample_shape)
-  pattern = _square_pattern(kind, fn, xs, sample_rank)
+  if pattern is None:
+    pattern = _square_pattern(kind, fn, xs, sample_rank)
+  else:
+    pattern = _given_pattern(pattern, parts, sample_rank)
   colors = color_diagonal(pattern).colors
   num_passes = int(colors.max(initial=-1)) + 1
   sample_rank = parts[0].shape.rank - len(pattern.column_shapes[0])
@@ -232,6 +238,38 @@ def _square_pattern(kind, fn, xs, sample_rank):
     return evaluate.align(nest.call_traceable(fn, parts), parts)[1]
 
   return detect_lib.detect(kind, aligned, list(xs), sample_rank)
+
+
+def _given_pattern(pattern, parts, sample_rank):
+  """A caller's pattern, with the event shapes of the parts.
+
+  Args:
+    pattern: `SparsityPattern` or matrix.
+    parts: List of Tensors or specs.
+    sample_rank: Python int, or None: the fewest sample dimensions that fit.
+
+  Returns:
+    `SparsityPattern`.
+  """
+  if not isinstance(pattern, SparsityPattern):
+    pattern = SparsityPattern(pattern)
+  ranks = [sample_rank]
+  if sample_rank is None:
+    ranks = range(min(p.shape.rank for p in parts) + 1)
+  for rank in ranks:
+    shapes = batching.event_shapes(parts, rank)
+    if all(s.is_fully_defined() for s in shapes):
+      n = sum(s.num_elements() for s in shapes)
+      if pattern.shape == (n, n):
+        shapes = tuple(tuple(s) for s in shapes)
+        return dataclasses.replace(
+          pattern, row_shapes=shapes, column_shapes=shapes
+        )
+  raise ValueError(
+    f'`pattern` has shape {pattern.shape}, but `xs` have the shapes '
+    f'{[str(p.shape) for p in parts]}. A pattern has a row and a column for '
+    'each coordinate of one sample; name the `sample_shape`.'
+  )
 
 
 def _structure_notes(pattern, num_passes):
