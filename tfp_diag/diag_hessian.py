@@ -147,22 +147,23 @@ def diag_hessian(
 
     tensors = [] if is_closure else parts
     if tf.executing_eagerly():
-      value, gradient, diag = compiled.call(
-        (
-          'diag_hessian',
-          nest.structure(xs),
-          rank,
-          plan,
-          mode,
-          schedule,
-          parallel_iterations,
-          validate_args,
-        ),
-        [fn, *parts] if is_closure else [fn],
-        body,
-        tensors,
-        jit_compile=plan is not None and plan.jit_compile,
-      )
+      with validation.plain_errors():
+        value, gradient, diag = compiled.call(
+          (
+            'diag_hessian',
+            nest.structure(xs),
+            rank,
+            plan,
+            mode,
+            schedule,
+            parallel_iterations,
+            validate_args,
+          ),
+          [fn, *parts] if is_closure else [fn],
+          body,
+          tensors,
+          jit_compile=plan is not None and plan.jit_compile,
+        )
     else:
       value, gradient, diag = body(*tensors)
     return value, nest.pack_as(xs, gradient), nest.pack_as(xs, diag)

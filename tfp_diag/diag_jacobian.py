@@ -163,19 +163,20 @@ def diag_jacobian(
 
     if not tf.executing_eagerly():
       return body(*xs)
-    return compiled.call(
-      (
-        'diag_jacobian',
-        len(xs),
-        rank,
-        plan,
-        mode,
-        schedule,
-        parallel_iterations,
-        validate_args,
-      ),
-      [fn],
-      body,
-      xs,
-      jit_compile=plan is not None and plan.jit_compile,
-    )
+    with validation.plain_errors():
+      return compiled.call(
+        (
+          'diag_jacobian',
+          len(xs),
+          rank,
+          plan,
+          mode,
+          schedule,
+          parallel_iterations,
+          validate_args,
+        ),
+        [fn],
+        body,
+        xs,
+        jit_compile=plan is not None and plan.jit_compile,
+      )

@@ -73,7 +73,7 @@ def call_traceable(fn, xs):
   try:
     return call_fn(fn, xs)
   except tf.errors.OperatorNotAllowedInGraphError:
-    # Converts `fn` where it is called: unlike `fn` itself, which may be a method
+    # Converts `fn` where it is called: unlike `fn`, which may be a method
     # or a partial, `call_fn` is a plain function.
     return tf.autograph.to_graph(call_fn)(fn, xs)
 

@@ -20,15 +20,34 @@ signs keep an exact result as it is and change a wrong one with probability 1/2
 or more, each time they are drawn. XLA has no assertions and drops them.
 """
 
+import contextlib
+import re
+
 import tensorflow as tf
 
 from tfp_diag.internal import batching
 from tfp_diag.internal import schedule as schedule_lib
 
-__all__ = ['check', 'check_sample_shape', 'tolerance']
+__all__ = ['check', 'check_sample_shape', 'plain_errors', 'tolerance']
 
 # A wrong result goes unseen with a probability of at most 2^-10.
 _NUM_DRAWS = 10
+
+
+@contextlib.contextmanager
+def plain_errors():
+  """Raises a broken promise as its sentence, without TensorFlow's trace."""
+  try:
+    yield
+  except tf.errors.InvalidArgumentError as e:
+    sentence = re.search(
+      r'\[([^][]*(\(Seen in part \d+\.\)|part \d+ of `xs`\.))\]', e.message
+    )
+    if sentence is None:
+      raise
+    raise tf.errors.InvalidArgumentError(
+      e.node_def, e.op, sentence.group(1)
+    ) from None
 
 
 def check_sample_shape(xs, sample_shape):
