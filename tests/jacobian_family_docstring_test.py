@@ -27,6 +27,7 @@ import tfp_diag
 DOCUMENTED = [
   'LazyHessian',
   'LazyJacobian',
+  'diag_hessian_over_dataset',
   'hessian',
   'jacobian',
   'stochastic_diag_hessian',

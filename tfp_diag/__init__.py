@@ -24,6 +24,7 @@ quiet_start()
 # isort: split
 from tfp_diag import sparsity  # noqa: E402
 from tfp_diag.diag_hessian import diag_hessian  # noqa: E402
+from tfp_diag.diag_hessian_over_dataset import diag_hessian_over_dataset  # noqa: E402
 from tfp_diag.diag_jacobian import diag_jacobian  # noqa: E402
 from tfp_diag.hessian import hessian  # noqa: E402
 from tfp_diag.jacobian import jacobian  # noqa: E402
@@ -44,6 +45,7 @@ __all__ = [
   'StochasticDiagonal',
   '__version__',
   'diag_hessian',
+  'diag_hessian_over_dataset',
   'diag_jacobian',
   'examples',
   'hessian',

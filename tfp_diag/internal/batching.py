@@ -39,12 +39,13 @@ def convert_parts(parts, what='xs'):
     what: Python str. The argument's name, for the error.
 
   Returns:
-    List of Tensors; a `tf.Variable` stays as it is.
+    List of Tensors; a `tf.Variable` stays as it is, also inside one of Keras.
 
   Raises:
     TypeError: if a part is not floating.
     ValueError: if there is no part, or the rank of one is unknown.
   """
+  parts = [_unwrapped(p) for p in parts]
   parts = [
     p
     if isinstance(p, tf.Variable)
@@ -58,6 +59,12 @@ def convert_parts(parts, what='xs'):
   ]
   check_parts(parts, what)
   return parts
+
+
+def _unwrapped(part):
+  """The `tf.Variable` inside a variable of Keras 3; else the part itself."""
+  value = getattr(part, 'value', None)
+  return value if isinstance(value, tf.Variable) else part
 
 
 def check_parts(parts, what='xs'):

@@ -1,0 +1,235 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The diagonal of the Hessian of a loss over a whole data set."""
+
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+import tqdm
+
+from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.internal import arguments, batching, compiled, nest
+from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
+
+__all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
+
+
+class DatasetDiagonal(NamedTuple):
+  """The diagonal of a Hessian, accumulated over batches.
+
+  Attributes:
+    diag: Structure of the variables.
+    standard_error: Structure of the variables; zeros under `method='exact'`. It
+      is the error from the probes, not from the choice of the data.
+    num_passes: Python int, over all batches.
+    num_examples: Python int.
+  """
+
+  diag: Any
+  standard_error: Any
+  num_passes: int
+  num_examples: int
+
+
+def diag_hessian_over_dataset(
+  loss_fn,
+  variables,
+  dataset,
+  *,
+  reduction='mean',
+  progress_bar=True,
+  method='exact',
+  num_probes=10,
+  seed=None,
+  chunk_size=10,
+):
+  """Computes the diagonal of the Hessian of a loss over a data set.
+
+  The batches are weighted by their sizes, so how the data are batched makes no
+  difference, also if the last batch is smaller. Holds for losses in which
+  examples do not influence each other; not for batch normalization in training.
+
+  Args:
+    loss_fn: Python callable, called with the components of a batch:
+      `loss_fn(x)`, `loss_fn(x, y)` for a tuple, `loss_fn(x=..., y=...)` for a
+      dict. Returns the scalar loss of the batch, computed from `variables`.
+    variables: `tf.Variable`, or a structure of them, by which `loss_fn` is
+      differentiated, like `model.trainable_variables`.
+    dataset: `tf.data.Dataset` of batches, or another iterable of them: Tensors
+      or structures of Tensors, the first dimension counts examples.
+    reduction: What `loss_fn` does with the examples of a batch, and so what the
+      result is: 'mean' or 'sum'.
+    progress_bar: Python bool, whether to show one on the standard error stream.
+    method: 'exact', as many passes for each batch as there are weights; or
+      'stochastic', as many as `num_probes`, new probes for each batch.
+    num_probes: Python int, under 'stochastic'.
+    seed: Two integers, under 'stochastic'.
+    chunk_size: Python int, how many passes are vectorized together. Memory is
+      that of so many gradients.
+
+  Returns:
+    `DatasetDiagonal`, a namedtuple
+    `(diag, standard_error, num_passes, num_examples)`. A variable that the loss
+    does not depend on has zeros.
+
+  Raises:
+    ValueError: if there are no data, `loss_fn` does not return a scalar, or an
+      argument does not fit.
+    TypeError: if `variables` are not all Variables.
+
+  #### Examples
+
+  ```python
+  w = tf.Variable([1.0, 2.0])
+  x = tf.constant([[1.0, 0.0], [0.0, 2.0], [2.0, 2.0]])
+  data = tf.data.Dataset.from_tensor_slices(x).batch(2)  # Two, and then one.
+  result = diag_hessian_over_dataset(
+    lambda x: tf.reduce_mean(tf.linalg.matvec(x, w) ** 2),
+    w,
+    data,
+    progress_bar=False,
+  )
+  result.diag  # 2 mean(x^2)
+  # ==> [3.3333333, 5.3333333]
+  result.num_examples
+  # ==> 3
+  ```
+  """
+  arguments.check_callable('loss_fn', loss_fn)
+  arguments.check_choice('reduction', reduction, ('mean', 'sum'))
+  arguments.check_choice('method', method, ('exact', 'stochastic'))
+  arguments.check_chunk('chunk_size', chunk_size)
+  arguments.check_chunk('num_probes', num_probes)
+  parts = batching.convert_parts(nest.flatten(variables), 'variables')
+  if not all(isinstance(p, tf.Variable) for p in parts):
+    raise TypeError(
+      '`variables` has a part that is no `tf.Variable`. For Tensors use '
+      '`tfp_diag.diag_hessian`, which takes a function of them.'
+    )
+  if (seed is None) == (method == 'stochastic'):
+    raise ValueError(
+      "`method='stochastic'` needs a `seed`, two integers like `[0, 1]`, and "
+      f'the exact one has none; got method={method!r} and seed={seed!r}.'
+    )
+  totals = [tf.zeros_like(p) for p in parts]
+  squares = [tf.zeros_like(p) for p in parts]
+  num_passes = num_examples = 0
+  batches = tqdm.tqdm(
+    dataset,
+    total=_length(dataset),
+    desc='diagonal of the Hessian',
+    unit='batch',
+    disable=not progress_bar,
+  )
+  for number, batch in enumerate(batches):
+    size = _num_examples(batch)
+    weight = size if reduction == 'mean' else 1
+    diag, error, passes = _of_batch(
+      loss_fn, parts, batch, number, method, num_probes, seed, chunk_size
+    )
+    totals = [t + weight * d for t, d in zip(totals, diag)]
+    squares = [s + (weight * e) ** 2 for s, e in zip(squares, error)]
+    num_passes += int(passes)
+    num_examples += size
+  if not num_examples:
+    raise ValueError(
+      '`dataset` has no examples. An iterator that was used before is spent; '
+      'pass the data set itself.'
+    )
+  scale = 1 / num_examples if reduction == 'mean' else 1
+  return DatasetDiagonal(
+    nest.pack_as(variables, [scale * t for t in totals]),
+    nest.pack_as(variables, [scale * tf.sqrt(s) for s in squares]),
+    num_passes,
+    num_examples,
+  )
+
+
+def _length(dataset):
+  """The number of batches, or None where it is not known."""
+  if isinstance(dataset, tf.data.Dataset):
+    length = int(dataset.cardinality())
+    return length if length >= 0 else None
+  return len(dataset) if hasattr(dataset, '__len__') else None
+
+
+def _num_examples(batch):
+  first = tf.nest.flatten(batch)[0]
+  shape = getattr(first, 'shape', ())
+  if not len(shape):
+    raise ValueError(
+      f'A batch of `dataset` starts with {first!r}, which has no first '
+      'dimension that counts examples. Batch the data: `dataset.batch(32)`.'
+    )
+  return int(shape[0])
+
+
+def _of_batch(
+  loss_fn, parts, batch, number, method, num_probes, seed, chunk_size
+):
+  """The diagonal for one batch, its standard error, the number of passes."""
+  tensors = [tf.convert_to_tensor(t) for t in tf.nest.flatten(batch)]
+  # The variables keep their number as parts, whatever structure they come in.
+  structure = nest.pack_as(batch, ['.'] * len(tensors))
+
+  def body(*tensors):
+    *data, batch_seed = tensors
+
+    def loss():
+      value = nest.call_traceable(loss_fn, nest.pack_as(structure, data))
+      if value is None or tf.convert_to_tensor(value).shape.rank != 0:
+        raise ValueError(
+          f'`loss_fn` returned {value}; a scalar is needed, the mean or the '
+          'sum over the examples of the batch.'
+        )
+      return value
+
+    if method == 'exact':
+      _, _, diag = diag_hessian(loss, parts, (), parallel_iterations=chunk_size)
+      num_passes = sum(tf.size(p) for p in parts)
+      return diag, [tf.zeros_like(d) for d in diag], num_passes
+    return tuple(
+      stochastic_diag_hessian(
+        loss,
+        parts,
+        num_probes,
+        batch_seed,
+        (),
+        chunk_size=chunk_size,
+      )
+    )
+
+  # The size of a batch is left open: one graph, also for a smaller last one.
+  specs = [
+    tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
+    for t in tensors
+  ]
+  batch_seed = tf.zeros([2], tf.int32)
+  if seed is not None:
+    batch_seed = tf.random.experimental.stateless_fold_in(seed, number)
+  specs.append(tf.TensorSpec([2], batch_seed.dtype))
+  return compiled.call(
+    (
+      'diag_hessian_over_dataset',
+      repr(structure),
+      method,
+      num_probes,
+      chunk_size,
+    ),
+    [loss_fn, *parts],
+    body,
+    [*tensors, batch_seed],
+    specs=specs,
+  )
