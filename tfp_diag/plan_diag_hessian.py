@@ -51,7 +51,7 @@ def plan_diag_hessian(
     mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto'.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto'.
     memory_limit: Number of bytes that the passes of one chunk may hold; decides
-      how many run together. Default: 1 GiB.
+      how many run together. Default: 64 MiB, or 1 GiB where there is a GPU.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
     pattern: What can be nonzero, if you know it better: a `SparsityPattern` or
       a square matrix over the coordinates of one sample. It is believed;

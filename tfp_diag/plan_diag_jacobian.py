@@ -54,7 +54,7 @@ def plan_diag_jacobian(
       reverse on a random pair, and given up with a note if it disagrees.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto'.
     memory_limit: Number of bytes that the passes of one chunk may hold; decides
-      how many run together. Default: 1 GiB.
+      how many run together. Default: 64 MiB, or 1 GiB where there is a GPU.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
     pattern: What can be nonzero, if you know it better: a `SparsityPattern` or
       a square matrix over the coordinates of one sample. It is believed;
