@@ -457,6 +457,18 @@ def test_forward_mode_where_it_is_right():
   assert (plan.mode, plan.notes) == ('forward_over_reverse', ())
 
 
+def test_loops_run_in_reverse():
+  def looped(x):
+    return tf.scan(lambda a, b: 0.5 * a + tf.sin(b), x)
+
+  called = tf.function(looped)
+  for fn in (looped, called):
+    plan = tfp_diag.plan_diag_jacobian(fn, tf.TensorSpec([4]))
+    assert (plan.num_passes, plan.mode, plan.notes[1:]) == (4, 'reverse', ())
+    plan = tfp_diag.plan_diag_jacobian(fn, tf.ones([4]), mode='forward')
+    assert plan.mode == 'forward'
+
+
 def test_many_passes_run_in_reverse():
   plan = tfp_diag.plan_diag_hessian(dense, draw(9))
   assert (plan.mode, plan.schedule) == ('reverse_over_reverse', 'pfor')

@@ -297,9 +297,13 @@ def _choose_mode(kind, fn, xs, num_passes):
   """The mode, and notes on it.
 
   A few forward passes are cheaper than reverse ones: they share all that does
-  not depend on the seed. For many, vectorized, reverse mode is cheaper.
+  not depend on the seed. For many, vectorized, reverse mode is cheaper. So it
+  is through loops, where one transposition more also takes long to trace: a
+  minute for a state-space model.
   """
   if num_passes > schedule_lib.MAX_UNROLLED or num_passes == 0:
+    return 'reverse', []
+  if evaluate.loop_among(_traced(fn, xs)[1]) is not None:
     return 'reverse', []
   obstacle = _forward_obstacle(kind, fn, xs)
   if obstacle:
@@ -397,14 +401,7 @@ def _chunk_size(fn, xs, num_passes, memory_limit):
 
 def _bytes_of_pass(fn, xs):
   """An estimate of what one pass holds, from the Tensors that `fn` makes."""
-  specs = [tf.TensorSpec(x.shape, x.dtype) for x in nest.flatten(xs)]
-  if nest.takes_variables(fn, nest.flatten(xs)):
-    xs, specs = [], []
-
-  def body(*parts):
-    return nest.call_traceable(fn, nest.pack_as(xs, parts))
-
-  graph = tf.function(body, autograph=False).get_concrete_function(*specs).graph
+  graph, _ = _traced(fn, xs)
   sizes = [
     np.prod([d or 1 for d in t.shape.as_list()], dtype=float) * t.dtype.size
     for op in graph.get_operations()
@@ -412,3 +409,20 @@ def _bytes_of_pass(fn, xs):
     if t.shape.rank is not None and t.dtype.is_floating
   ]
   return max(1, int(_TENSORS_PER_PASS * sum(sizes)))
+
+
+def _traced(fn, xs):
+  """The graph of `fn`, and the types of all ops that it runs."""
+  specs = [tf.TensorSpec(x.shape, x.dtype) for x in nest.flatten(xs)]
+  if nest.takes_variables(fn, nest.flatten(xs)):
+    xs, specs = [], []
+  types = set()
+
+  def body(*parts):
+    with passes.recorded_ops() as ops:
+      result = nest.call_traceable(fn, nest.pack_as(xs, parts))
+    types.update(ops)
+    return result
+
+  function = tf.function(body, autograph=False)
+  return function.get_concrete_function(*specs).graph, types
