@@ -32,6 +32,8 @@ DOCUMENTED = [
   'jacobian',
   'stochastic_diag_hessian',
   'stochastic_diag_jacobian',
+  'trace_jacobian_exact',
+  'trace_jacobian_hutchinson',
 ]
 
 

@@ -36,6 +36,8 @@ from tfp_diag.plan_diag_jacobian import plan_diag_jacobian  # noqa: E402
 from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian  # noqa: E402
 from tfp_diag.stochastic_diag_jacobian import stochastic_diag_jacobian  # noqa: E402
 from tfp_diag.stochastic_diagonal import StochasticDiagonal  # noqa: E402
+from tfp_diag.trace_jacobian_exact import trace_jacobian_exact  # noqa: E402
+from tfp_diag.trace_jacobian_hutchinson import trace_jacobian_hutchinson  # noqa: E402
 from tfp_diag.version import __version__  # noqa: E402
 
 __all__ = [
@@ -57,6 +59,8 @@ __all__ = [
   'sparsity',
   'stochastic_diag_hessian',
   'stochastic_diag_jacobian',
+  'trace_jacobian_exact',
+  'trace_jacobian_hutchinson',
 ]
 
 # These need TensorFlow Probability, whose import takes seconds.
