@@ -26,6 +26,7 @@ from tfp_diag.mcmc import (
   DiagonalPreconditionerAdaptation,
   LocalHessianPreconditioner,
   PreconditionedMALA,
+  windowed_adaptive_mala,
 )
 
 
@@ -37,6 +38,7 @@ from tfp_diag.mcmc import (
     PreconditionedMALA,
     gaussian.Gaussian,
     targets.get,
+    windowed_adaptive_mala,
   ],
 )
 def test_examples(documented):

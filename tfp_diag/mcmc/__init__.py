@@ -30,14 +30,20 @@ from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
   UncalibratedPreconditionedLangevinResults,
 )
+from tfp_diag.mcmc.windowed_adaptive_mala import (
+  DrawsAndTrace,
+  windowed_adaptive_mala,
+)
 
 __all__ = [
   'DiagonalPreconditionerAdaptation',
   'DiagonalPreconditionerAdaptationResults',
+  'DrawsAndTrace',
   'LangevinTerms',
   'LocalHessianPreconditioner',
   'PreconditionedMALA',
   'PreconditionedMALAResults',
   'UncalibratedPreconditionedLangevin',
   'UncalibratedPreconditionedLangevinResults',
+  'windowed_adaptive_mala',
 ]

@@ -1,0 +1,162 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A model, or a log density, as a log density on all of Rⁿ with a start."""
+
+import typing
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.internal import nest
+
+__all__ = ['UnconstrainedTarget', 'target_of_log_prob', 'target_of_model']
+
+
+class UnconstrainedTarget(typing.NamedTuple):
+  """What a sampler of unconstrained parts needs.
+
+  Attributes:
+    log_prob_fn: Callable of the parts: the log density of the unconstrained
+      state, with the log-determinant of the transformation.
+    start: List of Tensors, the parts where the chains start.
+    constrain: Callable, list of parts of any leading shape to a state in the
+      structure and the space of the model.
+  """
+
+  log_prob_fn: typing.Any
+  start: typing.Any
+  constrain: typing.Any
+
+
+def target_of_model(model, pins, init, chain_shape, seed):
+  """A `tfd.JointDistribution` in the coordinates of its default bijector.
+
+  Args:
+    model: A `tfd.JointDistribution` of scalar batch shape.
+    pins: Dict of what is observed, for `model.experimental_pin`.
+    init: Structure of the unpinned parts with leading chain shape, or None:
+      uniform on (-2, 2) in the unconstrained space, drawn again where the log
+      density is not finite, as TFP's windowed samplers do.
+    chain_shape: List of Python `int`s, for None.
+    seed: PRNG seed.
+
+  Returns:
+    An `UnconstrainedTarget`.
+
+  Raises:
+    ValueError: if the model has a batch shape.
+  """
+  pinned = model.experimental_pin(**pins) if pins else model
+  if any(tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)):
+    raise ValueError(
+      f'`joint_dist` has the batch shape {pinned.batch_shape}, but the step '
+      'size and the scale would be shared by its different distributions. '
+      'Make it a single distribution, with a JointDistribution...AutoBatched '
+      'or `tfd.Independent`, and let `n_chains` add the chains.'
+    )
+  bijector = pinned.experimental_default_event_space_bijector()
+  if init is None:
+    init = tfp.experimental.mcmc.retry_init(
+      tfp.experimental.mcmc.init_near_unconstrained_zero(pinned).sample,
+      target_fn=pinned.unnormalized_log_prob,
+      sample_shape=chain_shape,
+      seed=seed,
+    )
+  unconstrained = bijector.inverse(init)
+
+  def pack(parts):
+    # Copies: a bijector remembers by identity what it computed elsewhere.
+    return tf.nest.pack_sequence_as(
+      unconstrained, [tf.identity(x) for x in parts]
+    )
+
+  def log_prob_fn(*parts):
+    z = pack(parts)
+    log_det = bijector.forward_log_det_jacobian(z)
+    return pinned.unnormalized_log_prob(bijector.forward(z)) + log_det
+
+  return UnconstrainedTarget(
+    log_prob_fn=log_prob_fn,
+    start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
+    constrain=lambda parts: bijector.forward(pack(parts)),
+  )
+
+
+def _shapes(batch_shape):
+  """One shape, or one for each variable of the model."""
+  if isinstance(batch_shape, tf.TensorShape):
+    return [batch_shape]
+  return tf.nest.flatten(batch_shape)
+
+
+def target_of_log_prob(target_log_prob_fn, init, bijectors):
+  """A log density in the coordinates of given bijectors.
+
+  Args:
+    target_log_prob_fn: Callable of the state (`fn(x)` for a Tensor, `fn(*xs)`
+      for a list, `fn(**xs)` for a dict), one value per chain.
+    init: The state where the chains start.
+    bijectors: Structure of `init` with a `tfb.Bijector` or None for each part,
+      whose `forward` goes from all of Rⁿ to where the part lives; or None.
+
+  Returns:
+    An `UnconstrainedTarget`.
+
+  Raises:
+    ValueError: if the structures differ.
+  """
+  init = tf.nest.map_structure(tf.convert_to_tensor, init)
+  parts = tf.nest.flatten(init)
+  if bijectors is None:
+    bijectors = [None] * len(parts)
+  else:
+    bijectors = _bijectors_of_parts(bijectors, init)
+  bijectors = [tfp.bijectors.Identity() if b is None else b for b in bijectors]
+  chain_ndims = nest.call_fn(target_log_prob_fn, init).shape.rank
+
+  def constrain(parts):
+    return tf.nest.pack_sequence_as(
+      init, [b.forward(tf.identity(x)) for b, x in zip(bijectors, parts)]
+    )
+
+  def log_prob_fn(*parts):
+    # Copies: a bijector remembers by identity what it computed elsewhere.
+    parts = [tf.identity(x) for x in parts]
+    log_det = [
+      b.forward_log_det_jacobian(x, event_ndims=x.shape.rank - chain_ndims)
+      for b, x in zip(bijectors, parts)
+    ]
+    return nest.call_fn(target_log_prob_fn, constrain(parts)) + sum(log_det)
+
+  return UnconstrainedTarget(
+    log_prob_fn=log_prob_fn,
+    start=[tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)],
+    constrain=constrain,
+  )
+
+
+def _bijectors_of_parts(bijectors, init):
+  flat = tf.nest.flatten(bijectors)
+  try:
+    tf.nest.assert_same_structure(
+      tf.nest.map_structure(lambda _: 0, bijectors),
+      tf.nest.map_structure(lambda _: 0, init),
+    )
+  except (TypeError, ValueError) as e:
+    raise ValueError(
+      f'`bijectors` has the structure {nest.structure(bijectors)}, but `init` '
+      f'has {nest.structure(init)}; give one bijector, or None, for each part.'
+    ) from e
+  return flat
