@@ -32,6 +32,10 @@ class Matrix:
     self.matrix = tf.constant(matrix)
     self.applied = []
 
+  def connects(self, members):
+    del members
+    return True
+
   def apply(self, members, seeds):
     self.applied.append(list(members))
     # Parts lie side by side; a part that is not a member counts as zero.
@@ -201,6 +205,20 @@ def test_none_counts_as_zero():
     colors = static(np.arange(8), SHAPES)
     for part in diagonal(Unconnected(draw(8)), colors, SHAPES, kind, 3):
       assert not np.any(part)
+
+
+@pytest.mark.parametrize('kind', ['pfor', 'while_loop'])
+def test_what_is_not_connected_takes_no_loop(kind):
+  class Constant(Matrix):
+    def connects(self, members):
+      return members != [1]
+
+  matrix = Constant(np.diag(np.arange(1.0, 9.0)))
+  result = diagonal(matrix, static(np.arange(8), SHAPES), SHAPES, kind, 10)
+  wanted = [[[1.0, 2.0], [3.0, 4.0]], 0.0, [6.0, 7.0, 8.0]]
+  for r, w in zip(result, wanted):
+    np.testing.assert_allclose(r, w)
+  assert [1] not in matrix.applied
 
 
 def test_one_color_each():
