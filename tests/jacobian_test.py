@@ -407,6 +407,17 @@ def test_samples_that_mix_are_refused_by_name():
   assert tfp_diag.jacobian(batch_norm, x).shape == [6, 3, 6, 3]
 
 
+def test_what_batch_jacobian_returns_when_samples_mix():
+  # The numbers of the docstring.
+  x = tf.constant([[1.0], [2.0], [4.0]])
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = x - tf.reduce_mean(x, 0)
+  np.testing.assert_allclose(
+    tape.batch_jacobian(y, x), np.zeros([3, 1, 1]), atol=1e-6
+  )
+
+
 @pytest.mark.parametrize(
   'error, match, fn, xs, kwargs',
   [

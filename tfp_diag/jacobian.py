@@ -72,7 +72,7 @@ def jacobian(
   Raises:
     ValueError: if an argument does not fit; if samples mix, as batch
       normalization does in training (as
-      `tfp_diag.sparsity.samples.SampleMixingError`, which names the op); if
+      `tfp_diag.sparsity.SampleMixingError`, which names the op); if
       `strict` and an output is independent of an input.
     TypeError: if an input or output is not floating.
     LookupError: if an op of `fn` has no derivative in TensorFlow.
@@ -99,7 +99,20 @@ def jacobian(
   Without it a batch of size `B` gives blocks of shape `[B, ..., B, ...]`, zero
   except where both indices are equal. With it only these are computed, of shape
   `[B, ..., ...]`, by a `B`-th of the passes. That has no meaning if samples
-  influence each other, so such a function is refused.
+  influence each other, as under batch normalization in training: adding up what
+  all samples do to one, as `tf.GradientTape.batch_jacobian` then does, gives a
+  Tensor of the expected shape. For `x - tf.reduce_mean(x, 0)` it is zero, where
+  the derivative is `1 - 1 / B`. Such a function is refused, and the op named.
+
+  ```python
+  x = tf.constant([[1.0], [2.0], [4.0]])
+  try:
+    jacobian(lambda x: x - tf.reduce_mean(x, 0), x, sample_shape=[3])
+  except ValueError as e:
+    print(e)  # fn mixes samples: Mean (op 'Mean') makes the result of one ...
+  jacobian(lambda x: x - tf.reduce_mean(x, 0), x)[0, 0, :, 0]
+  # ==> [0.6666667, -0.3333333, -0.3333333]
+  ```
   """
   with tf.name_scope(name or 'jacobian'):
     arguments.check_choice('mode', mode, MODES)
