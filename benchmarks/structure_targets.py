@@ -182,7 +182,9 @@ def _run_model(report, quick, limit):
     print(f'  {found["status"]}: {found["reason"]}')
   else:
     print(
-      f'  first {found["first_s"]:.2f} s, later {found["later_s"]:.2f} s, '
+      f'  first {found["first_s"]:.2f} s '
+      f'({found["first_cpu_s"]:.2f} s of CPU), '
+      f'later {found["later_s"]:.2f} s ({found["later_cpu_s"]:.2f} s of CPU), '
       f'{found["passes"]} passes'
     )
   seconds = found.get('first_s', limit)
