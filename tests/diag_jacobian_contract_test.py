@@ -378,7 +378,9 @@ BAD_ARGUMENTS = [
 ]
 
 
-@pytest.mark.parametrize('error, sentence, given', BAD_ARGUMENTS, ids=str)
+@pytest.mark.parametrize(
+  'error, sentence, given', BAD_ARGUMENTS, ids=[b[1] for b in BAD_ARGUMENTS]
+)
 def test_bad_arguments_are_refused_by_name(error, sentence, given):
   call = {'xs': tf.ones([3]), 'fn': tf.sin, **given}
   with pytest.raises(error, match=sentence):
