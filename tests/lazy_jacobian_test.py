@@ -408,6 +408,30 @@ def test_mixed_dtypes_are_refused():
     j[0]
 
 
+def test_jacobian_of_variables():
+  w = tf.Variable([1.0, 2.0])
+  j = tfp_diag.LazyJacobian(lambda: tf.stack([w[0] * w[1], w[0]]), [w])
+  np.testing.assert_allclose(j[0], [2, 1])
+  w.assign([3.0, 4.0])
+  # What is known stays what it was.
+  np.testing.assert_allclose(j[0], [2, 1])
+  j.clear_cache()
+  np.testing.assert_allclose(j.to_dense(), [[4, 3], [1, 0]])
+  with pytest.raises(ValueError, match='function of Tensors'):
+    j.diag()
+
+
+def test_event_shapes_have_to_be_static():
+  @tf.function(
+    input_signature=[tf.TensorSpec([None], tf.float32)], autograph=False
+  )
+  def call(x):
+    return tfp_diag.LazyJacobian(tf.sin, x)[0]
+
+  with pytest.raises(ValueError, match=r'part of `\w+` has an event shape'):
+    call(tf.ones([3]))
+
+
 def test_samples_that_mix_are_refused():
   for view in (
     tfp_diag.LazyJacobian(lambda x: x - tf.reduce_mean(x, 0), A, [2]),
