@@ -24,6 +24,7 @@ import pytest
 from tfp_diag.examples import gaussian, targets
 from tfp_diag.mcmc import (
   DiagonalPreconditionerAdaptation,
+  FisherAdaptiveMALA,
   LocalHessianPreconditioner,
   PreconditionedMALA,
   windowed_adaptive_mala,
@@ -34,6 +35,7 @@ from tfp_diag.mcmc import (
   'documented',
   [
     DiagonalPreconditionerAdaptation,
+    FisherAdaptiveMALA,
     LocalHessianPreconditioner,
     PreconditionedMALA,
     gaussian.Gaussian,

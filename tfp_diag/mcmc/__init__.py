@@ -18,6 +18,10 @@ from tfp_diag.mcmc.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
   DiagonalPreconditionerAdaptationResults,
 )
+from tfp_diag.mcmc.fisher_adaptive_mala import (
+  FisherAdaptiveMALA,
+  FisherAdaptiveMALAResults,
+)
 from tfp_diag.mcmc.langevin_terms import LangevinTerms
 from tfp_diag.mcmc.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
@@ -39,6 +43,8 @@ __all__ = [
   'DiagonalPreconditionerAdaptation',
   'DiagonalPreconditionerAdaptationResults',
   'DrawsAndTrace',
+  'FisherAdaptiveMALA',
+  'FisherAdaptiveMALAResults',
   'LangevinTerms',
   'LocalHessianPreconditioner',
   'PreconditionedMALA',
