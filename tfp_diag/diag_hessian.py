@@ -71,6 +71,7 @@ def diag_hessian(
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
       `tfp_diag.diag_jacobian`.
     parallel_iterations: Python int, how many passes run together.
+      A plan brings its own chunk size.
     validate_args: Python bool. Checks at run time that `sample_shape` leads
       every part, that samples do not mix, that a plan's colors fit the
       function, and that both modes agree.

@@ -64,6 +64,7 @@ def diag_jacobian(
       part of `xs`, or one for all of them.
     parallel_iterations: Python int, how many passes run together: the chunk
       that pfor vectorizes, and the parallel iterations of a `tf.while_loop`.
+      A plan brings its own chunk size.
     name: Python str, name of the ops. Default: `'diag_jacobian'`.
     plan: What `tfp_diag.plan_diag_jacobian` returned for this function and
       these shapes. `None` looks for structure while a graph is traced, and in

@@ -26,9 +26,9 @@ from tfp_diag.internal import (
   batching,
   compiled,
   evaluate,
+  mode_check,
   nest,
   passes,
-  validation,
 )
 from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.plan import Plan, mode_name, signs
@@ -106,7 +106,7 @@ def make_plan(
     mode, note = _choose_mode(kind, fn, xs, num_passes)
     notes += note
   elif mode == 'forward':
-    disagreement = _forward_obstacle(kind, fn, xs)
+    disagreement = mode_check.forward_obstacle(kind, fn, xs)
     if disagreement:
       notes.append(f'Reverse instead of forward mode: {disagreement}.')
       mode = 'reverse'
@@ -305,88 +305,10 @@ def _choose_mode(kind, fn, xs, num_passes):
     return 'reverse', []
   if evaluate.loop_among(_traced(fn, xs)[1]) is not None:
     return 'reverse', []
-  obstacle = _forward_obstacle(kind, fn, xs)
+  obstacle = mode_check.forward_obstacle(kind, fn, xs)
   if obstacle:
     return 'reverse', [f'Reverse instead of forward mode: {obstacle}.']
   return 'forward', []
-
-
-def _forward_obstacle(kind, fn, xs):
-  """Compares the modes on one random pair; why forward cannot be used, or None.
-
-  Args:
-    kind: 'jacobian' or 'hessian'.
-    fn: Python callable.
-    xs: The state. Where it has no values, normal ones are drawn.
-
-  Returns:
-    Python str or None.
-  """
-  if not tf.executing_eagerly():
-    return 'it cannot be checked while a graph is built'
-  rng = np.random.default_rng(0)
-
-  def normal(x):
-    shape = [2 if size is None else size for size in x.shape]
-    return tf.cast(rng.standard_normal(shape), x.dtype)
-
-  parts = nest.flatten(xs)
-  is_closure = nest.takes_variables(fn, parts)
-  if not is_closure:
-    parts = [
-      normal(x) if isinstance(x, tf.TensorSpec) else tf.convert_to_tensor(x)
-      for x in parts
-    ]
-
-  u, v = ([normal(p) for p in parts] for _ in range(2))
-
-  # As a graph, which is what a plan runs as; the eager gradients of a function
-  # that calls other graphs take ten times as long.
-  @tf.function(autograph=False)
-  def products(*tensors):
-    state = parts if is_closure else list(tensors)
-
-    def call():
-      return nest.call_traceable(
-        fn, [] if is_closure else nest.pack_as(xs, state)
-      )
-
-    def outputs():
-      if kind == 'jacobian':
-        return evaluate.align(call(), state)
-      return passes.value_and_gradient(call, state)
-
-    _, forward, reverse = passes.linearize_both(outputs, state)
-    return _product(forward, v, u), _product(reverse, u, v)
-
-  try:
-    (forward, size), (reverse, other_size) = tf.nest.map_structure(
-      float, products(*([] if is_closure else parts))
-    )
-  except Exception as e:
-    reason = str(e).strip().splitlines()
-    return f'it fails ({type(e).__name__}: {reason[0] if reason else ""})'
-  if not np.isfinite(forward) or not np.isfinite(reverse):
-    return 'it could not be checked, the derivative is not finite at this point'
-  tolerance = max(validation.tolerance(p.dtype) for p in parts)
-  if abs(forward - reverse) > tolerance * max(size, other_size):
-    return 'the two disagree, some gradient is not linear in its cotangent'
-  return None
-
-
-def _product(linear_map, seeds, others):
-  """The inner product of one pass with `others`, and the size of its terms."""
-  results = linear_map.apply(list(range(len(seeds))), seeds)
-  terms = [
-    tf.cast(r, tf.float64) * tf.cast(o, tf.float64)
-    for r, o in zip(results, others)
-    if r is not None
-  ]
-  zero = tf.zeros([], tf.float64)
-  return (
-    sum([tf.reduce_sum(t) for t in terms], zero),
-    sum([tf.reduce_sum(tf.abs(t)) for t in terms], zero),
-  )
 
 
 def _chunk_size(fn, xs, num_passes, memory_limit):
