@@ -45,8 +45,8 @@ class LazyJacobian(LazyMatrix):
   inside has no gradient: it is a constant by then. To differentiate the
   Jacobian, make it inside the tape, or use `tfp_diag.jacobian`.
 
-  Call `J.clear_cache()` after `tf.Variable`s have changed. In a graph indices are
-  static, and what is known belongs to that graph.
+  Call `J.clear_cache()` after `tf.Variable`s have changed. In a graph indices
+  are static, and what is known belongs to that graph.
 
   #### Examples
 
