@@ -121,9 +121,9 @@ def test_str_says_what_it_will_do():
     chain, tf.TensorSpec([None, 4096]), mode='reverse_over_reverse'
   )
   assert str(plan) == (
-    'Plan for a diagonal Hessian: 2 passes instead of 4096\n'
-    '  coordinates  4096, of event shape [4096]; for samples of shape [B]\n'
-    '  pattern      12286 nonzeros of 16777216 (7.3e-04)\n'
+    'Plan for a diagonal Hessian: 2 passes instead of 4,096\n'
+    '  coordinates  4,096, of event shape [4096]; for samples of shape [B]\n'
+    '  pattern      12,286 nonzeros, 3.0 per coordinate\n'
     '  passes       reverse_over_reverse, written out one after the other'
   )
   assert repr(plan) == (

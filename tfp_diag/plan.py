@@ -132,10 +132,10 @@ class Plan:
     return diag_hessian(self.fn, xs, plan=self)
 
   def __str__(self):
-    n, k = self.num_coordinates, self.num_passes
-    cost = f'{k} {"pass" if k == 1 else "passes"}'
+    n, k, nnz = self.num_coordinates, self.num_passes, self.pattern.nnz
+    cost = f'{k:,} {"pass" if k == 1 else "passes"}'
     if k < n:
-      cost += f' instead of {n}'
+      cost += f' instead of {n:,}'
     shapes = ', '.join(str(list(s)) for s in self.event_shapes)
     samples = {
       0: 'everything is event',
@@ -148,8 +148,8 @@ class Plan:
     }.get(self.schedule, self.schedule)
     lines = [
       f'Plan for a diagonal {self.kind.capitalize()}: {cost}',
-      f'  coordinates  {n}, of event shape {shapes}; {samples}',
-      f'  pattern      {self.pattern.nnz} nonzeros of {n * n} ({_share(self)})',
+      f'  coordinates  {n:,}, of event shape {shapes}; {samples}',
+      f'  pattern      {nnz:,} nonzeros, {nnz / max(n, 1):.1f} per coordinate',
       f'  passes       {self.mode}, {how}',
     ]
     lines += [f'  note         {note}' for note in self.notes]
@@ -382,8 +382,3 @@ def signs(colors):
     return None
   bits = np.random.default_rng(colors.size).integers(0, 2, colors.size, np.int8)
   return (2 * bits - 1).astype(np.int8)
-
-
-def _share(plan):
-  share = plan.pattern.nnz / max(plan.num_coordinates**2, 1)
-  return f'{share:.1%}' if share > 1e-3 else f'{share:.1e}'

@@ -102,8 +102,9 @@ def make_plan(
     few = num_passes <= schedule_lib.MAX_UNROLLED
     schedule = 'unrolled' if few else 'pfor'
   notes = _structure_notes(pattern, num_passes)
+  graph, op_types = _traced(fn, xs)
   if mode == 'auto':
-    mode, note = _choose_mode(kind, fn, xs, num_passes)
+    mode, note = _choose_mode(kind, fn, xs, num_passes, op_types)
     notes += note
   elif mode == 'forward':
     disagreement = mode_check.forward_obstacle(kind, fn, xs)
@@ -116,7 +117,7 @@ def make_plan(
     pattern=pattern,
     mode=mode_name(kind, mode),
     schedule=schedule,
-    chunk_size=_chunk_size(fn, xs, num_passes, memory_limit),
+    chunk_size=_chunk_size(graph, num_passes, memory_limit),
     sample_rank=sample_rank,
     event_shapes=tuple(tuple(s) for s in pattern.column_shapes),
     notes=tuple(notes),
@@ -293,7 +294,7 @@ def _structure_notes(pattern, num_passes):
   return notes
 
 
-def _choose_mode(kind, fn, xs, num_passes):
+def _choose_mode(kind, fn, xs, num_passes, op_types):
   """The mode, and notes on it.
 
   A few forward passes are cheaper than reverse ones: they share all that does
@@ -303,7 +304,7 @@ def _choose_mode(kind, fn, xs, num_passes):
   """
   if num_passes > schedule_lib.MAX_UNROLLED or num_passes == 0:
     return 'reverse', []
-  if evaluate.loop_among(_traced(fn, xs)[1]) is not None:
+  if evaluate.loop_among(op_types) is not None:
     return 'reverse', []
   obstacle = mode_check.forward_obstacle(kind, fn, xs)
   if obstacle:
@@ -311,19 +312,18 @@ def _choose_mode(kind, fn, xs, num_passes):
   return 'forward', []
 
 
-def _chunk_size(fn, xs, num_passes, memory_limit):
+def _chunk_size(graph, num_passes, memory_limit):
   """How many passes fit into the memory limit."""
   if num_passes <= 1:
     return 1
   if memory_limit is None:
     device = 'GPU' if tf.config.list_physical_devices('GPU') else 'CPU'
     memory_limit = _DEFAULT_MEMORY[device]
-  return int(np.clip(memory_limit // _bytes_of_pass(fn, xs), 1, num_passes))
+  return int(np.clip(memory_limit // _bytes_of_pass(graph), 1, num_passes))
 
 
-def _bytes_of_pass(fn, xs):
-  """An estimate of what one pass holds, from the Tensors that `fn` makes."""
-  graph, _ = _traced(fn, xs)
+def _bytes_of_pass(graph):
+  """An estimate of what one pass holds, from the Tensors of the function."""
   sizes = [
     np.prod([d or 1 for d in t.shape.as_list()], dtype=float) * t.dtype.size
     for op in graph.get_operations()
