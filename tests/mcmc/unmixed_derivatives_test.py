@@ -145,6 +145,27 @@ def test_through_a_bijector_a_gather_and_an_unused_part(jit_compile):
   assert not np.any(second[1]) and not np.any(third[1])
 
 
+@pytest.mark.parametrize('chunk', [3, 100])
+def test_a_linear_function_has_neither(chunk):
+  # As if dense: a function that no rule knows.
+  matrix = tf.constant(_RNG.normal(size=[12, 12]))
+
+  @tf.custom_gradient
+  def log_prob(x):
+    y = tf.linalg.matvec(matrix, x)
+    return (
+      tf.reduce_sum(y, -1),
+      lambda upstream: (
+        upstream[..., tf.newaxis] * tf.reduce_sum(matrix, 0) + 0.0 * x
+      ),
+    )
+
+  run = tf.function(lambda x: unmixed_derivatives(log_prob, [x], 1, chunk))
+  [second], [third] = run(tf.ones([3, 12], tf.float64))
+  assert second.shape == third.shape == [3, 12]
+  assert not np.any(second) and not np.any(third)
+
+
 def test_through_a_loop():
   # x ↦ sin x three times, in a while loop whose length is not known to pfor.
   def log_prob(x):

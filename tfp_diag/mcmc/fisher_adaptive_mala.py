@@ -112,7 +112,7 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
   #### References
 
   [1]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
-       Langevin sampling. _NeurIPS_, arXiv:2305.14442, propositions 2 and 4.
+       Langevin sampling. _NeurIPS_, arXiv:2305.14442, algorithm 1.
   """
 
   def __init__(

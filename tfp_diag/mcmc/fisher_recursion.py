@@ -41,7 +41,7 @@ def add_signals(factor, signals):
   #### References
 
   [1]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
-       Langevin sampling. _NeurIPS_, proposition 4.
+       Langevin sampling. _NeurIPS_, arXiv:2305.14442, algorithm 1.
 
   [2]: Angus Andrews (1968). A square root formulation of the Kalman covariance
        equations. _AIAA Journal_ 6(6).

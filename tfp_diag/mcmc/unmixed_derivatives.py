@@ -101,6 +101,11 @@ class _Derivatives:
     found = sorted(ops.intersection(_LOOPS))
     return found[0] if found else None
 
+  def connects(self, members):
+    """As `passes.LinearMap.connects`."""
+    del members  # A log density without curvature is too rare to look for.
+    return True
+
   def apply(self, members, seeds):
     """Both passes of a color, as `passes.LinearMap.apply`."""
     num_parts = len(self._parts)
