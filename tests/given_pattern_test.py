@@ -14,6 +14,7 @@
 # ============================================================================
 """Plans from a pattern that the caller knows."""
 
+import keras
 import numpy as np
 import pytest
 import scipy.sparse
@@ -69,3 +70,9 @@ def test_parts_share_one_pattern():
 def test_a_pattern_of_another_size_is_refused():
   with pytest.raises(ValueError, match=r'`pattern` has shape \(5, 5\)'):
     tfp_diag.plan_diag_hessian(chain, tf.zeros([4, N]), pattern=np.eye(5))
+
+
+def test_variables_of_keras_3_can_be_planned():
+  variable = keras.Variable(np.linspace(-1.0, 1.0, N).astype('float32'))
+  plan = tfp_diag.plan_diag_hessian(lambda: chain(variable.value), [variable])
+  assert plan.num_passes == 2

@@ -84,9 +84,8 @@ def make_plan(
       f'`memory_limit` is {memory_limit}; it is a positive number of bytes, or '
       'None for 64 MiB, or 1 GiB where there is a GPU.'
     )
-  xs = _converted(xs)
-  parts = nest.flatten(xs)
-  batching.check_parts(parts)
+  parts = batching.convert_parts(nest.flatten(xs))
+  xs = nest.pack_as(xs, parts)
   sample_rank = None
   if sample_shape is not None or kind == 'jacobian':
     sample_rank = batching.sample_rank(sample_shape)
@@ -212,24 +211,6 @@ def _colors_or_none(kind, fn, specs, sample_rank):
     return None
   colors = color_diagonal(pattern).colors
   return colors if colors.max(initial=-1) + 1 < colors.size else None
-
-
-def _converted(xs):
-  """The state with Tensors in the place of arrays and numbers."""
-  return nest.pack_as(
-    xs,
-    [
-      x
-      if isinstance(x, (tf.TensorSpec, tf.Variable))
-      else tf.convert_to_tensor(
-        # Python numbers become float32, and arrays keep their dtype.
-        x,
-        dtype_hint=None if hasattr(x, 'dtype') else tf.float32,
-        name='xs',
-      )
-      for x in nest.flatten(xs)
-    ],
-  )
 
 
 def _square_pattern(kind, fn, xs, sample_rank):

@@ -35,7 +35,8 @@ def convert_parts(parts, what='xs'):
   """Converts the parts of a state to floating Tensors.
 
   Args:
-    parts: List of Tensors, `tf.Variable`s, NumPy arrays or Python numbers.
+    parts: List of Tensors, `tf.Variable`s, `tf.TensorSpec`s, NumPy arrays or
+      Python numbers.
     what: Python str. The argument's name, for the error.
 
   Returns:
@@ -48,7 +49,7 @@ def convert_parts(parts, what='xs'):
   parts = [_unwrapped(p) for p in parts]
   parts = [
     p
-    if isinstance(p, tf.Variable)
+    if isinstance(p, (tf.Variable, tf.TensorSpec))
     else tf.convert_to_tensor(
       # Python numbers become float32, and arrays keep their dtype.
       p,
