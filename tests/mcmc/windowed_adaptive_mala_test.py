@@ -213,6 +213,35 @@ def test_a_single_tensor_in_float64():
   np.testing.assert_allclose(np.std(draws, (0, 1)), sds, rtol=0.1)
 
 
+def test_full_matrix_for_strong_correlations():
+  # A correlation of 0.999, and a positive variable beside it.
+  noise = 0.0447
+
+  @tfd.JointDistributionCoroutineAutoBatched
+  def model():
+    x = yield tfd.Normal(0.0, 1.0, name='x')
+    yield tfd.Normal(x, noise, name='y')
+    yield tfd.Gamma(3.0, 1.0, name='z')
+
+  def autocorrelation(preconditioner):
+    draws, trace = windowed_adaptive_mala(
+      200,
+      model,
+      n_chains=16,
+      preconditioner=preconditioner,
+      num_adaptation_steps=400,
+      seed=(1, 2),
+    )
+    np.testing.assert_allclose(np.mean(trace['accept_ratio']), 0.574, atol=0.05)
+    x = draws.x.numpy() - np.mean(draws.x)
+    np.testing.assert_allclose(np.std(draws.y - draws.x), noise, rtol=0.15)
+    return np.mean(x[10:] * x[:-10]) / np.var(x)
+
+  assert autocorrelation('full_fisher') < 0.3
+  # The control: no diagonal scale can do that.
+  assert autocorrelation('fisher_divergence') > 0.7
+
+
 def test_own_trace_and_tuning_draws():
   draws, (traced, is_adapting, is_accepted) = windowed_adaptive_mala(
     3,

@@ -24,6 +24,7 @@ from tfp_diag.mcmc.diagonal_estimators import ESTIMATORS
 from tfp_diag.mcmc.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
 )
+from tfp_diag.mcmc.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.noise import split_seed
 from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.unconstrained_target import (
@@ -37,8 +38,12 @@ _MODELS = (
   tfp.distributions.JointDistribution,
   tfp.experimental.distributions.JointDistributionPinned,
 )
+# The full matrix, from `FisherAdaptiveMALA`.
+_FULL = 'full_fisher'
 # The rest is for the step size of the last scale.
 _SHARE_FOR_SCALE = 0.75
+# Before a full matrix is learned.
+_SHARE_FOR_STEP_SIZE = 0.15
 # Energy errors beyond this count as divergent, as in TFP's samplers.
 _DIVERGENCE = 500.0
 
@@ -81,8 +86,9 @@ def windowed_adaptive_mala(
   `DiagonalPreconditionerAdaptation`.
 
   When: many chains on a model whose gradients are cheap, on a GPU above all.
-  When not: few chains and strong correlations, where
-  `tfp.experimental.mcmc.windowed_adaptive_nuts` makes more of each draw.
+  When not: few chains of many coordinates, where
+  `tfp.experimental.mcmc.windowed_adaptive_nuts` makes more of each draw. Strong
+  correlations ask for `preconditioner='full_fisher'`.
 
   Args:
     n_draws: Python `int`, the number of draws of each chain after adaptation.
@@ -94,7 +100,8 @@ def windowed_adaptive_mala(
       `init`, the leading shape of `init` counts instead.
     num_adaptation_steps: Python `int`, how many steps adapt.
     preconditioner: How the scale is estimated: 'fisher_divergence', 'fisher',
-      'variance' or 'hessian'; or what `PreconditionedMALA` takes, for the
+      'variance' or 'hessian' for a diagonal one, 'full_fisher' for the matrix
+      of `FisherAdaptiveMALA`; or what `PreconditionedMALA` takes, for the
       unconstrained parts, and what is then not adapted: None, a scale, a
       `tf.linalg.LinearOperator`, a list of these, or a
       `LocalHessianPreconditioner`.
@@ -111,7 +118,8 @@ def windowed_adaptive_mala(
       are returned, or all of them.
     trace_fn: Python callable `(draw, is_adapting, kernel_results)`, what to
       record at each draw: `draw` is the state in the structure and the space of
-      the model, `kernel_results` a `PreconditionedMALAResults`. Default: a dict
+      the model, `kernel_results` a `PreconditionedMALAResults` (for
+      'full_fisher', of the state as one vector). Default: a dict
       with 'step_size', 'tune' (is_adapting), 'target_log_prob' (of the
       unconstrained state), 'diverging' (the energy error is beyond 500, or
       something at the proposal was not finite), 'accept_ratio' and
@@ -152,10 +160,10 @@ def windowed_adaptive_mala(
     seed=(0, 1),
     counts=[3.0, 0.0, 1.0, 2.0, 4.0],
   )
-  draws.rate.shape  # ==> [200, 64]
-  sorted(trace)[:2]  # ==> ['accept_ratio', 'diverging']
   # The posterior is Gamma(2 + 10, 1 + 5), with mean 2.
+  draws.rate.shape  # ==> [200, 64]
   [abs(float(tf.reduce_mean(draws.rate)) - 2.0) < 0.1]  # ==> [True]
+  sorted(trace)[:2]  # ==> ['accept_ratio', 'diverging']
   ```
 
   #### References
@@ -164,10 +172,11 @@ def windowed_adaptive_mala(
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
   """
-  if isinstance(preconditioner, str) and preconditioner not in ESTIMATORS:
+  names = [*ESTIMATORS, _FULL]
+  if isinstance(preconditioner, str) and preconditioner not in names:
     raise ValueError(
       f'`preconditioner` is {preconditioner!r}, but those that adapt are '
-      f'{", ".join(map(repr, ESTIMATORS))}; others are objects, such as a '
+      f'{", ".join(map(repr, names))}; others are objects, such as a '
       '`LocalHessianPreconditioner()`.'
     )
   start_seed, seed = split_seed(
@@ -249,10 +258,18 @@ def _first_step_size(parts, chain_ndims):
 def _kernel(
   log_prob_fn, step_size, preconditioner, num_steps, target_accept_prob
 ):
-  if isinstance(preconditioner, str):
+  num_scale_steps = int(_SHARE_FOR_SCALE * num_steps)
+  if isinstance(preconditioner, str) and preconditioner == _FULL:
+    kernel = FisherAdaptiveMALA(
+      log_prob_fn,
+      step_size,
+      num_adaptation_steps=num_scale_steps,
+      num_step_size_steps=int(_SHARE_FOR_STEP_SIZE * num_steps),
+    )
+  elif isinstance(preconditioner, str):
     kernel = DiagonalPreconditionerAdaptation(
       PreconditionedMALA(log_prob_fn, step_size),
-      num_adaptation_steps=int(_SHARE_FOR_SCALE * num_steps),
+      num_adaptation_steps=num_scale_steps,
       estimator=preconditioner,
     )
   else:
