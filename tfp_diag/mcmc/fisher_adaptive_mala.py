@@ -106,7 +106,7 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
 
   draws = run()
   correlation = np.corrcoef(np.reshape(draws, [-1, 2]), rowvar=False)[0, 1]
-  [bool(abs(correlation) > 0.99)]  # ==> [True]
+  bool(abs(correlation) > 0.99)  # ==> True
   ```
 
   #### References
