@@ -319,6 +319,26 @@ def test_a_chain_at_a_bad_point_does_not_spoil_the_scale_of_all():
   np.testing.assert_allclose(learned, _SDS, rtol=0.1)
 
 
+def test_resumes_bit_for_bit_from_results_that_were_arrays():
+  # In the middle of a window, and of the step size adaptation.
+  kernel = _dual_averaging(
+    DiagonalPreconditionerAdaptation(PreconditionedMALA(_log_prob, 0.1), 20), 30
+  )
+  step = tf.function(kernel.one_step)
+
+  def run(state, results, start, stop):
+    for i in range(start, stop):
+      state, results = step(state, results, seed=tf.constant([i, 3]))
+    return state, results
+
+  start = _state([4])
+  start = start, kernel.bootstrap_results(start)
+  whole = run(*start, 0, 40)
+  half = tf.nest.map_structure(lambda x: x.numpy(), run(*start, 0, 13))
+  resumed = run(*tf.nest.map_structure(tf.constant, half), 13, 40)
+  tf.nest.map_structure(np.testing.assert_array_equal, whole, resumed)
+
+
 def test_parameters_rebuild_the_kernel():
   inner = PreconditionedMALA(_log_prob, 0.1)
   kernel = DiagonalPreconditionerAdaptation(inner, 7, 'fisher', name='scale')
