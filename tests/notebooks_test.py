@@ -44,7 +44,9 @@ LOCAL_PATH = re.compile(
 
 def execute(notebook, small):
   """Runs a notebook in place, in a kernel that finds the tested package."""
-  package = pathlib.Path(importlib.util.find_spec('tfp_diag').origin)
+  found = importlib.util.find_spec('tfp_diag')
+  # None: this file is run as a script, and the package is not installed.
+  package = pathlib.Path(found.origin) if found else ROOT / 'tfp_diag'
   environment = dict(
     os.environ, MPLBACKEND='module://matplotlib_inline.backend_inline'
   )
