@@ -18,3 +18,16 @@ import os
 
 # Before TensorFlow is imported: its start-up messages would drown a failure.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+
+import pytest
+
+from tfp_diag.sparsity import registry
+
+
+@pytest.fixture
+def no_rule_left_behind():
+  """Forgets the rules that a test registers."""
+  before = dict(registry._RULES)
+  yield
+  registry._RULES.clear()
+  registry._RULES.update(before)

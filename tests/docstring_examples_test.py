@@ -92,6 +92,7 @@ def run(blocks, names):
   return num_results
 
 
+@pytest.mark.usefixtures('no_rule_left_behind')
 @pytest.mark.parametrize(
   'module, blocks',
   [pytest.param(m, b, id=f'{m}:{name}') for m, name, b in documented()],

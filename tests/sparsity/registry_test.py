@@ -24,14 +24,6 @@ from tfp_diag.sparsity import registry
 OP = 'DrawBoundingBoxes'
 
 
-@pytest.fixture
-def no_rule_left_behind():
-  before = dict(registry._RULES)
-  yield
-  registry._RULES.clear()
-  registry._RULES.update(before)
-
-
 def boxes(x):
   # An op without a rule; here of the images only.
   return tf.raw_ops.DrawBoundingBoxes(
