@@ -28,8 +28,8 @@ evaluating the function again:
 `tf.autodiff.ForwardAccumulator` is not used: it evaluates the function anew
 for each seed, knows nothing of what was computed before it was opened, and in
 graphs fails on loops and on functions that are called twice. Transposing twice
-gives the same numbers, works on all of these, and was two to seven times
-faster on sparse Hessians under XLA.
+gives the same numbers and works on all of these; what XLA makes of it is faster
+too, since all seeds share one evaluation.
 
 A map has parts on both sides. For a diagonal, part `i` of the outputs has the
 shape of part `i` of the inputs, and a pass stays within the parts it seeds; for
