@@ -100,7 +100,7 @@ def jacobian(
   except where both indices are equal. With it only these are computed, of shape
   `[B, ..., ...]`, by a `B`-th of the passes. That has no meaning if samples
   influence each other, as under batch normalization in training: adding up what
-  all samples do to one, as `tf.GradientTape.batch_jacobian` then does, gives a
+  all samples do to one, as the `batch_jacobian` of a tape then does, gives a
   Tensor of the expected shape. For `x - tf.reduce_mean(x, 0)` it is zero, where
   the derivative is `1 - 1 / B`. Such a function is refused, and the op named.
 

@@ -41,7 +41,7 @@ class LazyJacobian(LazyMatrix):
   What was computed is remembered, so that a second look costs nothing;
   `J.num_passes` counts.
 
-  A part that was computed outside a `tf.GradientTape` and is looked at again
+  A part that was computed outside a tape and is looked at again
   inside has no gradient: it is a constant by then. To differentiate the
   Jacobian, make it inside the tape, or use `tfp_diag.jacobian`.
 
