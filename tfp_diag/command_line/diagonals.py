@@ -21,10 +21,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.command_line.text_table import text_table
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.diag_jacobian import diag_jacobian
 from tfp_diag.examples import gaussian
+from tfp_diag.internal.text_table import text_table
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 

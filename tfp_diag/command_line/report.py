@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from tfp_diag.command_line.text_table import text_table
+from tfp_diag.internal.text_table import text_table
 
 __all__ = ['describe_report', 'make_report']
 

@@ -14,7 +14,7 @@
 # ============================================================================
 """Tables line up."""
 
-from tfp_diag.command_line.text_table import text_table
+from tfp_diag.internal.text_table import text_table
 
 
 def test_columns_line_up():

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Tables for a terminal."""
+"""Tables of plain text."""
 
 __all__ = ['text_table']
 
@@ -30,7 +30,7 @@ def text_table(header, rows):
   #### Examples
 
   ```python
-  from tfp_diag.command_line.text_table import text_table
+  from tfp_diag.internal.text_table import text_table
 
   print(text_table(['', 'mean'], [['mu', '4.41'], ['theta[1]', '6.2']]))
   ```
