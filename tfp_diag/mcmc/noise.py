@@ -22,7 +22,7 @@ numbers here are made from those.
 
 import tensorflow as tf
 
-__all__ = ['split_seed', 'standard_normal', 'uniform']
+__all__ = ['split_seed', 'standard_normal', 'step_seed', 'uniform']
 
 
 def split_seed(seed, num):
@@ -36,6 +36,22 @@ def split_seed(seed, num):
     List of `num` int32 Tensors of shape [2].
   """
   return tf.unstack(tf.random.split(seed, num=num, alg='philox'), num=num)
+
+
+def step_seed(seed, step):
+  """The seed of one step of a run.
+
+  It depends on the run's seed and the number of the step, and on no step
+  before, so that a run can be cut and resumed anywhere.
+
+  Args:
+    seed: int32 Tensor of shape [2].
+    step: int32 scalar Tensor.
+
+  Returns:
+    int32 Tensor of shape [2].
+  """
+  return tf.random.fold_in(seed, step, alg='philox')
 
 
 def standard_normal(shape, seed, dtype):
