@@ -224,3 +224,10 @@ def test_refuses_a_dynamic_event_shape():
 
   with pytest.raises(ValueError, match=r'Part 0.*event shape'):
     start(tf.ones([2, 3]))
+
+
+def test_a_sharded_state_is_refused():
+  kernel = FisherAdaptiveMALA(_log_prob, 0.01, 10)
+  assert kernel.experimental_with_shard_axes([None, None]) is kernel
+  with pytest.raises(ValueError, match='no device holds all of a sharded one'):
+    kernel.experimental_with_shard_axes([None, 'data'])

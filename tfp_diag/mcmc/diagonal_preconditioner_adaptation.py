@@ -17,7 +17,6 @@
 import typing
 
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.mcmc.adaptation_windows import adaptation_windows
@@ -29,6 +28,7 @@ from tfp_diag.mcmc.diagonal_estimators import (
 from tfp_diag.mcmc.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
+from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
 from tfp_diag.mcmc.running_moments import no_moments, update_moments
 
 __all__ = [
@@ -54,7 +54,7 @@ class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
   moments: typing.Any
 
 
-class DiagonalPreconditionerAdaptation(tfp.mcmc.TransitionKernel):
+class DiagonalPreconditionerAdaptation(ParameterizedKernel):
   """Adapts the diagonal preconditioner of an inner `PreconditionedMALA`.
 
   The scale s of each coordinate is estimated from the chain itself, pooled over
@@ -129,6 +129,8 @@ class DiagonalPreconditionerAdaptation(tfp.mcmc.TransitionKernel):
        Society: Series B_ 60(1).
   """
 
+  _default_name = 'diagonal_preconditioner_adaptation'
+
   def __init__(
     self,
     inner_kernel,
@@ -159,37 +161,20 @@ class DiagonalPreconditionerAdaptation(tfp.mcmc.TransitionKernel):
         f'kernel is made, but is {num_adaptation_steps}.'
       )
     self._window_ends = adaptation_windows(int(num_steps))
-    self._parameters = dict(
+    super().__init__(
       inner_kernel=inner_kernel,
       num_adaptation_steps=num_adaptation_steps,
       estimator=estimator,
       name=name,
     )
 
-  @property
-  def parameters(self):
-    """The constructor's keyword arguments and their values."""
-    return self._parameters
-
-  @property
-  def inner_kernel(self):
-    """The kernel whose preconditioner is adapted."""
-    return self._parameters['inner_kernel']
-
-  @property
-  def num_adaptation_steps(self):
-    """For how many steps the scale changes."""
-    return self._parameters['num_adaptation_steps']
-
-  @property
-  def estimator(self):
-    """How the scale is estimated."""
-    return self._parameters['estimator']
-
-  @property
-  def name(self):
-    """The prefix of op names."""
-    return self._parameters['name']
+  inner_kernel = argument(
+    'inner_kernel', 'The kernel whose preconditioner is adapted.'
+  )
+  num_adaptation_steps = argument(
+    'num_adaptation_steps', 'For how many steps the scale changes.'
+  )
+  estimator = argument('estimator', 'How the scale is estimated.')
 
   @property
   def is_calibrated(self):
@@ -222,7 +207,7 @@ class DiagonalPreconditionerAdaptation(tfp.mcmc.TransitionKernel):
       TypeError: if there is no `PreconditionedMALA` inside.
       ValueError: if its preconditioner is not a scale per coordinate.
     """
-    with tf.name_scope(self._scope('bootstrap_results')):
+    with self._scope('bootstrap_results'):
       inner_results = self.inner_kernel.bootstrap_results(init_state)
       state, results = _innermost(init_state, inner_results)
       if self.estimator == 'hessian' and state is not init_state:
@@ -261,7 +246,7 @@ class DiagonalPreconditionerAdaptation(tfp.mcmc.TransitionKernel):
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `DiagonalPreconditionerAdaptationResults`.
     """
-    with tf.name_scope(self._scope('one_step')):
+    with self._scope('one_step'):
       before = previous_kernel_results
       next_state, inner_results = self.inner_kernel.one_step(
         current_state, before.inner_results, seed=seed
@@ -325,9 +310,6 @@ class DiagonalPreconditionerAdaptation(tfp.mcmc.TransitionKernel):
   def _diag_hessian(self, parts):
     kernel = _innermost_kernel(self.inner_kernel)
     return diag_hessian(kernel.target_log_prob_fn, parts)[2]
-
-  def _scope(self, method):
-    return f'{self.name or "diagonal_preconditioner_adaptation"}_{method}'
 
 
 def _innermost_kernel(kernel):

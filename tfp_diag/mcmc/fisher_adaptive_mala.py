@@ -18,10 +18,10 @@ import functools
 import typing
 
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from tfp_diag.mcmc.arguments import as_parts, check_callable, is_list_like
 from tfp_diag.mcmc.fisher_recursion import add_signals
+from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
 from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
 
 __all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
@@ -44,7 +44,7 @@ class FisherAdaptiveMALAResults(typing.NamedTuple):
   step: typing.Any
 
 
-class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
+class FisherAdaptiveMALA(ParameterizedKernel):
   """MALA whose preconditioner learns the inverse Fisher matrix of the target.
 
   The best constant preconditioner of MALA, by expected squared jump distance,
@@ -115,6 +115,8 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
        Langevin sampling. _NeurIPS_, arXiv:2305.14442, algorithm 1.
   """
 
+  _default_name = 'fisher_adaptive_mala'
+
   def __init__(
     self,
     target_log_prob_fn,
@@ -152,7 +154,7 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
       )
     if not damping > 0.0:
       raise ValueError(f'`damping` must be positive, but is {damping}.')
-    self._parameters = dict(
+    super().__init__(
       target_log_prob_fn=target_log_prob_fn,
       step_size=step_size,
       num_adaptation_steps=num_adaptation_steps,
@@ -161,45 +163,41 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
       name=name,
     )
 
-  @property
-  def parameters(self):
-    """The constructor's keyword arguments and their values."""
-    return self._parameters
-
-  @property
-  def target_log_prob_fn(self):
-    """The target log density."""
-    return self._parameters['target_log_prob_fn']
-
-  @property
-  def step_size(self):
-    """The step size of the first step."""
-    return self._parameters['step_size']
-
-  @property
-  def num_adaptation_steps(self):
-    """Until which step the matrix changes."""
-    return self._parameters['num_adaptation_steps']
-
-  @property
-  def num_step_size_steps(self):
-    """From which step on the matrix changes."""
-    return self._parameters['num_step_size_steps']
-
-  @property
-  def damping(self):
-    """How much the identity counts."""
-    return self._parameters['damping']
-
-  @property
-  def name(self):
-    """The prefix of op names."""
-    return self._parameters['name']
+  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
+  step_size = argument('step_size', 'The step size of the first step.')
+  num_adaptation_steps = argument(
+    'num_adaptation_steps', 'Until which step the matrix changes.'
+  )
+  num_step_size_steps = argument(
+    'num_step_size_steps', 'From which step on the matrix changes.'
+  )
+  damping = argument('damping', 'How much the identity counts.')
 
   @property
   def is_calibrated(self):
     """True, after `num_adaptation_steps`."""
     return True
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """Refuses a sharded state: the matrix is over all of its members.
+
+    Args:
+      shard_axis_names: Structure of `str`s or Nones.
+
+    Returns:
+      This kernel, if all members are None.
+
+    Raises:
+      ValueError: if a member of the state is sharded.
+    """
+    if any(tf.nest.flatten(shard_axis_names)):
+      raise ValueError(
+        f'`shard_axis_names` is {shard_axis_names}, but FisherAdaptiveMALA '
+        'learns a matrix over all members of the state, and no device holds '
+        'all of a sharded one. Shard the chains instead, or use '
+        '`DiagonalPreconditionerAdaptation` around a PreconditionedMALA.'
+      )
+    return self
 
   def bootstrap_results(self, init_state):
     """Starts with the identity.
@@ -216,7 +214,7 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
       ValueError: if an event shape is not static, or the target, or its
         gradient, cannot be used at `init_state`.
     """
-    with tf.name_scope(self._scope('bootstrap_results')):
+    with self._scope('bootstrap_results'):
       parts = as_parts(init_state)
       chain_ndims = self.target_log_prob_fn(*parts).shape.rank
       layout = _Layout(init_state, chain_ndims)
@@ -243,7 +241,7 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `FisherAdaptiveMALAResults`.
     """
-    with tf.name_scope(self._scope('one_step')):
+    with self._scope('one_step'):
       before = previous_kernel_results
       chain_ndims = before.inner_results.log_accept_ratio.shape.rank
       layout = _Layout(current_state, chain_ndims)
@@ -272,9 +270,6 @@ class FisherAdaptiveMALA(tfp.mcmc.TransitionKernel):
       self.step_size,
       tf.linalg.LinearOperatorFullMatrix(factor),
     )
-
-  def _scope(self, method):
-    return f'{self.name or "fisher_adaptive_mala"}_{method}'
 
 
 class _Layout:

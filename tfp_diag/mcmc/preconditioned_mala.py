@@ -14,12 +14,14 @@
 # ============================================================================
 """The preconditioned Metropolis-adjusted Langevin algorithm."""
 
+import functools
 import typing
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.mcmc.langevin_kernel import LangevinKernel
 from tfp_diag.mcmc.noise import split_seed, uniform
 from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
@@ -54,7 +56,7 @@ class PreconditionedMALAResults(typing.NamedTuple):
   seed: typing.Any
 
 
-class PreconditionedMALA(tfp.mcmc.TransitionKernel):
+class PreconditionedMALA(LangevinKernel):
   """One step of the preconditioned Metropolis-adjusted Langevin algorithm.
 
   The proposal is a step of a Langevin diffusion whose noise is scaled: by
@@ -139,104 +141,12 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
        Langevin sampling. _NeurIPS_, proposition 1.
   """
 
-  def __init__(
-    self,
-    target_log_prob_fn,
-    step_size,
-    preconditioner=None,
-    *,
-    volatility_fn=None,
-    parallel_iterations=10,
-    experimental_shard_axis_names=None,
-    validate_args=False,
-    name=None,
-  ):
-    """Initializes the kernel.
-
-    Args:
-      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
-        `fn(*parts)` for a list) that returns the log density, up to a constant,
-        of each chain.
-      step_size: τ, a positive Tensor that broadcasts to the state, or a list
-        with one per part. Shape [C0, ..., 1] gives every chain its own.
-      preconditioner: None; a positive Tensor that broadcasts to a part, the
-        standard deviation of each coordinate's noise; a square
-        `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
-        list of these with one per part; or a `LocalHessianPreconditioner`.
-        Default: None, the identity.
-      volatility_fn: Python callable of the state that returns the
-        position-dependent standard deviations: a positive Tensor that
-        broadcasts to the state, or a list with one per part. A chain's value
-        may depend on all of that chain's coordinates, not on other chains.
-        Default: None.
-      parallel_iterations: Python `int`: how many coordinates of the volatility
-        are differentiated together.
-      experimental_shard_axis_names: Structure of `str`s: how the members of the
-        state are sharded.
-      validate_args: Python `bool`: whether a volatility that is not positive at
-        a proposal is an error, rather than a rejection. Also checks the start
-        inside a `tf.function`. XLA drops run-time assertions.
-      name: Python `str`, the prefix of op names.
-
-    Raises:
-      TypeError: if a callable is not one.
-      ValueError: if both `preconditioner` and `volatility_fn` are given.
-    """
-    self._parameters = dict(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
-      preconditioner=preconditioner,
-      volatility_fn=volatility_fn,
-      parallel_iterations=parallel_iterations,
-      experimental_shard_axis_names=experimental_shard_axis_names,
-      validate_args=validate_args,
-      name=name,
-    )
-    self._proposal = UncalibratedPreconditionedLangevin(**self._parameters)
-
-  @property
-  def parameters(self):
-    """The constructor's keyword arguments and their values."""
-    return self._parameters
-
-  @property
-  def target_log_prob_fn(self):
-    """The target log density."""
-    return self._parameters['target_log_prob_fn']
-
-  @property
-  def step_size(self):
-    """The step size of the first step."""
-    return self._parameters['step_size']
-
-  @property
-  def preconditioner(self):
-    """The constant scale, or None."""
-    return self._parameters['preconditioner']
-
-  @property
-  def volatility_fn(self):
-    """The position-dependent scale, or None."""
-    return self._parameters['volatility_fn']
-
-  @property
-  def name(self):
-    """The prefix of op names."""
-    return self._parameters['name']
+  _default_name = 'preconditioned_mala'
 
   @property
   def is_calibrated(self):
     """True: the target is invariant."""
     return True
-
-  @property
-  def experimental_shard_axis_names(self):
-    """How the members of the state are sharded."""
-    return self._parameters['experimental_shard_axis_names']
-
-  def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy of this kernel for a state that is sharded so."""
-    return self.copy(experimental_shard_axis_names=shard_axis_names)
 
   def bootstrap_results(self, init_state):
     """Evaluates the target at the start.
@@ -252,7 +162,7 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
       ValueError: if an argument's shape does not fit, or if, in eager mode, the
         target, its gradient or the volatility cannot be used at `init_state`.
     """
-    with tf.name_scope(self._scope('bootstrap_results')):
+    with self._scope('bootstrap_results'):
       results = self._proposal.bootstrap_results(init_state)
       target_log_prob = results.target_log_prob
       return PreconditionedMALAResults(
@@ -277,7 +187,7 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `PreconditionedMALAResults`.
     """
-    with tf.name_scope(self._scope('one_step')):
+    with self._scope('one_step'):
       seed = tfp.random.sanitize_seed(seed, salt='preconditioned_mala')
       proposal_seed, acceptance_seed = split_seed(seed, 2)
       before = previous_kernel_results.accepted_results
@@ -316,8 +226,9 @@ class PreconditionedMALA(tfp.mcmc.TransitionKernel):
         seed=seed,
       )
 
-  def _scope(self, method):
-    return f'{self.name or "preconditioned_mala"}_{method}'
+  @functools.cached_property
+  def _proposal(self):
+    return UncalibratedPreconditionedLangevin(**self.parameters)
 
 
 def _without_seed(results):

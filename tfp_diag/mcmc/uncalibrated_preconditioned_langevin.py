@@ -24,10 +24,10 @@ import tensorflow_probability as tfp
 from tfp_diag.mcmc import langevin
 from tfp_diag.mcmc.arguments import (
   as_parts,
-  check_callable,
   check_step_size,
   step_size_roots,
 )
+from tfp_diag.mcmc.langevin_kernel import LangevinKernel
 from tfp_diag.mcmc.langevin_terms import (
   evaluate,
   event_axes,
@@ -80,7 +80,7 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
   seed: typing.Any
 
 
-class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
+class UncalibratedPreconditionedLangevin(LangevinKernel):
   """One Euler-Maruyama step of a preconditioned Langevin diffusion.
 
   Warning: the step size biases what this kernel samples. Use
@@ -102,128 +102,12 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
        algorithm. _Statistics and Probability Letters_ 91.
   """
 
-  def __init__(
-    self,
-    target_log_prob_fn,
-    step_size,
-    preconditioner=None,
-    *,
-    volatility_fn=None,
-    parallel_iterations=10,
-    experimental_shard_axis_names=None,
-    validate_args=False,
-    name=None,
-  ):
-    """Initializes the proposal.
-
-    Args:
-      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
-        `fn(*parts)` for a list) that returns the log density, up to a constant,
-        of each chain.
-      step_size: τ, a positive Tensor that broadcasts to the state, or a list
-        with one per part. Shape [C0, ..., 1] gives every chain its own.
-      preconditioner: None; a positive Tensor that broadcasts to a part, the
-        standard deviation of each coordinate's noise; a square
-        `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
-        list of these with one per part; or a `LocalHessianPreconditioner`.
-        Default: None, the identity.
-      volatility_fn: Python callable of the state that returns the
-        position-dependent standard deviations: a positive Tensor that
-        broadcasts to the state, or a list with one per part. A chain's value
-        may depend on all of that chain's coordinates, not on other chains.
-        Default: None.
-      parallel_iterations: Python `int`: how many coordinates of the volatility
-        are differentiated together.
-      experimental_shard_axis_names: Structure of `str`s: how the members of the
-        state are sharded.
-      validate_args: Python `bool`: whether a volatility that is not positive at
-        a proposal is an error, rather than a rejection. Also checks the start
-        inside a `tf.function`. XLA drops run-time assertions.
-      name: Python `str`, the prefix of op names.
-
-    Raises:
-      TypeError: if a callable is not one.
-      ValueError: if both `preconditioner` and `volatility_fn` are given.
-    """
-    check_callable('target_log_prob_fn', target_log_prob_fn)
-    self._volatility_of_parts = None
-    if volatility_fn is not None:
-      check_callable('volatility_fn', volatility_fn)
-      if preconditioner is not None:
-        raise ValueError(
-          'Both `preconditioner` and `volatility_fn` are given; pass a '
-          'constant scale as `preconditioner`, or multiply it into what '
-          '`volatility_fn` returns.'
-        )
-      # One object for the kernel's life: what `diag_jacobian` remembers about
-      # a function, it remembers by identity.
-      self._volatility_of_parts = functools.partial(
-        volatility_of_parts, volatility_fn
-      )
-    self._parameters = dict(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
-      preconditioner=preconditioner,
-      volatility_fn=volatility_fn,
-      parallel_iterations=parallel_iterations,
-      experimental_shard_axis_names=experimental_shard_axis_names,
-      validate_args=validate_args,
-      name=name,
-    )
-
-  @property
-  def parameters(self):
-    """The constructor's keyword arguments and their values."""
-    return self._parameters
-
-  @property
-  def target_log_prob_fn(self):
-    """The target log density."""
-    return self._parameters['target_log_prob_fn']
-
-  @property
-  def step_size(self):
-    """The step size of the first step."""
-    return self._parameters['step_size']
-
-  @property
-  def preconditioner(self):
-    """The constant scale, or None."""
-    return self._parameters['preconditioner']
-
-  @property
-  def volatility_fn(self):
-    """The position-dependent scale, or None."""
-    return self._parameters['volatility_fn']
-
-  @property
-  def parallel_iterations(self):
-    """How many coordinates are differentiated together."""
-    return self._parameters['parallel_iterations']
-
-  @property
-  def validate_args(self):
-    """Whether run-time checks are made."""
-    return self._parameters['validate_args']
-
-  @property
-  def name(self):
-    """The prefix of op names."""
-    return self._parameters['name']
+  _default_name = 'preconditioned_langevin'
 
   @property
   def is_calibrated(self):
     """False: the step size biases the stationary distribution."""
     return False
-
-  @property
-  def experimental_shard_axis_names(self):
-    """How the members of the state are sharded."""
-    return self._parameters['experimental_shard_axis_names']
-
-  def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy of this kernel for a state that is sharded so."""
-    return self.copy(experimental_shard_axis_names=shard_axis_names)
 
   def bootstrap_results(self, init_state):
     """Evaluates the target at the start.
@@ -239,7 +123,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       ValueError: if an argument's shape does not fit, or if, in eager mode, the
         target, its gradient or the volatility cannot be used at `init_state`.
     """
-    with tf.name_scope(self._scope('bootstrap_results')):
+    with self._scope('bootstrap_results'):
       parts = as_parts(init_state)
       target_log_prob, terms = self._evaluate(parts)
       step_size = tf.nest.map_structure(
@@ -283,7 +167,7 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       next_state: The proposal, in the structure of `current_state`.
       kernel_results: An `UncalibratedPreconditionedLangevinResults`.
     """
-    with tf.name_scope(self._scope('one_step')):
+    with self._scope('one_step'):
       parts = as_parts(current_state)
       before = previous_kernel_results
       seed = tfp.random.sanitize_seed(seed, salt='preconditioned_langevin')
@@ -383,8 +267,13 @@ class UncalibratedPreconditionedLangevin(tfp.mcmc.TransitionKernel):
       return [axes] * len(parts)
     return list(axes)
 
-  def _scope(self, method):
-    return f'{self.name or "preconditioned_langevin"}_{method}'
+  @functools.cached_property
+  def _volatility_of_parts(self):
+    # One object for the kernel's life: what `diag_jacobian` remembers about a
+    # function, it remembers by identity.
+    if self.volatility_fn is None:
+      return None
+    return functools.partial(volatility_of_parts, self.volatility_fn)
 
 
 def _assert_positive_volatility(target_log_prob, terms):
