@@ -15,6 +15,9 @@
 """The arguments of a Langevin kernel, calibrated or not."""
 
 from tfp_diag.mcmc.arguments import check_callable
+from tfp_diag.mcmc.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
 from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
 
 __all__ = ['LangevinKernel']
@@ -30,6 +33,7 @@ class LangevinKernel(ParameterizedKernel):
     preconditioner=None,
     *,
     volatility_fn=None,
+    discretization='euler',
     parallel_iterations=10,
     experimental_shard_axis_names=None,
     validate_args=False,
@@ -53,6 +57,10 @@ class LangevinKernel(ParameterizedKernel):
         broadcasts to the state, or a list with one per part. A chain's value
         may depend on all of that chain's coordinates, not on other chains.
         Default: None.
+      discretization: 'euler', the Euler-Maruyama step; or 'exponential', which
+        solves exactly the part of the dynamics that is linear for a Gaussian
+        whose covariance is V = L Lᵀ, and so makes larger steps where the target
+        resembles that. For a constant scale only.
       parallel_iterations: Python `int`: how many coordinates of the volatility
         are differentiated together.
       experimental_shard_axis_names: Structure of `str`s: how the members of the
@@ -64,7 +72,8 @@ class LangevinKernel(ParameterizedKernel):
 
     Raises:
       TypeError: if a callable is not one.
-      ValueError: if both `preconditioner` and `volatility_fn` are given.
+      ValueError: if both `preconditioner` and `volatility_fn` are given, or
+        `discretization` is none that exists or does not fit to the scale.
     """
     check_callable('target_log_prob_fn', target_log_prob_fn)
     if volatility_fn is not None:
@@ -75,11 +84,13 @@ class LangevinKernel(ParameterizedKernel):
           'constant scale as `preconditioner`, or multiply it into what '
           '`volatility_fn` returns.'
         )
+    _check_discretization(discretization, preconditioner, volatility_fn)
     super().__init__(
       target_log_prob_fn=target_log_prob_fn,
       step_size=step_size,
       preconditioner=preconditioner,
       volatility_fn=volatility_fn,
+      discretization=discretization,
       parallel_iterations=parallel_iterations,
       experimental_shard_axis_names=experimental_shard_axis_names,
       validate_args=validate_args,
@@ -92,6 +103,9 @@ class LangevinKernel(ParameterizedKernel):
   volatility_fn = argument(
     'volatility_fn', 'The position-dependent scale, or None.'
   )
+  discretization = argument(
+    'discretization', 'How the dynamics is discretized.'
+  )
   parallel_iterations = argument(
     'parallel_iterations', 'How many coordinates are differentiated together.'
   )
@@ -103,3 +117,23 @@ class LangevinKernel(ParameterizedKernel):
   def experimental_with_shard_axes(self, shard_axis_names):
     """A copy of this kernel for a state that is sharded so."""
     return self.copy(experimental_shard_axis_names=shard_axis_names)
+
+
+def _check_discretization(discretization, preconditioner, volatility_fn):
+  if discretization not in ('euler', 'exponential'):
+    raise ValueError(
+      "`discretization` must be 'euler' or 'exponential', but is "
+      f'{discretization!r}.'
+    )
+  if discretization == 'euler':
+    return
+  if isinstance(preconditioner, LocalHessianPreconditioner):
+    changing = 'the `preconditioner`'
+  elif volatility_fn is not None:
+    changing = '`volatility_fn`'
+  else:
+    return
+  raise ValueError(
+    "`discretization='exponential'` is for a constant scale, but "
+    f"{changing} makes it depend on the position; use 'euler'."
+  )

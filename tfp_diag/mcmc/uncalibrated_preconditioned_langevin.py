@@ -91,6 +91,10 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
 
       x' = x + (τ/2) V g + √τ L z
 
+  or, with `discretization='exponential'` and r = exp(-τ/2),
+
+      x' = x + (1 - r) V g + √(1 - r²) L z
+
   and a volatility s(x) proposes, with the exact drift,
 
       x'_i = x_i + τ (½ s_i² g_i + s_i ∂_i s_i) + √τ s_i z_i
@@ -250,6 +254,8 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     factors = as_factors(
       preconditioner or self.preconditioner, parts, event_ndims
     )
+    if self.discretization == 'exponential':
+      return [langevin.ExponentialScale(f) for f in factors]
     return [langevin.ConstantScale(f) for f in factors]
 
   def _draw_noise(self, parts, seed):
