@@ -33,6 +33,7 @@ _TRACE = {
   'target_log_prob',
   'diverging',
   'accept_ratio',
+  'log_accept_ratio',
   'is_accepted',
 }
 # Few steps, where only shapes and structures matter.

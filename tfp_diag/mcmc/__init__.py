@@ -18,6 +18,7 @@ from tfp_diag.mcmc.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
   DiagonalPreconditionerAdaptationResults,
 )
+from tfp_diag.mcmc.ess import ess
 from tfp_diag.mcmc.fisher_adaptive_mala import (
   FisherAdaptiveMALA,
   FisherAdaptiveMALAResults,
@@ -26,10 +27,16 @@ from tfp_diag.mcmc.langevin_terms import LangevinTerms
 from tfp_diag.mcmc.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
+from tfp_diag.mcmc.nested_rhat import nested_rhat
 from tfp_diag.mcmc.preconditioned_mala import (
   PreconditionedMALA,
   PreconditionedMALAResults,
 )
+from tfp_diag.mcmc.rhat import rhat
+from tfp_diag.mcmc.sample import SampleResults, sample
+from tfp_diag.mcmc.stop_when import StopWhen
+from tfp_diag.mcmc.summarize import summarize
+from tfp_diag.mcmc.summary import Summary
 from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
   UncalibratedPreconditionedLangevinResults,
@@ -49,7 +56,15 @@ __all__ = [
   'LocalHessianPreconditioner',
   'PreconditionedMALA',
   'PreconditionedMALAResults',
+  'SampleResults',
+  'StopWhen',
+  'Summary',
   'UncalibratedPreconditionedLangevin',
   'UncalibratedPreconditionedLangevinResults',
+  'ess',
+  'nested_rhat',
+  'rhat',
+  'sample',
+  'summarize',
   'windowed_adaptive_mala',
 ]

@@ -123,7 +123,8 @@ def windowed_adaptive_mala(
       with 'step_size', 'tune' (is_adapting), 'target_log_prob' (of the
       unconstrained state), 'diverging' (the energy error is beyond 500, or
       something at the proposal was not finite), 'accept_ratio' and
-      'is_accepted', the names of TFP's windowed samplers.
+      'is_accepted', the names of TFP's windowed samplers, and
+      'log_accept_ratio', -inf for a proposal that was not finite.
     jit_compile: Python `bool`, whether the sampler is compiled with XLA. Faster
       where the model's ops allow it.
     seed: PRNG seed; see `tfp.random.sanitize_seed`.
@@ -298,5 +299,6 @@ def _default_trace(is_adapting, results):
     'target_log_prob': results.accepted_results.target_log_prob,
     'diverging': tf.abs(log_ratio) > _DIVERGENCE,
     'accept_ratio': tf.exp(tf.minimum(log_ratio, 0.0)),
+    'log_accept_ratio': log_ratio,
     'is_accepted': results.is_accepted,
   }
