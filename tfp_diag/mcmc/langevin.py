@@ -22,12 +22,17 @@ density and standard normal noise z:
 
       y = x + √τ L(p / 2 + z)
 
+* `ExponentialScale`: the same factor, but the pull of a Gaussian with the
+  covariance V is integrated exactly. With r = exp(-τ / 2), p = Lᵀ g,
+
+      y = x + L((1 - r) p + √(1 - r²) z)
+
 * `Volatility`: the state-dependent scale s(x). The drift, which is
   b_i = τ (½ s_i² g_i + s_i ∂_i s_i), is whitened to u = b / (√τ s), and
 
       y = x + √τ s (u + z)
 
-Both offer the same three methods, in which `root` is √τ, a Tensor that
+All offer the same three methods, in which `root` is √τ, a Tensor that
 broadcasts to the part, and `terms` is what was evaluated at a point.
 
 #### References
@@ -43,6 +48,11 @@ broadcasts to the part, and `terms` is what was evaluated at a point.
 [3]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
      Langevin sampling. _NeurIPS_, proposition 1: the correction for a constant
      scale.
+
+[4]: Simon Cotter, Gareth Roberts, Andrew Stuart and David White (2013). MCMC
+     methods for functions: modifying old algorithms to make them faster.
+     _Statistical Science_ 28(3), section 4: Langevin proposals that leave a
+     Gaussian invariant.
 """
 
 import dataclasses
@@ -50,7 +60,7 @@ import typing
 
 import tensorflow as tf
 
-__all__ = ['ConstantScale', 'Volatility']
+__all__ = ['ConstantScale', 'ExponentialScale', 'Volatility']
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,6 +119,73 @@ class ConstantScale:
     squares = (whitened[0] - whitened[1]) * (whitened[0] + whitened[1])
     work = (states[1] - states[0]) * (terms[0] + terms[1])
     return tf.reduce_sum(0.125 * squares - 0.5 * work, axis=axes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ExponentialScale:
+  """V = L Lᵀ everywhere, integrated exactly where g = -V⁻¹ (x - mean).
+
+  With that gradient y is where the Ornstein-Uhlenbeck process is after the time
+  τ, and is always accepted. To first order in τ this is `ConstantScale`.
+
+  Attributes:
+    factor: L, with `matvec` and `adjoint_matvec`.
+  """
+
+  factor: typing.Any
+
+  def whiten(self, terms, root):
+    """The gradient in the coordinates in which the noise is white.
+
+    Args:
+      terms: Tensor of the part's shape: g.
+      root: √τ.
+
+    Returns:
+      p, of the part's shape.
+    """
+    del root
+    return self.factor.adjoint_matvec(terms)
+
+  def propose(self, x, terms, whitened, noise, root):
+    """Draws y.
+
+    Args:
+      x: Tensor, the part.
+      terms: g(x).
+      whitened: p(x).
+      noise: Standard normal Tensor of the part's shape.
+      root: √τ.
+
+    Returns:
+      y, of the part's shape.
+    """
+    del terms  # `whitened` holds all that is needed of it.
+    time = tf.square(root)
+    pull, spread = -tf.math.expm1(-0.5 * time), -tf.math.expm1(-time)
+    return x + self.factor.matvec(pull * whitened + tf.sqrt(spread) * noise)
+
+  def correction(self, states, terms, whitened, root, axes):
+    """log q(x | y) - log q(y | x), without log-determinants.
+
+    Args:
+      states: Pair of Tensors (x, y).
+      terms: Pair of Tensors (g(x), g(y)).
+      whitened: Pair of Tensors (p(x), p(y)).
+      root: √τ, equal for all coordinates that L mixes.
+      axes: The event axes, summed over.
+
+    Returns:
+      Tensor of the chain shape.
+    """
+    time = tf.square(root)
+    pull, rest = -tf.math.expm1(-0.5 * time), tf.exp(-0.5 * time)
+    # |p(x)|² - |p(y)|² as a product, which is exact where the two are close.
+    squares = (whitened[0] - whitened[1]) * (whitened[0] + whitened[1])
+    work = (states[1] - states[0]) * (terms[0] + terms[1])
+    return tf.reduce_sum(
+      (0.5 * pull * squares - work) / (1.0 + rest), axis=axes
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,253 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Posteriors and densities that samplers are compared on, in plain TFP.
+
+The models are those of inference_gym, under its names and with its priors, but
+for sizes and data, which are drawn here from fixed seeds.
+"""
+
+import dataclasses
+import typing
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+__all__ = ['MODELS', 'Model', 'make_model']
+
+tfb = tfp.bijectors
+tfd = tfp.distributions
+Root = tfd.JointDistributionCoroutine.Root
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A model whose unpinned variables are sampled.
+
+  Attributes:
+    name: Python str, for people.
+    joint: A `tfd.JointDistribution`.
+    pins: Dict, what is observed.
+  """
+
+  name: str
+  joint: typing.Any
+  pins: dict
+
+
+def make_model(name):
+  """The model of that name, a key of `MODELS`."""
+  return MODELS[name]()
+
+
+def eight_schools():
+  """Effects of coaching in eight schools, not centered."""
+  effects = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
+  errors = np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32)
+
+  @tfd.JointDistributionCoroutine
+  def joint():
+    mean = yield Root(tfd.Normal(0.0, 10.0, name='avg_effect'))
+    log_sd = yield Root(tfd.Normal(5.0, 1.0, name='log_stddev'))
+    standard = yield Root(
+      tfd.Sample(tfd.Normal(0.0, 1.0), 8, name='school_effects')
+    )
+    location = mean[..., tf.newaxis] + (
+      tf.exp(log_sd)[..., tf.newaxis] * standard
+    )
+    yield tfd.Independent(
+      tfd.Normal(location, errors), 1, name='treatment_effects'
+    )
+
+  return Model('eight schools', joint, {'treatment_effects': effects})
+
+
+def brownian_motion():
+  """A random walk seen in noise, its middle missing, both scales unknown."""
+  rng = np.random.default_rng(4)
+  steps = 30
+  path = np.cumsum(0.1 * rng.standard_normal(steps))
+  seen = np.r_[0:10, 20:30]
+  observed = path[seen] + 0.15 * rng.standard_normal(seen.size)
+
+  @tfd.JointDistributionCoroutine
+  def joint():
+    innovation = yield Root(
+      tfd.LogNormal(0.0, 2.0, name='innovation_noise_scale')
+    )
+    noise = yield Root(tfd.LogNormal(0.0, 2.0, name='observation_noise_scale'))
+    walk = yield tfd.MarkovChain(
+      initial_state_prior=tfd.Normal(0.0, innovation),
+      # Here the steps come before the chains.
+      transition_fn=lambda _, x: tfd.Normal(x, innovation),
+      num_steps=steps,
+      name='locs',
+    )
+    yield tfd.Independent(
+      tfd.Normal(tf.gather(walk, seen, axis=-1), noise[..., tf.newaxis]),
+      1,
+      name='observed_locs',
+    )
+
+  pins = {'observed_locs': observed.astype(np.float32)}
+  return Model('Brownian motion, unknown scales', joint, pins)
+
+
+def stochastic_volatility():
+  """Log variances of daily returns that follow an AR(1), centered."""
+  rng = np.random.default_rng(5)
+  steps, persistence, shock, mean = 100, 0.95, 0.25, -0.5
+  log_volatility = np.empty(steps)
+  x = mean + shock / np.sqrt(1 - persistence**2) * rng.standard_normal()
+  for t in range(steps):
+    log_volatility[t] = x
+    x = mean + persistence * (x - mean) + shock * rng.standard_normal()
+  returns = np.exp(log_volatility / 2) * rng.standard_normal(steps)
+
+  @tfd.JointDistributionCoroutine
+  def joint():
+    persistence = yield Root(
+      tfd.TransformedDistribution(
+        tfd.Beta(20.0, 1.5),
+        tfb.Shift(-1.0)(tfb.Scale(2.0)),
+        name='persistence_of_volatility',
+      )
+    )
+    mean = yield Root(tfd.Cauchy(0.0, 5.0, name='mean_log_volatility'))
+    shock = yield Root(tfd.HalfCauchy(0.0, 2.0, name='white_noise_shock_scale'))
+    log_volatility = yield tfd.MarkovChain(
+      initial_state_prior=tfd.Normal(
+        mean, shock / tf.sqrt(1.0 - persistence**2)
+      ),
+      transition_fn=lambda _, x: tfd.Normal(
+        mean + persistence * (x - mean), shock
+      ),
+      num_steps=steps,
+      name='log_volatility',
+    )
+    yield tfd.Independent(
+      tfd.Normal(0.0, tf.exp(log_volatility / 2.0)), 1, name='centered_returns'
+    )
+
+  pins = {'centered_returns': returns.astype(np.float32)}
+  return Model('stochastic volatility, T = 100', joint, pins)
+
+
+def item_response(num_students=100, num_questions=30):
+  """Which student answers which question: the Rasch model."""
+  rng = np.random.default_rng(6)
+  ability = 0.75 + rng.standard_normal(num_students)
+  difficulty = rng.standard_normal(num_questions)
+  logits = ability[:, np.newaxis] - difficulty
+  correct = rng.random(logits.shape) < 1 / (1 + np.exp(-logits))
+
+  @tfd.JointDistributionCoroutine
+  def joint():
+    mean = yield Root(tfd.Normal(0.75, 1.0, name='mean_student_ability'))
+    ability = yield Root(
+      tfd.Sample(
+        tfd.Normal(0.0, 1.0), num_students, name='centered_student_ability'
+      )
+    )
+    difficulty = yield Root(
+      tfd.Sample(
+        tfd.Normal(0.0, 1.0), num_questions, name='question_difficulty'
+      )
+    )
+    logits = (mean[..., tf.newaxis] + ability)[..., tf.newaxis] - difficulty[
+      ..., tf.newaxis, :
+    ]
+    yield tfd.Independent(
+      tfd.Bernoulli(logits=logits, dtype=tf.float32), 2, name='correct'
+    )
+
+  pins = {'correct': correct.astype(np.float32)}
+  return Model('item response theory', joint, pins)
+
+
+def logistic_regression(num_rows=1000, num_columns=24):
+  """Correlated columns and a constant, weights standard normal."""
+  rng = np.random.default_rng(7)
+  mixing = rng.standard_normal((num_columns, num_columns)) / 3
+  columns = rng.standard_normal((num_rows, num_columns)) @ (
+    np.eye(num_columns) + mixing
+  )
+  columns /= np.std(columns, axis=0)
+  columns = np.c_[np.ones(num_rows), columns].astype(np.float32)
+  weights = rng.standard_normal(num_columns + 1) / 2
+  labels = rng.random(num_rows) < 1 / (1 + np.exp(-columns @ weights))
+
+  @tfd.JointDistributionCoroutine
+  def joint():
+    weights = yield Root(
+      tfd.Sample(tfd.Normal(0.0, 1.0), num_columns + 1, name='weights')
+    )
+    logits = tf.linalg.matvec(columns, weights)
+    yield tfd.Independent(
+      tfd.Bernoulli(logits=logits, dtype=tf.float32), 1, name='labels'
+    )
+
+  pins = {'labels': labels.astype(np.float32)}
+  return Model('logistic regression', joint, pins)
+
+
+def gaussian_rotated(d=100):
+  """Variances from an inverse gamma distribution, along random directions."""
+  variances, rng = _variances(d)
+  q, _ = np.linalg.qr(rng.standard_normal((d, d)))
+  return _gaussian('rotated', (q / variances) @ q.T)
+
+
+def gaussian_aligned(d=100):
+  """The same variances along the axes."""
+  variances, _ = _variances(d)
+  return _gaussian('axis-aligned', np.diag(1.0 / variances))
+
+
+def _variances(d):
+  rng = np.random.default_rng(10)
+  return 1.0 / np.sort(rng.gamma(0.5, size=d)), rng
+
+
+def _gaussian(kind, precision):
+  # A product with the precision: the cheapest form, the same for all samplers.
+  factor = np.linalg.cholesky(precision).astype(np.float32)
+  operator = tf.linalg.LinearOperatorLowerTriangular(factor)
+  if kind == 'axis-aligned':
+    operator = tf.linalg.LinearOperatorDiag(np.diag(factor))
+
+  @tfd.JointDistributionCoroutine
+  def joint():
+    yield Root(
+      tfp.experimental.distributions.MultivariateNormalPrecisionFactorLinearOperator(
+        precision_factor=operator, name='x'
+      )
+    )
+
+  return Model(f'ill-conditioned Gaussian, {kind}', joint, {})
+
+
+MODELS = {
+  f.__name__: f
+  for f in (
+    eight_schools,
+    brownian_motion,
+    stochastic_volatility,
+    item_response,
+    gaussian_rotated,
+    gaussian_aligned,
+    logistic_regression,
+  )
+}
