@@ -80,8 +80,8 @@ def sample(
 
   The draws depend on `seed` and the number of the step alone: block size, the
   split into burn-in and results, interruptions and resumed runs change no bit.
-  With kernels of this package, neither does XLA as long as the target gives the
-  same bits under it. TFP's kernels have other random numbers under XLA.
+  XLA may round differently; TFP's own kernels have other random numbers under
+  XLA, those of this package the same.
 
   A call traces and compiles once. Another call does so again, also with the
   same kernel: a longer run is cheaper than two.

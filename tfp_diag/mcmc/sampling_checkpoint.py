@@ -39,6 +39,8 @@ _VERSION = 1
 _NAME = 'checkpoint.npz'
 # One name, so that a process that was killed leaves one file behind at most.
 _TEMPORARY = 'checkpoint.npz.part'
+# Characters, in an error.
+_EXCERPT = 160
 
 
 class Progress(typing.NamedTuple):
@@ -247,10 +249,21 @@ class CheckpointDirectory:
     )
 
   def _other(self, name, found, given):
+    found, given = _excerpt(found, given), _excerpt(given, found)
     return self.refusal(
       f'cannot be resumed with another {name}: it has {found}, but this call '
       f'has {given}. Pass what the run began with, or another path'
     )
+
+
+def _excerpt(this, other):
+  """What is different in `this`, as text: kernel results may fill a page."""
+  this, other = str(this), str(other)
+  if len(this) <= _EXCERPT:
+    return this
+  same = [a == b for a, b in zip(this, other)] + [False]
+  start = max(0, same.index(False) - _EXCERPT // 4)
+  return f'...{this[start : start + _EXCERPT]}...'
 
 
 def _listed(arrays, name):

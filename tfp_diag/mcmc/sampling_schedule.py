@@ -75,9 +75,10 @@ class Schedule:
     Each step writes to the row of the next result, so that the last of them
     stays; the steps after the last result of a block have one of their own.
     """
+    num_steps = max(1, min(self.block_size, self.num_steps))
     if self.stride == 1:
-      return self.block_size
-    return (self.block_size - 1) // self.stride + 2
+      return num_steps
+    return (num_steps - 1) // self.stride + 2
 
   def num_rows(self, step):
     """How many results the first `step` steps make."""

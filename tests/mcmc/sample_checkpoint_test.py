@@ -1,0 +1,302 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Runs in pieces are the run, and a checkpoint that does not fit is refused."""
+
+import collections
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+
+START = np.array([[0.0, 0.0], [0.5, -0.5], [1.0, 2.0]], np.float32)
+
+Results = collections.namedtuple('Results', ['target_log_prob', 'num_steps'])
+
+
+class Walk(tfp.mcmc.TransitionKernel):
+  """A random walk that knows a target, and takes no time to trace."""
+
+  is_calibrated = True
+
+  def __init__(self, precision=1.0):
+    self._precision = precision
+
+  def bootstrap_results(self, state):
+    return Results(self._log_prob(state), tf.constant(0))
+
+  def one_step(self, state, results, seed=None):
+    state += tf.random.stateless_normal(state.shape, seed, dtype=state.dtype)
+    return state, Results(self._log_prob(state), results.num_steps + 1)
+
+  def _log_prob(self, state):
+    return -self._precision * tf.reduce_sum(state**2, -1)
+
+
+class BlindWalk(Walk):
+  """The same, without the name by which a target is found."""
+
+  def bootstrap_results(self, state):
+    return (self._log_prob(state), tf.constant(0))
+
+  def one_step(self, state, results, seed=None):
+    state, results = super().one_step(state, Results(*results), seed)
+    return state, tuple(results)
+
+
+def sample(num_results, kernel=None, start=START, **kwargs):
+  settings = dict(
+    num_burnin_steps=3,
+    num_steps_between_results=1,
+    block_size=4,
+    seed=1,
+    jit_compile=False,
+  )
+  return tfp_diag.mcmc.sample(
+    kernel or Walk(), start, num_results, **{**settings, **kwargs}
+  )
+
+
+def assert_same(one, other):
+  tf.nest.map_structure(
+    np.testing.assert_array_equal, one._asdict(), other._asdict()
+  )
+
+
+@pytest.fixture
+def path(tmp_path):
+  return tmp_path / 'run'
+
+
+def edit(path, **changes):
+  """Rewrites a checkpoint with some entries replaced."""
+  with np.load(path / 'checkpoint.npz') as archive:
+    arrays = {**archive, **changes}
+  np.savez(path / 'checkpoint.npz', **arrays)
+
+
+@pytest.mark.parametrize('first', [0, 1, 5])
+def test_a_run_in_pieces_is_the_run(path, first):
+  for num_results, block_size in ((first, 4), (6, 3), (6, 3), (15, 100)):
+    found = sample(
+      num_results, block_size=block_size, checkpoint=path, resume=True
+    )
+    assert found.num_results == num_results
+  assert_same(found, sample(15))
+
+
+def test_adaptation_goes_on_where_it_was(path):
+  def run(num_results, **kwargs):
+    kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+      tfp_diag.mcmc.PreconditionedMALA(
+        lambda x: -tf.reduce_sum(tf.cosh(x), -1), step_size=0.2
+      ),
+      num_adaptation_steps=20,
+    )
+    return tfp_diag.mcmc.sample(
+      kernel, START, num_results, seed=2, jit_compile=False, **kwargs
+    )
+
+  run(7, checkpoint=path)
+  assert_same(run(30, checkpoint=path, resume=True), run(30))
+
+
+def test_the_seed_is_that_of_the_checkpoint_if_none_is_given(path):
+  first = sample(4, seed=None, checkpoint=path)
+  second = sample(8, seed=None, checkpoint=path, resume=True)
+  np.testing.assert_array_equal(second.draws[:4], first.draws)
+
+
+def test_compilation_may_change(path):
+  sample(4, checkpoint=path)
+  found = sample(8, checkpoint=path, resume=True, jit_compile=True)
+  assert found.num_results == 8
+
+
+def test_draws_stay_on_disk(path):
+  found = sample(9, checkpoint=path, draws_on_disk=True)
+  assert isinstance(found.draws, np.memmap)
+  assert isinstance(found.trace['target_log_prob'], np.memmap)
+  with pytest.raises(ValueError, match='read-only'):
+    found.draws[0] = 0.0
+  assert_same(found, sample(9))
+  # Earlier maps stay as they are.
+  longer = sample(30, checkpoint=path, draws_on_disk=True, resume=True)
+  assert_same(longer, sample(30))
+  assert_same(found, sample(9))
+
+
+def test_the_files_are_what_numpy_reads(path):
+  found = sample(9, checkpoint=path)
+  assert sorted(os.listdir(path)) == [
+    'checkpoint.npz',
+    'draws_0.npy',
+    'trace_0.npy',
+  ]
+  np.testing.assert_array_equal(np.load(path / 'draws_0.npy'), found.draws)
+  trace = np.load(path / 'trace_0.npy', mmap_mode='r')
+  np.testing.assert_array_equal(trace, found.trace['target_log_prob'])
+
+
+def test_earlier_draws_are_not_written_again(path):
+  sample(4, checkpoint=path)
+  first = (path / 'draws_0.npy').stat().st_ino
+  sample(400, checkpoint=path, resume=True, block_size=200)
+  assert (path / 'draws_0.npy').stat().st_ino == first
+  # The checkpoint does not hold them.
+  draws = (path / 'draws_0.npy').stat().st_size
+  assert (path / 'checkpoint.npz').stat().st_size < draws
+
+
+def test_no_draws_can_stay_on_disk(path):
+  found = sample(0, checkpoint=path, draws_on_disk=True)
+  assert found.draws.shape == (0, 3, 2)
+
+
+def test_a_checkpoint_is_not_overwritten(path):
+  sample(4, checkpoint=path)
+  before = (path / 'checkpoint.npz').read_bytes()
+  with pytest.raises(ValueError, match=r'exists\. Pass `resume=True`'):
+    sample(4, checkpoint=path)
+  assert (path / 'checkpoint.npz').read_bytes() == before
+
+
+@pytest.mark.parametrize('is_file', [False, True])
+def test_what_else_is_there_is_not_overwritten(path, is_file):
+  if is_file:
+    path.write_text('thesis')
+  else:
+    path.mkdir()
+    (path / 'draws_0.npy').write_text('thesis')
+  with pytest.raises(ValueError, match='where something else is'):
+    sample(4, checkpoint=path, resume=True)
+  assert (path if is_file else path / 'draws_0.npy').read_text() == 'thesis'
+
+
+@pytest.mark.parametrize('name', ['resume', 'draws_on_disk'])
+def test_some_arguments_need_a_checkpoint(name):
+  with pytest.raises(ValueError, match=f'`{name}` is true, but there is no'):
+    sample(4, **{name: True})
+
+
+@pytest.mark.parametrize(
+  'change, match',
+  [
+    (dict(seed=2), r'another `seed`: it has \[1, 0\].*\[2, 0\]'),
+    (dict(num_burnin_steps=4), 'it has 3, but this call has 4'),
+    (dict(num_steps_between_results=0), 'it has 1, .* has 0'),
+    (dict(start=START[:2]), r'float32\(3, 2\).*float32\(2, 2\)'),
+    (dict(start=START.astype(np.float64)), 'float32.*float64'),
+    (dict(trace_fn=lambda *_: ()), 'another `trace_fn`'),
+    (dict(kernel=Walk(1.01)), 'another target: at a state of it'),
+    (dict(kernel=BlindWalk()), 'another kernel: it has Results'),
+    (dict(num_results=2), 'has made 10 steps, but .* asks for 6'),
+  ],
+  ids=[
+    'seed',
+    'burnin',
+    'thinning',
+    'shape',
+    'dtype',
+    'trace',
+    'target',
+    'kernel',
+    'fewer',
+  ],
+)
+def test_another_run_is_refused(path, change, match):
+  sample(4, checkpoint=path)
+  arguments = {'num_results': 8, 'checkpoint': path, 'resume': True, **change}
+  with pytest.raises(ValueError, match=match):
+    sample(**arguments)
+  # And harms nothing.
+  assert_same(sample(8, checkpoint=path, resume=True), sample(8))
+
+
+def test_a_target_that_agrees_at_the_start_is_another_one(path):
+  start = np.zeros_like(START)
+  sample(4, start=start, checkpoint=path)
+  with pytest.raises(ValueError, match='another target'):
+    sample(8, Walk(1.01), start=start, checkpoint=path, resume=True)
+
+
+def test_a_kernel_without_a_log_density_resumes_as_well(path):
+  sample(4, BlindWalk(), checkpoint=path)
+  found = sample(8, BlindWalk(), checkpoint=path, resume=True)
+  assert found.trace == {}
+  np.testing.assert_array_equal(found.draws, sample(8).draws)
+
+
+def truncate(path):
+  content = path.read_bytes()
+  path.write_bytes(content[: len(content) // 2])
+
+
+def flip_a_bit(path):
+  content = bytearray(path.read_bytes())
+  content[-3] ^= 1
+  path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+  'damage, file, match',
+  [
+    (truncate, 'checkpoint.npz', 'it is truncated, or not an .npz file'),
+    (truncate, 'draws_0.npy', 'is shorter than'),
+    (flip_a_bit, 'draws_0.npy', 'its draws or their trace were changed'),
+    (flip_a_bit, 'trace_0.npy', 'its draws or their trace were changed'),
+    (os.unlink, 'trace_0.npy', 'No such file'),
+  ],
+)
+def test_damage_is_noticed(path, damage, file, match):
+  sample(4, checkpoint=path)
+  damage(path / file)
+  with pytest.raises(ValueError, match=match) as error:
+    sample(8, checkpoint=path, resume=True)
+  assert 'Pass another path, or delete this one' in str(error.value)
+
+
+def test_an_edited_checkpoint_is_noticed(path):
+  sample(4, checkpoint=path)
+  edit(path, state_0=START)
+  with pytest.raises(ValueError, match='contents were changed'):
+    sample(8, checkpoint=path, resume=True)
+
+
+@pytest.mark.parametrize(
+  'name, value, match',
+  [
+    ('version', 99, 'format version 99, and this version of tfp_diag reads'),
+    ('format', 'other', 'written by something else'),
+  ],
+)
+def test_another_format_is_named(path, name, value, match):
+  sample(4, checkpoint=path)
+  with np.load(path / 'checkpoint.npz') as archive:
+    meta = json.loads(str(archive['meta']))
+  edit(path, meta=np.array(json.dumps({**meta, name: value})))
+  with pytest.raises(ValueError, match=match):
+    sample(8, checkpoint=path, resume=True)
+
+
+def test_a_pickle_is_not_opened(path):
+  sample(4, checkpoint=path)
+  edit(path, state_0=np.array([{'a': 1}], object))
+  with pytest.raises(ValueError, match='Object arrays cannot be loaded'):
+    sample(8, checkpoint=path, resume=True)
