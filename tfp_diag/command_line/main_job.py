@@ -29,9 +29,9 @@ from tfp_diag.command_line.picture import check_picture, draw_picture
 from tfp_diag.command_line.report import describe_report, make_report
 from tfp_diag.command_line.save_draws import save_draws
 from tfp_diag.command_line.starting_points import starting_points
-from tfp_diag.command_line.summarize import summarize
 from tfp_diag.command_line.user_target import user_target
 from tfp_diag.examples import targets
+from tfp_diag.mcmc import summarize
 
 __all__ = ['main_job']
 
@@ -73,7 +73,8 @@ def main_job(words):
   if options.save is not None:
     save_draws(options.save, target, parameters, draws)
   enough = len(draws.is_accepted) >= LEAST_DRAWS
-  summary = summarize(parameters) if enough else None
+  # The same numbers whether arviz is installed or not, and no time to load it.
+  summary = summarize(parameters, backend='tfp') if enough else None
   report = make_report(target, draws, summary)
   say(describe_report(report))
   if options.plot is not None and enough:

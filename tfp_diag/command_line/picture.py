@@ -68,7 +68,7 @@ def draw_picture(path, title, parameters, marginal_pdf, summary):
     title: Python `str`.
     parameters: Mapping from names to arrays [draws, chains].
     marginal_pdf: Mapping from some of the names to their exact density.
-    summary: The `Summary` of the parameters.
+    summary: The `tfp_diag.mcmc.Summary` of the parameters.
   """
   from matplotlib.backends import backend_agg
   from matplotlib.figure import Figure

@@ -31,7 +31,7 @@ def make_report(target, draws, summary):
   Args:
     target: A `tfp_diag.examples.Target`.
     draws: The `Draws`.
-    summary: Their `Summary`, or None for too few draws.
+    summary: Their `tfp_diag.mcmc.Summary`, or None for too few draws.
 
   Returns:
     dict. What is not a finite number is None.
@@ -40,7 +40,7 @@ def make_report(target, draws, summary):
   complaints = (
     ['There are too few draws to judge.']
     if summary is None
-    else summary.complaints(target.parameter_names)
+    else list(summary.warnings)
   )
   return {
     'target': target.name,
@@ -61,7 +61,14 @@ def make_report(target, draws, summary):
 
 def _parameters(target, summary):
   """One dict per parameter."""
-  columns = {**summary._asdict()}
+  columns = {
+    'mean': summary.mean,
+    'sd': summary.sd,
+    'mcse': summary.mcse_mean,
+    'ess': summary.ess_bulk,
+    'ess_tail': summary.ess_tail,
+    'r_hat': summary.r_hat,
+  }
   if target.reference_mean is not None:
     columns['exact_mean'] = target.reference_mean
   if target.reference_sd is not None:
@@ -85,6 +92,7 @@ _COLUMNS = (
   ('sd', 'sd', '.3f'),
   ('mcse', 'MCSE', '.3f'),
   ('ess', 'ESS', '.0f'),
+  ('ess_tail', 'tail ESS', '.0f'),
   ('r_hat', 'R-hat', '.4f'),
   ('exact_mean', 'exact mean', '.3f'),
   ('exact_sd', 'exact sd', '.3f'),

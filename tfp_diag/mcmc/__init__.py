@@ -37,6 +37,7 @@ from tfp_diag.mcmc.sample import SampleResults, sample
 from tfp_diag.mcmc.stop_when import StopWhen
 from tfp_diag.mcmc.summarize import summarize
 from tfp_diag.mcmc.summary import Summary
+from tfp_diag.mcmc.to_arviz import to_arviz
 from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
   UncalibratedPreconditionedLangevinResults,
@@ -66,5 +67,6 @@ __all__ = [
   'rhat',
   'sample',
   'summarize',
+  'to_arviz',
   'windowed_adaptive_mala',
 ]
