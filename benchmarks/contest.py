@@ -12,152 +12,99 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Contestants in processes of their own, timed in turn."""
+"""Tools on one case, timed in turn."""
 
-import json
-import os
-import pathlib
 import statistics
-import subprocess
-import sys
-import threading
+
+from benchmarks.tools import TOOLS
 
 __all__ = ['contest', 'one_answer']
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
 # How long one timing should take, so that starting it does not count.
-TIMED_SECONDS = 0.3
-# A contestant that takes longer than this is timed only once.
-SLOW_SECONDS = 5.0
+TIMED_SECONDS = 0.1
+# A tool that takes longer than this is timed only once.
+SLOW_SECONDS = 1.0
 
 
-def contest(case, peers, limit, rounds):
-  """Checks every contestant, then times them in turn.
+def contest(
+  servers, case, tools, limits, rounds, seen=lambda tool, result: None
+):
+  """Checks every tool, then times them in turn.
 
   Args:
+    servers: `processes.Servers`.
     case: `[name, arguments]`, a case.
-    peers: List of names of `peers.PEERS`.
-    limit: Seconds that each may take to be ready.
+    tools: List of names of `tools.TOOLS`.
+    limits: `processes.Limits` of each.
     rounds: Python int, how often each is timed.
+    seen: Callable `(name, result)`, called with the last result of each tool as
+      soon as there is one.
 
   Returns:
     Dict from names to dicts with 'median_s', the seconds of one evaluation, or
     with 'status' and 'reason'.
   """
-  results, workers, counts = {}, {}, {}
+  results, processes, counts = {}, {}, {}
   try:
-    for peer in peers:
-      worker = _Worker('race', {'case': case, 'peer': peer}, limit)
-      results[peer] = worker.answer()
-      if results[peer].get('status') == 'ready':
-        workers[peer] = worker
-      else:
-        worker.close()
-        results[peer].setdefault(
-          'reason', f'relative error {results[peer].get("relative_error")}'
-        )
-    for peer, worker in list(workers.items()):
-      counts[peer], first = _calibrate(worker)
-      if counts[peer] is None:
-        results[peer] |= {'status': 'too slow', 'reason': first}
-        workers.pop(peer).close()
-      else:
-        results[peer]['seconds'] = [first] if first > SLOW_SECONDS else []
+    for name in tools:
+      arguments = {'case': case, 'tool': name}
+      process = servers.start(TOOLS[name].framework, 'race', arguments, limits)
+      processes[name] = process
+      result = results[name] = process.answer()
+      result['seconds'] = []
+      if result['status'] == 'ready':
+        counts[name], first = _calibrate(process, result)
+        if first > SLOW_SECONDS:
+          result['seconds'].append(first)
+      if result['status'] != 'ready' or result['seconds']:
+        processes.pop(name).close()
+        seen(name, _finished(result))
     for _ in range(rounds):
-      for peer, worker in workers.items():
-        if results[peer]['seconds'][:1] > [SLOW_SECONDS]:
-          continue
-        seconds = worker.answer(counts[peer]).get('seconds')
-        if seconds is not None:
-          results[peer]['seconds'].append(seconds / counts[peer])
+      for name, process in list(processes.items()):
+        seconds = _seconds(process, results[name], counts[name])
+        if seconds is None:
+          processes.pop(name).close()
+          seen(name, results[name])
+        else:
+          results[name]['seconds'].append(seconds / counts[name])
+    for name in processes:
+      seen(name, _finished(results[name]))
   finally:
-    for worker in workers.values():
-      worker.close()
-  for result in results.values():
-    if result.get('seconds'):
-      result['median_s'] = statistics.median(result['seconds'])
+    for process in processes.values():
+      process.close()
   return results
 
 
-def one_answer(job, arguments, limit):
+def one_answer(servers, job, arguments, limits):
   """The first answer of a process: a dict, of 'status' and 'reason' if none."""
-  worker = _Worker(job, arguments, limit)
+  process = servers.start('tensorflow', job, arguments, limits)
   try:
-    return worker.answer()
+    return process.answer()
   finally:
-    worker.close()
+    process.close()
 
 
-def _calibrate(worker):
-  """How many evaluations take `TIMED_SECONDS`, and the seconds of the last."""
+def _calibrate(process, result):
+  """How many evaluations take `TIMED_SECONDS`, and the seconds of one."""
   count = 1
   while True:
-    answer = worker.answer(count)
-    if 'seconds' not in answer:
-      return None, answer['reason']
-    seconds = answer['seconds']
-    if seconds >= TIMED_SECONDS / 2:
-      return count, seconds / count
-    count *= 2 if seconds > TIMED_SECONDS / 8 else 4
+    seconds = _seconds(process, result, count)
+    if seconds is None or seconds >= TIMED_SECONDS / 2:
+      return count, (seconds or 0.0) / count
+    count *= 2 if seconds > TIMED_SECONDS / 8 else 8
 
 
-class _Worker:
-  """A process that answers in lines of JSON, or is ended after a time."""
+def _seconds(process, result, count):
+  """Seconds of so many evaluations, or None, which `result` then explains."""
+  answer = process.answer(count)
+  if 'seconds' not in answer:
+    result |= answer
+    return None
+  result['memory_gib'] = answer['memory_gib']
+  return answer['seconds']
 
-  def __init__(self, job, arguments, limit):
-    self._limit = limit
-    quiet = {'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': '-1'}
-    self._process = subprocess.Popen(
-      [sys.executable, '-m', 'benchmarks.worker', job, json.dumps(arguments)],
-      cwd=ROOT,
-      env={**os.environ, **quiet, 'JAX_PLATFORMS': 'cpu'},
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
-    )
-    self._errors = []
-    # Read all along: a full pipe would stop the process.
-    threading.Thread(target=self._read_errors, daemon=True).start()
 
-  def answer(self, question=None):
-    """Sends a question, if there is one, and waits for the answer."""
-    if question is not None:
-      self._process.stdin.write(json.dumps(question) + '\n')
-      self._process.stdin.flush()
-    late = threading.Event()
-
-    def end():
-      late.set()
-      self._process.kill()
-
-    timer = threading.Timer(self._limit, end)
-    timer.start()
-    line = self._process.stdout.readline()
-    timer.cancel()
-    if line:
-      return json.loads(line)
-    if late.is_set():
-      return {
-        'status': 'too slow',
-        'reason': f'no answer within {self._limit:g} s',
-      }
-    self._process.wait()
-    return {'status': 'failed', 'reason': self._last_error()}
-
-  def close(self):
-    self._process.kill()
-    self._process.wait()
-    self._process.stdin.close()
-    self._process.stdout.close()
-
-  def _read_errors(self):
-    with self._process.stderr as stream:
-      for line in stream:
-        self._errors = [*self._errors[-200:], line.strip()]
-
-  def _last_error(self):
-    lines = [line for line in self._errors if 'Error' in line] or self._errors
-    code = self._process.returncode
-    return lines[-1][:300] if lines else f'exit status {code}'
+def _finished(result):
+  if result.get('seconds'):
+    result['median_s'] = statistics.median(result['seconds'])
+  return result

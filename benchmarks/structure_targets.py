@@ -28,14 +28,26 @@ import argparse
 import json
 import sys
 
+from benchmarks.cases import make_case
 from benchmarks.contest import contest, one_answer
-from benchmarks.peers import GRADIENT, PEERS, TFP_DIAG
-from benchmarks.worker import make_case
+from benchmarks.processes import Limits, Servers
+from benchmarks.tools import GRADIENT, TFP_DIAG
 
 __all__ = ['run']
 
-OURS = [peer for peer in PEERS if peer.startswith('tfp_diag')]
-OTHERS = [p for p in PEERS if p not in (GRADIENT, *OURS)]
+OURS = [
+  TFP_DIAG,
+  'tfp_diag, value + gradient + diagonal',
+  'tfp_diag, no plan',
+]
+OTHERS = [
+  'TFP diag_jacobian, graph',
+  'TFP diag_jacobian, XLA',
+  'batch_jacobian, XLA',
+  'JAX vmap(hessian)',
+  'JAX vmap(jvp(grad))',
+]
+PEERS = [GRADIENT, *OURS, *OTHERS]
 
 # Bounds of the ratios: to one gradient, and of the fastest other contestant.
 RACES = {
@@ -48,21 +60,21 @@ RACES = {
   'hierarchical': {
     'case': ['hierarchical', [200, 1000, 32]],
     'quick': ['hierarchical', [5, 20, 3]],
-    'peers': list(PEERS),
+    'peers': PEERS,
     'most_gradients': 6,
     'least_speedup': 20,
   },
   'phi4': {
     'case': ['phi4', [64, 4]],
     'quick': ['phi4', [4, 2]],
-    'peers': list(PEERS),
+    'peers': PEERS,
     'passes': 2,
     'least_speedup': 20,
   },
   'stochastic_volatility': {
     'case': ['stochastic_volatility', [5000, 4]],
     'quick': ['stochastic_volatility', [20, 2]],
-    'peers': list(PEERS),
+    'peers': PEERS,
     'passes': 2,
     'least_speedup': 1,
   },
@@ -143,19 +155,21 @@ def run(quick=False, only=None, limit=300.0, rounds=9):
   def wanted(names):
     return [name for name in names if only is None or name in only]
 
-  for name in wanted(STRUCTURES):
-    _run_structure(report, name, STRUCTURES[name], size, limit)
-  if only is None or 'model' in only:
-    _run_model(report, quick, limit)
-  for name in wanted(RACES):
-    _run_race(report, name, RACES[name], size, limit, rounds)
+  limits = Limits(seconds=limit, gib=16.0)
+  with Servers() as servers:
+    for name in wanted(STRUCTURES):
+      _run_structure(report, servers, name, STRUCTURES[name], size, limits)
+    if only is None or 'model' in only:
+      _run_model(report, servers, quick, limits)
+    for name in wanted(RACES):
+      _run_race(report, servers, name, RACES[name], size, limits, rounds)
   return report
 
 
-def _run_structure(report, name, target, size, limit):
+def _run_structure(report, servers, name, target, size, limits):
   case = target[size]
   title = make_case(case).name
-  found = one_answer('structure', {'case': case}, limit)
+  found = one_answer(servers, 'structure', {'case': case}, limits)
   report['structures'][name] = found
   print(f'\nDetection and coloring: {title}', flush=True)
   if 'detection_s' not in found:
@@ -166,15 +180,17 @@ def _run_structure(report, name, target, size, limit):
       f'{found["passes"]} passes, peak {found["peak_gib"]:.2f} GiB '
       f'({found["peak_gib_before"]:.2f} GiB before)'
     )
-  seconds = found.get('detection_s', limit) + found.get('coloring_s', 0)
+  seconds = found.get('detection_s', limits.seconds) + found.get(
+    'coloring_s', 0
+  )
   _judge(report, f'{title}: seconds to color', seconds, target['most_seconds'])
   memory = found.get('peak_gib', float('inf'))
   _judge(report, f'{title}: GiB', memory, target['most_gib'])
 
 
-def _run_model(report, quick, limit):
+def _run_model(report, servers, quick, limits):
   effects = MODEL['quick' if quick else 'effects']
-  found = one_answer('plan_model', {'num_effects': effects}, limit)
+  found = one_answer(servers, 'plan_model', {'num_effects': effects}, limits)
   report['structures']['model'] = found
   title = f'TFP model of {effects + 2} coordinates'
   print(f'\nPlan: {title}', flush=True)
@@ -187,19 +203,19 @@ def _run_model(report, quick, limit):
       f'later {found["later_s"]:.2f} s ({found["later_cpu_s"]:.2f} s of CPU), '
       f'{found["passes"]} passes'
     )
-  seconds = found.get('first_s', limit)
+  seconds = found.get('first_s', limits.seconds)
   _judge(report, f'{title}: seconds to plan', seconds, MODEL['most_seconds'])
 
 
-def _run_race(report, name, target, size, limit, rounds):
+def _run_race(report, servers, name, target, size, limits, rounds):
   case = target[size]
   title = make_case(case).name
   print(f'\nDiagonal Hessian: {title}', flush=True)
   if 'passes' in target:
-    found = one_answer('structure', {'case': case}, limit)
+    found = one_answer(servers, 'structure', {'case': case}, limits)
     passes = found.get('passes', float('inf'))
     _judge(report, f'{title}: passes', passes, target['passes'])
-  results = contest(case, target['peers'], limit, rounds)
+  results = contest(servers, case, target['peers'], limits, rounds)
   report['races'][name] = results
   gradient = results[GRADIENT].get('median_s')
   for peer, result in results.items():

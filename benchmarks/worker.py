@@ -12,65 +12,111 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""What runs in a process of its own: one contestant on one case.
+"""A server that loads one framework, and forks a process for each job.
 
-    python -m benchmarks.worker JOB '{"case": ["chain", [1000]], ...}'
+    python -m benchmarks.worker FRAMEWORK
 
-Answers are lines of JSON on standard output.
+A job is a line of JSON on standard input, with a socket beside it; the process
+that does it answers on that socket, in lines of JSON. So each cell has a
+process of its own, whose memory is its own, and none waits for an import.
 """
 
+import contextlib
+import importlib
 import json
 import os
 import resource
+import signal
+import socket
 import sys
 import time
 
 import numpy as np
 
-from benchmarks import cases, peers
+from benchmarks.cases import make_case
+from benchmarks.tools import TOOLS, Skipped
 
-__all__ = ['make_case', 'plan_model', 'race', 'structure']
+__all__ = ['plan_model', 'race', 'structure']
 
-# Of the largest entry of the diagonal, in float32.
+# Of the largest entry of what is compared, in float32.
 TOLERANCE = 1e-4
 
+PRELOADED = {
+  'tensorflow': ('tensorflow', 'tensorflow_probability', 'tfp_diag'),
+  'jax': ('jax', 'asdex', 'folx'),
+  'torch': ('torch', 'torch.func'),
+}
 
-def make_case(description):
-  """A case from `[name, arguments]`."""
-  name, arguments = description
-  return getattr(cases, name)(*arguments)
 
-
-def race(case, peer):
-  """One contestant: checked, then timed as often as asked.
+def race(case, tool):
+  """One tool: checked, then timed as often as asked.
 
   Yields:
     First whether it is ready and right; then, for each number of evaluations
     sent, the seconds they took.
   """
+  tool = TOOLS[tool]
   case = make_case(case)
-  begin = time.perf_counter()
   try:
-    run = peers.PEERS[peer](case)
+    for package in (tool.framework, *tool.packages):
+      importlib.import_module(package)
   except ImportError as e:
     yield {'status': 'missing', 'reason': str(e)}
     return
+  _warm_up(tool.framework)
   x = case.start()
-  result = run(x, 1)
-  ready = time.perf_counter() - begin
   expected = case.diagonal(x.astype(np.float64))
-  error = np.max(np.abs(result - expected)) / np.max(np.abs(expected))
-  is_diagonal = peer != peers.GRADIENT
-  right = not is_diagonal or bool(error < TOLERANCE)
-  count = yield {
-    'status': 'ready' if right else 'wrong',
-    'seconds_until_ready': ready,
-    'relative_error': float(error) if is_diagonal else None,
+  if tool.result == 'trace':
+    expected = expected.reshape(case.batch, -1).sum(axis=1)
+  before = _peak_gib()
+  begin = time.perf_counter()
+  try:
+    run = tool.make(case)
+  except Skipped as e:
+    yield {'status': 'skipped', 'reason': str(e)}
+    return
+  planned = time.perf_counter()
+  result = run(x, 1)
+  ready = time.perf_counter()
+  answer = {
+    'status': 'ready',
+    'plan_s': planned - begin,
+    'first_call_s': ready - planned,
+    'seconds_until_ready': ready - begin,
+    'relative_error': None,
+    **getattr(run, 'about', {}),
   }
+  if tool.result is not None:
+    error = np.max(np.abs(result - expected)) / np.max(np.abs(expected))
+    answer['relative_error'] = float(error)
+    if not error < TOLERANCE:
+      answer['status'] = 'wrong'
+      answer['reason'] = f'relative error {error:.2g}'
+  count = yield answer
   while count:
     begin = time.perf_counter()
     run(x, count)
-    count = yield {'seconds': time.perf_counter() - begin}
+    seconds = time.perf_counter() - begin
+    count = yield {
+      'seconds': seconds,
+      'memory_gib': max(0.0, _peak_gib() - before),
+    }
+
+
+def _warm_up(framework):
+  """Starts the threads and the compiler of a framework."""
+  if framework == 'tensorflow':
+    import tensorflow as tf
+
+    tf.function(lambda x: x + 1, jit_compile=True)(tf.zeros([])).numpy()
+  elif framework == 'jax':
+    import jax
+
+    jax.jit(lambda x: x + 1)(1.0).block_until_ready()
+  elif framework == 'torch':
+    import torch
+
+    torch.func.grad(torch.sin)(torch.zeros(())).numpy()
 
 
 def structure(case):
@@ -78,10 +124,11 @@ def structure(case):
   import tensorflow as tf
 
   import tfp_diag
+  from benchmarks.tools import tensorflow_ways
 
   case = make_case(case)
   # The start of TensorFlow itself is none of a plan's business.
-  log_prob = peers._tensorflow_log_prob(case)
+  log_prob = tensorflow_ways.function_of(case, 1.0)
   x = tf.TensorSpec([case.batch, *case.event_shape])
   before = _peak_gib()
   begin = time.perf_counter()
@@ -153,16 +200,51 @@ JOBS = {'race': race, 'structure': structure, 'plan_model': plan_model}
 
 
 def main():
-  # What a framework prints must not end up between the answers.
-  answers = os.fdopen(os.dup(1), 'w', buffering=1)
+  framework = sys.argv[1]
+  for package in PRELOADED[framework]:
+    # Reported by the jobs that need it.
+    with contextlib.suppress(ImportError):
+      importlib.import_module(package)
+  signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+  control = socket.socket(fileno=os.dup(0))
+  # What a framework prints is none of the answers.
   os.dup2(2, 1)
-  job = JOBS[sys.argv[1]](**json.loads(sys.argv[2]))
-  print(json.dumps(next(job)), file=answers)
-  for line in sys.stdin:
-    try:
-      print(json.dumps(job.send(json.loads(line))), file=answers)
-    except StopIteration:
+  control.sendall(b'ready\n')
+  while True:
+    message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 2)
+    if not message:
       return
+    process = os.fork()
+    if process == 0:
+      control.close()
+      _answer(json.loads(message), *descriptors)
+    for descriptor in descriptors:
+      os.close(descriptor)
+    control.sendall(b'%d\n' % process)
+
+
+def _answer(job, answers, errors):
+  """Does one job, and ends the process."""
+  os.dup2(errors, 1)
+  os.dup2(errors, 2)
+  status = 1
+  try:
+    with socket.socket(fileno=answers) as connection:
+      stream = connection.makefile('rw', buffering=1)
+      steps = JOBS[job['job']](**job['arguments'])
+      print(json.dumps(next(steps)), file=stream)
+      for line in stream:
+        print(json.dumps(steps.send(json.loads(line))), file=stream)
+    status = 0
+  except StopIteration:
+    status = 0
+  except BaseException:
+    import traceback
+
+    traceback.print_exc()
+  finally:
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,88 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Functions from R^n to R^n, whose Jacobian has the wanted diagonal."""
+
+import numpy as np
+
+from benchmarks.cases.case import Case
+
+__all__ = ['brusselator', 'mlp_field', 'softmax']
+
+
+def brusselator(size=32, batch=4, a=1.0, b=3.0, diffusion=0.2):
+  """The right-hand side of a reaction and diffusion on a periodic square."""
+
+  def laplacian(roll, z):
+    around = sum(roll(z, axis, shift) for axis in (-1, -2) for shift in (1, -1))
+    return around - 4 * z
+
+  def field(ops, x, scale):
+    del scale
+    u, v = x[..., 0, :, :], x[..., 1, :, :]
+    uuv = u**2 * v
+    du = a + uuv - (b + 1) * u + diffusion * laplacian(ops.roll, u)
+    dv = b * u - uuv + 2 * diffusion * laplacian(ops.roll, v)
+    return ops.stack([du, dv], -3)
+
+  def diagonal(x):
+    u, v = x[..., 0, :, :], x[..., 1, :, :]
+    by_u = 2 * u * v - (b + 1) - 4 * diffusion
+    by_v = -(u**2) - 8 * diffusion
+    return np.stack([by_u, by_v], axis=-3)
+
+  name = f'Brusselator 2 x {size} x {size}, batch {batch}'
+  shape = (2, size, size)
+  return Case(name, batch, shape, field, diagonal, kind='jacobian')
+
+
+def mlp_field(n=64, num_hidden=64, batch=64):
+  """A network of one hidden layer, the field of a continuous flow."""
+  rng = np.random.default_rng(7)
+  inner = rng.standard_normal((n, num_hidden)).astype(np.float32)
+  outer = rng.standard_normal((num_hidden, n)).astype(np.float32)
+  inner /= np.sqrt(n).astype(np.float32)
+  outer /= np.sqrt(num_hidden).astype(np.float32)
+
+  def field(ops, x, scale):
+    del scale
+    hidden = ops.tanh(ops.matmul(x, ops.array(inner)))
+    return ops.matmul(hidden, ops.array(outer))
+
+  def diagonal(x):
+    slope = 1 - np.tanh(x @ inner) ** 2
+    return slope @ (inner * outer.T).T
+
+  name = f'tanh network {n} -> {num_hidden} -> {n}, batch {batch}'
+  return Case(
+    name, batch, (n,), field, diagonal, kind='jacobian', structured=False
+  )
+
+
+def softmax(n=200, batch=64):
+  """Logits to probabilities."""
+
+  def field(ops, x, scale):
+    del scale
+    return ops.exp(x - ops.logsumexp(x)[..., None])
+
+  def diagonal(x):
+    p = np.exp(x - x.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    return p * (1 - p)
+
+  name = f'softmax n = {n}, batch {batch}'
+  return Case(
+    name, batch, (n,), field, diagonal, kind='jacobian', structured=False
+  )

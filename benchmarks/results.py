@@ -1,0 +1,122 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The file of a run: one JSON object, complete at every moment."""
+
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import tempfile
+
+__all__ = ['Results', 'about']
+
+PACKAGES = (
+  'tfp-diag',
+  'tensorflow',
+  'tensorflow-probability',
+  'tf-keras',
+  'jax',
+  'asdex',
+  'folx',
+  'blackjax',
+  'numpyro',
+  'torch',
+  'numpy',
+)
+
+
+class Results:
+  """Cells by group, row and tool, written after each.
+
+  The groups are 'cases', rows by the name of a case; 'structure', rows by the
+  name of a case; and 'samplers', rows by the name of a target. A row is a dict
+  that says what it is, with its cells under 'tools'.
+  """
+
+  def __init__(self, path=None, go_on=True):
+    self._path = path and pathlib.Path(path)
+    self.data = {'about': about()}
+    if go_on and self._path and self._path.exists():
+      before = json.loads(self._path.read_text(encoding='utf-8'))
+      # Of several runs, the versions of the last.
+      self.data = before | self.data
+
+  def row(self, group, name, **what):
+    """A row, made if there is none."""
+    row = self.data.setdefault(group, {}).setdefault(name, {'tools': {}})
+    row.update(what)
+    return row
+
+  def has(self, group, name, tool):
+    """Whether a cell is there."""
+    return tool in self.data.get(group, {}).get(name, {}).get('tools', {})
+
+  def put(self, group, name, tool, result):
+    """Keeps a cell."""
+    self.row(group, name)['tools'][tool] = result
+    self.write()
+
+  def write(self):
+    """Writes beside the file and moves: it is whole or the one before."""
+    if self._path is None:
+      return
+    folder = self._path.resolve().parent
+    handle, temporary = tempfile.mkstemp(dir=folder, suffix='.json.part')
+    try:
+      with os.fdopen(handle, 'w', encoding='utf-8') as file:
+        json.dump(self.data, file, indent=1, sort_keys=False)
+        file.write('\n')
+      os.chmod(temporary, 0o644)
+      os.replace(temporary, self._path)
+    except BaseException:
+      os.unlink(temporary)
+      raise
+
+
+def about():
+  """Versions, machine and date."""
+  return {
+    'date': datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+    'python': platform.python_version(),
+    'versions': {name: _version(name) for name in PACKAGES},
+    'machine': {
+      'system': platform.system(),
+      'architecture': platform.machine(),
+      'cores': _cores(),
+      'memory_gib': _memory_gib(),
+    },
+  }
+
+
+def _version(name):
+  try:
+    return importlib.metadata.version(name)
+  except importlib.metadata.PackageNotFoundError:
+    return None
+
+
+def _cores():
+  if hasattr(os, 'sched_getaffinity'):
+    return len(os.sched_getaffinity(0))
+  return os.cpu_count()
+
+
+def _memory_gib():
+  if 'SC_PHYS_PAGES' not in os.sysconf_names:
+    return None
+  total = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+  return round(total / 2**30)

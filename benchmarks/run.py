@@ -1,0 +1,205 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Every case with every tool.
+
+    python -m benchmarks.run --json benchmarks/results.json
+
+Each cell, a tool on a case, runs in a process of its own with a limit of time
+and of memory, on the same input. Its result is compared with a closed form in
+float64 first: a wrong one is reported as wrong, not as fast. Then the tools of
+a case are timed in turn, many evaluations inside one compiled loop; the table
+has the median. A tool that is not installed is reported as missing
+(`pip install '.[benchmarks]'`).
+
+The file is written after each cell, and a run that finds one goes on with it.
+`python -m benchmarks.report FILE` makes tables and pictures of it.
+"""
+
+import argparse
+import sys
+
+import tqdm
+
+from benchmarks import suite
+from benchmarks.cases import make_case
+from benchmarks.contest import contest
+from benchmarks.processes import Limits, Servers
+from benchmarks.results import Results
+from benchmarks.tools import TOOLS
+
+__all__ = ['main', 'run']
+
+
+def main(words=None):
+  parser = argparse.ArgumentParser(
+    prog='python -m benchmarks.run', description=__doc__.splitlines()[0]
+  )
+  parser.add_argument(
+    '--case', action='append', help='only cases with this in their name'
+  )
+  parser.add_argument(
+    '--tool', action='append', help='only tools with this in their name'
+  )
+  parser.add_argument('--quick', action='store_true', help='small sizes')
+  parser.add_argument('--json', metavar='FILE', help='keep all figures')
+  parser.add_argument(
+    '--fresh', action='store_true', help='measure again what FILE has'
+  )
+  parser.add_argument(
+    '--sizes', metavar='N,N,…', help='numbers of coordinates of the chains'
+  )
+  parser.add_argument(
+    '--seconds',
+    type=float,
+    default=20.0,
+    metavar='S',
+    help='limit of a cell until its first result',
+  )
+  parser.add_argument(
+    '--gib',
+    type=float,
+    default=4.0,
+    metavar='G',
+    help='limit of the memory of a cell',
+  )
+  parser.add_argument(
+    '--rounds',
+    type=int,
+    default=5,
+    metavar='R',
+    help='how often each cell is timed',
+  )
+  options = parser.parse_args(words)
+  results = Results(options.json, go_on=not options.fresh)
+  run(
+    results,
+    quick=options.quick,
+    cases=options.case,
+    tools=options.tool,
+    sizes=options.sizes and [int(n) for n in options.sizes.split(',')],
+    limits=Limits(options.seconds, options.gib),
+    rounds=options.rounds,
+  )
+  return 0
+
+
+def run(results, quick, cases, tools, sizes, limits, rounds):
+  """Measures what `results` does not have yet.
+
+  Args:
+    results: `Results`, filled on the way.
+    quick: Python bool, whether to use small sizes.
+    cases: List of str, or None for all: parts of names of cases or series.
+    tools: List of str, or None for all: parts of names of tools.
+    sizes: List of int, or None: numbers of coordinates of a chain, in place of
+      all cases.
+    limits: `Limits` of each cell.
+    rounds: Python int, how often each cell is timed.
+  """
+  jobs = []
+  for name, description, names in _rows(quick, sizes):
+    case = make_case(description)
+    if not _wanted(name, cases) and not _wanted(case.name, cases):
+      continue
+    names = [
+      tool
+      for tool in names
+      if _wanted(tool, tools) and not results.has('cases', case.name, tool)
+    ]
+    jobs.append((name, description, names))
+  total = sum(len(names) for _, _, names in jobs)
+  with Servers() as servers, tqdm.tqdm(total=total, unit='cell') as bar:
+    for name, description, names in jobs:
+      _race(results, servers, bar, name, description, names, limits, rounds)
+
+
+def _rows(quick, sizes):
+  """Series, cases and their tools."""
+  if sizes:
+    return [('chain', ['chain', [n]], suite.SERIES_TOOLS) for n in sizes]
+  cases = suite.QUICK_CASES if quick else suite.CASES
+  series = suite.QUICK_SERIES if quick else suite.SERIES
+  rows = [('cases', case, list(TOOLS)) for case in cases]
+  for name, members in series.items():
+    rows += [(name, case, suite.SERIES_TOOLS) for case in members]
+  return rows
+
+
+def _wanted(name, parts):
+  return parts is None or any(part in name for part in parts)
+
+
+def _race(results, servers, bar, series, description, names, limits, rounds):
+  """The cells of one case."""
+  case = make_case(description)
+  row = results.row(
+    'cases',
+    case.name,
+    case=description,
+    kind=case.kind,
+    n=case.num_coordinates,
+    batch=case.batch,
+    structured=case.structured,
+  )
+  row.setdefault('series', [])
+  if series not in row['series']:
+    row['series'].append(series)
+
+  def seen(tool, result):
+    results.put('cases', case.name, tool, result)
+    bar.update()
+
+  tried = []
+  for tool in names:
+    hopeless = _hopeless(results, series, case, tool, limits)
+    if hopeless:
+      seen(tool, hopeless)
+    else:
+      tried.append(tool)
+  bar.set_description(case.name[:40])
+  contest(servers, description, tried, limits, rounds, seen)
+
+
+def _hopeless(results, series, case, tool, limits):
+  """The result of a cell that need not be tried, or None.
+
+  It would hold a matrix that does not fit, or has failed at a smaller size.
+  """
+  gib = TOOLS[tool].entries(case) * 4 / 2**30
+  if gib > limits.gib:
+    return {
+      'status': 'too much memory',
+      'reason': f'a matrix of {gib:,.0f} GiB',
+    }
+  if series == 'cases':
+    return None
+  for name, row in results.data['cases'].items():
+    smaller = row['n'] * row['batch'] < case.num_coordinates * case.batch
+    before = row['tools'].get(tool, {}).get('status')
+    if (
+      series in row['series']
+      and smaller
+      and before
+      in (
+        'too slow',
+        'too much memory',
+      )
+    ):
+      return {'status': before, 'reason': f'as {name} was'}
+  return None
+
+
+if __name__ == '__main__':
+  sys.exit(main())

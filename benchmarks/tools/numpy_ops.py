@@ -1,0 +1,66 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The functions that a case may use, in NumPy."""
+
+import numpy as np
+
+__all__ = ['NumpyOps']
+
+
+class NumpyOps:
+  """Definitions: `x` has any number of batch axes in front."""
+
+  exp = staticmethod(np.exp)
+  log1p = staticmethod(np.log1p)
+  tanh = staticmethod(np.tanh)
+  stack = staticmethod(np.stack)
+
+  @staticmethod
+  def array(values):
+    """A constant."""
+    return np.asarray(values, np.float64)
+
+  @staticmethod
+  def sum(x, num_axes):
+    """The sum over the last `num_axes` axes."""
+    return np.sum(x, axis=tuple(range(-num_axes, 0)))
+
+  @staticmethod
+  def sum_axis(x, axis):
+    return np.sum(x, axis=axis)
+
+  @staticmethod
+  def softplus(x):
+    return np.logaddexp(0.0, x)
+
+  @staticmethod
+  def logsumexp(x):
+    """Over the last axis."""
+    largest = np.max(x, axis=-1)
+    return largest + np.log(np.sum(np.exp(x - largest[..., None]), axis=-1))
+
+  @staticmethod
+  def matmul(x, matrix):
+    """Rows `x` times a constant matrix."""
+    return x @ matrix
+
+  @staticmethod
+  def take(x, indices):
+    """Entries of the last axis."""
+    return np.take(x, indices, axis=-1)
+
+  @staticmethod
+  def roll(x, axis, shift):
+    return np.roll(x, shift, axis)
