@@ -1,0 +1,339 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Summaries against closed forms and arviz, and what they must complain of."""
+
+import collections
+
+import arviz as az
+import numpy as np
+import pytest
+import scipy.signal
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc import (
+  PreconditionedMALA,
+  nested_rhat,
+  summarize,
+  windowed_adaptive_mala,
+)
+
+BACKENDS = ['arviz', 'tfp']
+
+
+def ar1(coefficient, shape, seed=0):
+  """A stationary AR(1) with unit variance; the draws are the first axis."""
+  noise = np.random.default_rng(seed).normal(size=shape)
+  noise[1:] *= np.sqrt(1 - coefficient**2)
+  return scipy.signal.lfilter([1.0], [1.0, -coefficient], noise, axis=0)
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+def test_monte_carlo_errors_are_the_spread_of_the_estimates(backend):
+  """Of 200 runs: the spread of their means and sds, known to 5 per cent."""
+  draws = 2.0 * ar1(0.7, [500, 4, 200]) + 5.0
+  found = summarize(draws, backend=backend)
+  assert found.names[199] == 'x[199]'
+  spread = np.std(found.mean)
+  np.testing.assert_allclose(np.mean(found.mcse_mean), spread, rtol=0.2)
+  spread = np.std(found.sd)
+  np.testing.assert_allclose(np.mean(found.mcse_sd), spread, rtol=0.2)
+  # Five standard errors of 200 averages.
+  error = np.std(found.mean) / np.sqrt(200)
+  assert abs(np.mean(found.mean) - 5.0) < 5 * error
+  np.testing.assert_allclose(np.mean(found.sd), 2.0, rtol=0.01)
+
+
+@pytest.mark.parametrize('backend', BACKENDS)
+def test_columns(backend):
+  draws = np.stack([np.exp(ar1(a, [101, 4])) for a in (0.0, 0.5, 0.9)], axis=-1)
+  found = summarize(draws, quantiles=(0.1, 0.9), backend=backend)
+  flat = draws.reshape([-1, 3])
+  expected = {
+    'mean': np.mean(flat, axis=0),
+    'sd': np.std(flat, axis=0, ddof=1),
+    '10%': np.quantile(flat, 0.1, axis=0),
+    '90%': np.quantile(flat, 0.9, axis=0),
+  }
+  columns = [np.ascontiguousarray(draws[..., i].T) for i in range(3)]
+  for title, compute in {
+    'mcse_mean': lambda x: az.mcse(x, method='mean'),
+    'mcse_sd': lambda x: az.mcse(x, method='sd'),
+    'ess_bulk': lambda x: az.ess(x, method='bulk'),
+    'ess_tail': lambda x: az.ess(x, method='tail', prob=(0.05, 0.95)),
+    'r_hat': lambda x: az.rhat(x, method='rank'),
+  }.items():
+    expected[title] = [compute(x) for x in columns]
+  assert list(found.columns()) == list(expected)
+  for title, column in found.columns().items():
+    assert column.dtype == np.float64
+    np.testing.assert_allclose(column, expected[title], rtol=1e-6)
+  assert (found.num_draws, found.chain_shape) == (101, (4,))
+  assert found.probs == (0.1, 0.9)
+
+
+def test_names_of_structures():
+  State = collections.namedtuple('State', ['rate', 'effects'])
+  rate, effects = np.zeros([5, 2]), np.zeros([5, 2, 2, 1])
+
+  def names(draws, **kwargs):
+    return summarize(draws, **kwargs).names
+
+  assert names(State(rate, effects)) == (
+    'rate',
+    'effects[0, 0]',
+    'effects[1, 0]',
+  )
+  # In the order of the dict.
+  assert names({'b': rate, 'a': [rate, (rate,)]}) == ('b', 'a.0', 'a.1.0')
+  assert names([rate, effects]) == ('x0', 'x1[0, 0]', 'x1[1, 0]')
+  assert names(rate) == ('x',)
+  assert names(rate, var_names='mu') == ('mu',)
+  assert names([rate, rate], var_names=['mu', 'tau']) == ('mu', 'tau')
+  assert names(effects, chain_ndims=2) == ('x[0]',)
+  assert names(rate, chain_ndims=0) == ('x[0]', 'x[1]')
+
+
+def test_axes_of_chains_are_one_after_the_other():
+  draws = ar1(0.5, [60, 2, 3, 2])
+  found = summarize(tf.constant(draws, tf.float32), chain_ndims=2)
+  flat = summarize(draws.reshape([60, 6, 2]))
+  assert found.chain_shape == (2, 3) and flat.chain_shape == (6,)
+  for title, column in flat.columns().items():
+    np.testing.assert_allclose(found.columns()[title], column, rtol=1e-3)
+
+
+def good_trace(shape):
+  rng = np.random.default_rng(0)
+  log_ratio = rng.normal(size=shape)
+  return {
+    'is_accepted': np.log(rng.uniform(size=shape)) < log_ratio,
+    'log_accept_ratio': log_ratio,
+    'diverging': np.zeros(shape, bool),
+    'tune': np.zeros(shape[0], bool),
+    'step_size': np.full(shape[0], 0.3),
+  }
+
+
+def test_a_good_run_has_no_warnings():
+  draws, trace = ar1(0.3, [1000, 2, 4, 2]), good_trace([1000, 2, 4])
+  # The trace tells how many axes the chains have.
+  found = summarize(draws, trace)
+  assert found.warnings == () and found.stuck_chains == ()
+  assert (found.num_not_finite, found.num_divergences) == (0, 0)
+  assert found.chain_shape == (2, 4)
+  np.testing.assert_array_equal(
+    found.acceptance_rate, np.mean(trace['is_accepted'], axis=0)
+  )
+
+
+def bad(**changes):
+  """A good run after changes, and its warnings."""
+  draws = ar1(0.3, [1000, 8, 7])
+  trace = good_trace([1000, 8])
+  for name, change in changes.items():
+    change({'draws': draws, **trace}[name])
+  return summarize(draws, trace)
+
+
+def set_at(index, value):
+  return lambda array: array.__setitem__(index, value)
+
+
+def test_chains_that_never_moved_are_named():
+  found = bad(draws=set_at(np.s_[:, [2, 5]], 0.1))
+  assert found.stuck_chains == (2, 5)
+  assert '2 of 8 chains never moved, at index 2, 5' in found.warnings[0]
+  # R-hat sees it, too.
+  assert np.all(found.r_hat > 1.01)
+  draws = ar1(0.3, [100, 2, 4])
+  draws[:, 1, 3] = np.nan
+  found = summarize(draws, chain_ndims=2)
+  assert found.stuck_chains == ((1, 3),)
+
+
+def test_a_parameter_that_never_moved_is_named():
+  found = bad(draws=set_at(np.s_[..., 3], 0.1))
+  assert found.stuck_chains == ()
+  assert np.isnan(found.r_hat[3]) and np.isnan(found.ess_bulk[3])
+  assert found.sd[3] == 0.0
+  (warning,) = found.warnings
+  assert warning.startswith('x[3] never moved: all draws are the same')
+
+
+def test_draws_that_are_not_finite_are_named():
+  found = bad(draws=set_at((7, 1, 2), np.inf))
+  assert found.warnings == ('x[2] became NaN or infinite.',)
+
+
+def test_disagreement_is_said():
+  found = bad(draws=set_at(np.s_[:, 0, :6], 4.0 + ar1(0.3, [1000, 6])))
+  warning = found.warnings[0]
+  assert 'R-hat is 1.01 or more for x[0]' in warning
+  assert 'x[4] and 1 more, at worst' in warning
+
+
+def test_few_effective_draws_are_said():
+  draws = ar1(0.0, [40, 4])
+  (warning,) = summarize(draws).warnings[-1:]
+  assert 'less than 400 for x, at worst 1' in warning
+  assert not any(
+    'less than' in w for w in summarize(draws, min_ess=90).warnings
+  )
+
+
+def test_proposals_that_are_not_finite_are_counted():
+  change = set_at(([1, 2, 3], [4, 5, 6]), [-np.inf, np.nan, -np.inf])
+  found = bad(log_accept_ratio=change)
+  assert found.num_not_finite == 3
+  assert '3 proposals not finite (0.04%)' in str(found)
+  (warning,) = found.warnings
+  assert warning.startswith('3 proposals were rejected since')
+
+
+def test_divergences_are_counted():
+  found = bad(diverging=set_at(np.s_[10:12], True))
+  assert found.num_divergences == 16
+  assert found.warnings[0].startswith('16 steps diverged')
+
+
+def test_tuning_is_left_out():
+  draws, trace = ar1(0.3, [200, 4]), good_trace([200, 4])
+  draws[:50] += 100.0
+  trace['tune'][:50] = True
+  trace['diverging'][:50] = True
+  found = summarize(draws, trace)
+  assert found.num_draws == 150 and found.num_divergences == 0
+  np.testing.assert_allclose(found.mean, np.mean(draws[50:]))
+
+
+def test_too_little_is_said():
+  draws = ar1(0.3, [1000, 4])
+  (warning,) = summarize(draws[:3]).warnings
+  assert warning.startswith('Too few draws')
+  (warning,) = summarize(draws[:, :1]).warnings
+  assert warning.startswith('There is one chain')
+  assert summarize(draws[:1]).num_draws == 1
+  with pytest.raises(ValueError, match='0 draws of 4 chains'):
+    summarize(draws[:0])
+
+
+def test_many_short_chains_go_by_nested_r_hat():
+  draws = np.random.default_rng(0).normal(size=[6, 256])
+  assert any('R-hat' in warning for warning in summarize(draws).warnings)
+  found = summarize(draws, num_superchains=8)
+  assert found.nested_r_hat == nested_rhat(draws, 8)
+  assert not any('do not agree' in warning for warning in found.warnings)
+  draws[:, :32] += 1.0
+  (warning,) = summarize(draws, num_superchains=8).warnings[:1]
+  assert 'Nested R-hat is 1.016 or more for x, at worst' in warning
+
+
+def test_the_table():
+  draws = {'mu': 1e5 + ar1(0.3, [1000, 4]), 'tau': ar1(0.3, [1000, 4])}
+  lines = str(summarize(draws, good_trace([1000, 4]))).splitlines()
+  assert lines[0].split()[:6] == ['parameter', 'mean', 'sd', '5%', '50%', '95%']
+  assert [line.split()[0] for line in lines[2:4]] == ['mu', 'tau']
+  assert lines[5].startswith('4 chains of 1,000 draws, acceptance 0.')
+  assert lines[5].endswith('0 proposals not finite (0.00%), 0 divergences.')
+  draws = ar1(0.3, [20, 4, 40])
+  draws[:, 0, 35] += 9.0
+  lines = str(summarize(draws)).splitlines()
+  assert lines[0].startswith('the 30 largest R-hat of 40 parameters')
+  assert lines[2].startswith('x[35] ') and lines[32] == ''
+  assert lines[-1].startswith('WARNING: The effective')
+
+
+def test_draws_of_the_sampler():
+  draws, trace = windowed_adaptive_mala(
+    20,
+    # Undefined from 2 on.
+    lambda x: tf.math.log(2.0 - x) - 0.5 * x**2,
+    init=tf.zeros([8]),
+    num_adaptation_steps=100,
+    discard_tuning=False,
+    seed=(1, 2),
+  )
+  found = summarize(draws, trace)
+  assert found.num_draws == 20 and found.chain_shape == (8,)
+  after = trace['log_accept_ratio'][100:]
+  assert found.num_not_finite == np.sum(~np.isfinite(after)) > 0
+
+
+def test_kernel_results_are_a_trace():
+  kernel = tfp.mcmc.SimpleStepSizeAdaptation(
+    PreconditionedMALA(lambda x: -0.5 * x**2, 0.5), 4
+  )
+  draws, results = tfp.mcmc.sample_chain(
+    5,
+    tf.zeros([2, 3]),
+    kernel=kernel,
+    trace_fn=lambda _, results: results,
+    seed=(0, 1),
+  )
+  found = summarize(draws, results)
+  is_accepted = results.inner_results.is_accepted
+  assert found.num_not_finite == 0 and found.chain_shape == (2, 3)
+  np.testing.assert_allclose(
+    found.acceptance_rate, np.mean(is_accepted, axis=0), rtol=1e-6
+  )
+
+
+@pytest.mark.parametrize(
+  ('args', 'kwargs', 'error', 'match'),
+  [
+    (([],), {}, ValueError, 'no parts'),
+    ((np.ones([5]),), {}, ValueError, r'x has shape \[5\].*1 for the chains'),
+    (
+      ({'a': np.ones([5, 2]), 'b': np.ones([5, 3])},),
+      {},
+      ValueError,
+      r'b has \[5, 3\] draws and chains, but a has \[5, 2\]',
+    ),
+    (
+      (np.ones([5, 2]),),
+      {'var_names': ['a', 'b']},
+      ValueError,
+      'has 2 entries.*1 parts',
+    ),
+    (
+      ([np.ones([5, 2])] * 2,),
+      {'var_names': ['a', 'a']},
+      ValueError,
+      'not distinct',
+    ),
+    ((np.ones([5, 2]),), {'quantiles': [5]}, ValueError, 'between 0 and 1'),
+    (
+      (np.ones([5, 2]), {'is_accepted': np.ones([4, 2])}),
+      {},
+      ValueError,
+      r'is_accepted in `trace` has shape \[4, 2\].*5 steps.*\[2\]',
+    ),
+    ((np.ones([5, 2]), np.ones([5, 2])), {}, TypeError, 'ndarray and must be'),
+  ],
+  ids=[
+    'nothing',
+    'no_chains',
+    'other_chains',
+    'names',
+    'same_names',
+    'quantiles',
+    'other_trace',
+    'no_trace',
+  ],
+)
+def test_errors(args, kwargs, error, match):
+  with pytest.raises(error, match=match):
+    summarize(*args, **kwargs)
