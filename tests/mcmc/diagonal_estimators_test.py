@@ -23,7 +23,7 @@ from tfp_diag.mcmc.diagonal_estimators import (
   estimate_variances,
   quantities_of,
 )
-from tfp_diag.mcmc.running_moments import no_moments, update_moments
+from tfp_diag.mcmc.running_moments import moments_of
 
 _RNG = np.random.default_rng(0)
 _DRAWS = {
@@ -36,7 +36,7 @@ _IN_USE = np.array([0.01, 2.0, 30.0])
 
 def _estimate(estimator, draws, in_use=_IN_USE):
   values = [[tf.constant(draws[q])] for q in quantities_of(estimator)]
-  moments = update_moments(no_moments(values, 1), values, 1)
+  moments = moments_of(values, 1)
   [result] = estimate_variances(estimator, moments, [tf.constant(in_use)])
   return result.numpy()
 

@@ -129,3 +129,20 @@ def test_what_does_not_fit_is_refused(kernel):
       LocalHessianPreconditioner(),
       discretization='exponential',
     )
+
+
+def test_coordinates_that_are_mixed_have_one_step_size():
+  factor = tf.linalg.LinearOperatorFullMatrix(tf.constant(_FACTOR))
+  x = tf.constant(_starts(4))
+  steps = tf.constant([0.1, 0.2, 0.3], tf.float64)
+  kernel = PreconditionedMALA(
+    _quartic, steps, factor, discretization='exponential'
+  )
+  with pytest.raises(ValueError, match='the coordinates move together'):
+    kernel.bootstrap_results(x)
+  for other in (
+    kernel.copy(step_size=tf.fill([4, 1], steps[0])),
+    kernel.copy(preconditioner=None),
+    kernel.copy(discretization='euler'),
+  ):
+    other.one_step(x, other.bootstrap_results(x), seed=(1, 2))

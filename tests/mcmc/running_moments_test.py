@@ -18,7 +18,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_diag.mcmc.running_moments import no_moments, update_moments
+from tfp_diag.mcmc.running_moments import (
+  merge_moments,
+  moments_of,
+  no_moments,
+)
 
 
 def _stream(draws, chain_ndims):
@@ -27,7 +31,7 @@ def _stream(draws, chain_ndims):
   moments = no_moments(first, chain_ndims)
   for t in range(len(draws[0][0])):
     step = [[tf.constant(x[t]) for x in quantity] for quantity in draws]
-    moments = update_moments(moments, step, chain_ndims)
+    moments = merge_moments(moments, moments_of(step, chain_ndims))
   return moments
 
 
@@ -74,7 +78,7 @@ def test_a_chain_that_is_not_finite_does_not_count():
 
 def test_no_draws():
   moments = no_moments([[tf.ones([6, 2])]], 1)
-  bad = update_moments(moments, [[tf.fill([6, 2], np.nan)]], 1)
+  bad = merge_moments(moments, moments_of([[tf.fill([6, 2], np.nan)]], 1))
   for m in (moments, bad):
     assert m.count == 0.0
     assert not np.any(m.means[0][0]) and not np.any(m.variances()[0][0])

@@ -29,7 +29,12 @@ from tfp_diag.mcmc.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
 from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
-from tfp_diag.mcmc.running_moments import no_moments, update_moments
+from tfp_diag.mcmc.running_moments import (
+  merge_moments,
+  moments_of,
+  no_moments,
+  pool_moments,
+)
 
 __all__ = [
   'DiagonalPreconditionerAdaptation',
@@ -137,6 +142,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
     num_adaptation_steps,
     estimator='fisher_divergence',
     *,
+    experimental_reduce_chain_axis_names=None,
     name=None,
   ):
     """Initializes the kernel.
@@ -147,6 +153,12 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         one, such as `tfp.mcmc.DualAveragingStepSizeAdaptation`.
       num_adaptation_steps: Python `int`: for how many steps the scale changes.
       estimator: 'variance', 'fisher', 'fisher_divergence' or 'hessian'.
+      experimental_reduce_chain_axis_names: `str`, any name that is not empty:
+        the kernel runs in each replica of a `tf.distribute` strategy with some
+        of the chains, and all of them are pooled. Replicas then exchange two
+        numbers per coordinate and quantity at each step, also when the scale is
+        frozen: sample with `inner_kernel`, from the `inner_results`, where that
+        is too slow. Default: None, each replica learns from its own chains.
       name: Python `str`, the prefix of op names.
 
     Raises:
@@ -165,6 +177,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       inner_kernel=inner_kernel,
       num_adaptation_steps=num_adaptation_steps,
       estimator=estimator,
+      experimental_reduce_chain_axis_names=experimental_reduce_chain_axis_names,
       name=name,
     )
 
@@ -175,6 +188,10 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
     'num_adaptation_steps', 'For how many steps the scale changes.'
   )
   estimator = argument('estimator', 'How the scale is estimated.')
+  experimental_reduce_chain_axis_names = argument(
+    'experimental_reduce_chain_axis_names',
+    'Over which axis the chains that are pooled are spread.',
+  )
 
   @property
   def is_calibrated(self):
@@ -258,11 +275,28 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         )
       state, results = _innermost(next_state, inner_results)
       scales = list(results.accepted_results.preconditioner)
+      is_learning = step <= self._window_ends[-1]
+
+      def observed():
+        chain_ndims = results.accepted_results.target_log_prob.shape.rank
+        return moments_of(self._observe(as_parts(state), results), chain_ndims)
+
+      axis_names = self.experimental_reduce_chain_axis_names
+      if axis_names:
+        # Not in the branch below: replicas cannot wait for each other there.
+        own = tf.cond(
+          is_learning,
+          observed,
+          lambda: tf.nest.map_structure(tf.zeros_like, before.moments),
+        )
+        pooled = pool_moments(own, axis_names)
       # A branch, so that a frozen scale costs nothing.
       scales, moments = tf.cond(
-        step <= self._window_ends[-1],
+        is_learning,
         lambda: self._learn(
-          step, as_parts(state), results, scales, before.moments
+          step,
+          scales,
+          merge_moments(before.moments, pooled if axis_names else observed()),
         ),
         lambda: (scales, before.moments),
       )
@@ -272,12 +306,8 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         moments=moments,
       )
 
-  def _learn(self, step, parts, results, scales, moments):
-    """The scales and the moments after a step of adaptation."""
-    chain_ndims = results.accepted_results.target_log_prob.shape.rank
-    moments = update_moments(
-      moments, self._observe(parts, results), chain_ndims
-    )
+  def _learn(self, step, scales, moments):
+    """The scales, and the moments to go on with, after a step of adaptation."""
     estimates = [
       tf.ensure_shape(tf.sqrt(v), s.shape)
       for v, s in zip(

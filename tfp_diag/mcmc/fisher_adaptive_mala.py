@@ -23,6 +23,7 @@ from tfp_diag.mcmc.arguments import as_parts, check_callable, is_list_like
 from tfp_diag.mcmc.fisher_recursion import add_signals
 from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
 from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.sharding import gather_over_shards
 
 __all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
 
@@ -125,6 +126,7 @@ class FisherAdaptiveMALA(ParameterizedKernel):
     num_step_size_steps=100,
     damping=10.0,
     *,
+    experimental_chain_axis_names=None,
     name=None,
   ):
     """Initializes the kernel.
@@ -140,6 +142,11 @@ class FisherAdaptiveMALA(ParameterizedKernel):
       num_step_size_steps: Python `int` or int32 Tensor: from which step on.
       damping: Python `float` > 0, in units of a squared gradient: how much the
         identity, with which the matrix starts, counts against the signals.
+      experimental_chain_axis_names: `str`, any name that is not empty: the
+        first chain axis is spread in equal slices over the replicas of a
+        `tf.distribute` strategy, as for `PreconditionedMALA`. The signals of
+        all replicas are pooled, for which they exchange d numbers per chain at
+        each step. Default: None, each replica has all chains.
       name: Python `str`, the prefix of op names.
 
     Raises:
@@ -160,6 +167,7 @@ class FisherAdaptiveMALA(ParameterizedKernel):
       num_adaptation_steps=num_adaptation_steps,
       num_step_size_steps=num_step_size_steps,
       damping=damping,
+      experimental_chain_axis_names=experimental_chain_axis_names,
       name=name,
     )
 
@@ -172,6 +180,9 @@ class FisherAdaptiveMALA(ParameterizedKernel):
     'num_step_size_steps', 'From which step on the matrix changes.'
   )
   damping = argument('damping', 'How much the identity counts.')
+  experimental_chain_axis_names = argument(
+    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
+  )
 
   @property
   def is_calibrated(self):
@@ -249,12 +260,21 @@ class FisherAdaptiveMALA(ParameterizedKernel):
         layout, _normalized(before.factor)
       ).one_step(layout.join(current_state), before.inner_results, seed=seed)
       step = before.step + 1
+      axis_names = self.experimental_chain_axis_names
+      if axis_names:
+        # Not in the branch below: replicas cannot wait for each other there.
+        pooled = gather_over_shards(
+          _signals(before.inner_results, inner_results), axis_names
+        )
       # A branch, so that a frozen matrix costs nothing.
       factor = tf.cond(
         (step > self.num_step_size_steps) & (step <= self.num_adaptation_steps),
         lambda: tf.ensure_shape(
           add_signals(
-            before.factor, _signals(before.inner_results, inner_results)
+            before.factor,
+            pooled
+            if axis_names
+            else _signals(before.inner_results, inner_results),
           ),
           before.factor.shape,
         ),
@@ -269,6 +289,7 @@ class FisherAdaptiveMALA(ParameterizedKernel):
       functools.partial(_log_prob_of_vector, self.target_log_prob_fn, layout),
       self.step_size,
       tf.linalg.LinearOperatorFullMatrix(factor),
+      experimental_chain_axis_names=self.experimental_chain_axis_names,
     )
 
 

@@ -14,6 +14,8 @@
 # ============================================================================
 """The arguments of a Langevin kernel, calibrated or not."""
 
+import tensorflow as tf
+
 from tfp_diag.mcmc.arguments import check_callable
 from tfp_diag.mcmc.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
@@ -36,6 +38,7 @@ class LangevinKernel(ParameterizedKernel):
     discretization='euler',
     parallel_iterations=10,
     experimental_shard_axis_names=None,
+    experimental_chain_axis_names=None,
     validate_args=False,
     name=None,
   ):
@@ -65,6 +68,11 @@ class LangevinKernel(ParameterizedKernel):
         are differentiated together.
       experimental_shard_axis_names: Structure of `str`s: how the members of the
         state are sharded.
+      experimental_chain_axis_names: `str`, any name that is not empty: the
+        first chain axis is spread in equal slices over the replicas of a
+        `tf.distribute` strategy, in which the kernel runs. With one seed for
+        all replicas, each draws the slice of the noise that one device would
+        draw for its chains. Default: None, each replica has all chains.
       validate_args: Python `bool`: whether a volatility that is not positive at
         a proposal is an error, rather than a rejection. Also checks the start
         inside a `tf.function`. XLA drops run-time assertions.
@@ -73,7 +81,8 @@ class LangevinKernel(ParameterizedKernel):
     Raises:
       TypeError: if a callable is not one.
       ValueError: if both `preconditioner` and `volatility_fn` are given, or
-        `discretization` is none that exists or does not fit to the scale.
+        `discretization` is none that exists or does not fit to the scale, or
+        both the state and the chains are spread over the replicas.
     """
     check_callable('target_log_prob_fn', target_log_prob_fn)
     if volatility_fn is not None:
@@ -85,6 +94,7 @@ class LangevinKernel(ParameterizedKernel):
           '`volatility_fn` returns.'
         )
     _check_discretization(discretization, preconditioner, volatility_fn)
+    _check_axes(experimental_shard_axis_names, experimental_chain_axis_names)
     super().__init__(
       target_log_prob_fn=target_log_prob_fn,
       step_size=step_size,
@@ -93,6 +103,7 @@ class LangevinKernel(ParameterizedKernel):
       discretization=discretization,
       parallel_iterations=parallel_iterations,
       experimental_shard_axis_names=experimental_shard_axis_names,
+      experimental_chain_axis_names=experimental_chain_axis_names,
       validate_args=validate_args,
       name=name,
     )
@@ -112,6 +123,9 @@ class LangevinKernel(ParameterizedKernel):
   validate_args = argument('validate_args', 'Whether run-time checks are made.')
   experimental_shard_axis_names = argument(
     'experimental_shard_axis_names', 'How the members of the state are sharded.'
+  )
+  experimental_chain_axis_names = argument(
+    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
   )
 
   def experimental_with_shard_axes(self, shard_axis_names):
@@ -137,3 +151,12 @@ def _check_discretization(discretization, preconditioner, volatility_fn):
     "`discretization='exponential'` is for a constant scale, but "
     f"{changing} makes it depend on the position; use 'euler'."
   )
+
+
+def _check_axes(shard_axis_names, chain_axis_names):
+  if chain_axis_names and any(tf.nest.flatten(shard_axis_names)):
+    raise ValueError(
+      'Both `experimental_shard_axis_names` and `experimental_chain_axis_names`'
+      ' are given, but a strategy has one axis of replicas: spread the members '
+      'of the state over it, or the chains.'
+    )

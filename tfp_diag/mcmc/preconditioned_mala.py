@@ -23,6 +23,7 @@ import tensorflow_probability as tfp
 
 from tfp_diag.mcmc.langevin_kernel import LangevinKernel
 from tfp_diag.mcmc.noise import split_seed, uniform
+from tfp_diag.mcmc.sharding import chain_shard
 from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
 )
@@ -201,7 +202,10 @@ class PreconditionedMALA(LangevinKernel):
       )
       log_accept_ratio = _log_accept_ratio(before, proposed_results)
       threshold = uniform(
-        tf.shape(log_accept_ratio), acceptance_seed, log_accept_ratio.dtype
+        tf.shape(log_accept_ratio),
+        acceptance_seed,
+        log_accept_ratio.dtype,
+        chain_shard(self.experimental_chain_axis_names),
       )
       is_accepted = tf.math.log(threshold) < tf.cast(
         log_accept_ratio, threshold.dtype

@@ -18,7 +18,15 @@ import typing
 
 import tensorflow as tf
 
-__all__ = ['RunningMoments', 'no_moments', 'update_moments']
+from tfp_diag.mcmc.sharding import gather_over_shards, num_shards
+
+__all__ = [
+  'RunningMoments',
+  'merge_moments',
+  'moments_of',
+  'no_moments',
+  'pool_moments',
+]
 
 
 class RunningMoments(typing.NamedTuple):
@@ -65,19 +73,48 @@ def no_moments(values, chain_ndims):
   )
 
 
-def update_moments(moments, values, chain_ndims):
-  """Adds one draw of each chain, by the pairwise formula of [1].
+def moments_of(values, chain_ndims):
+  """The moments of one draw of each chain.
 
   A chain in which some value is not finite does not count: one that started at
   a bad point must not spoil what the others share.
 
   Args:
-    moments: A `RunningMoments`.
     values: As for `no_moments`.
     chain_ndims: Python `int`, the number of leading chain axes.
 
   Returns:
     A `RunningMoments`.
+  """
+  counts = _counts(values, chain_ndims)
+  count = tf.reduce_sum(tf.cast(counts, tf.nest.flatten(values)[0].dtype))
+  chain_axes = list(range(chain_ndims))
+
+  def total(x):
+    mask = counts[(..., *[tf.newaxis] * (x.shape.rank - chain_ndims))]
+    return tf.reduce_sum(tf.where(mask, x, tf.zeros_like(x)), chain_axes)
+
+  means = tf.nest.map_structure(
+    lambda x: total(x) / tf.maximum(count, 1.0), values
+  )
+  return RunningMoments(
+    count,
+    means,
+    tf.nest.map_structure(
+      lambda x, mean: total(tf.square(x - mean)), values, means
+    ),
+  )
+
+
+def merge_moments(a, b):
+  """The moments of all draws, from those of two sets, by the formula of [1].
+
+  Args:
+    a: A `RunningMoments`.
+    b: A `RunningMoments`.
+
+  Returns:
+    A `RunningMoments`. With no draws in `b`, `a`.
 
   #### References
 
@@ -85,36 +122,54 @@ def update_moments(moments, values, chain_ndims):
        computing the sample variance: analysis and recommendations. _The
        American Statistician_ 37(3), eq. 2.1.
   """
-  counts = _counts(values, chain_ndims)
-  added = tf.reduce_sum(tf.cast(counts, moments.count.dtype))
-  count = moments.count + added
-  chain_axes = list(range(chain_ndims))
-
-  def update(mean, sum_of_squares, value):
-    event_ndims = value.shape.rank - chain_ndims
-    mask = counts[(..., *[tf.newaxis] * event_ndims)]
-
-    def total(x):
-      return tf.reduce_sum(tf.where(mask, x, tf.zeros_like(x)), chain_axes)
-
-    own_mean = total(value) / tf.maximum(added, 1.0)
-    shift = own_mean - mean
-    share = added / tf.maximum(count, 1.0)
-    return (
-      mean + share * shift,
-      sum_of_squares
-      + total(tf.square(value - own_mean))
-      + moments.count * share * tf.square(shift),
-    )
-
-  pairs = [
-    [update(*part) for part in zip(*quantity)]
-    for quantity in zip(moments.means, moments.sums_of_squares, values)
-  ]
-  means, sums_of_squares = (
-    [[pair[i] for pair in quantity] for quantity in pairs] for i in range(2)
+  count = a.count + b.count
+  share = b.count / tf.maximum(count, 1.0)
+  return RunningMoments(
+    count,
+    tf.nest.map_structure(
+      lambda m, other: m + share * (other - m), a.means, b.means
+    ),
+    tf.nest.map_structure(
+      lambda s, other_s, m, other: (
+        s + other_s + a.count * share * tf.square(other - m)
+      ),
+      a.sums_of_squares,
+      b.sums_of_squares,
+      a.means,
+      b.means,
+    ),
   )
-  return RunningMoments(count, means, sums_of_squares)
+
+
+def pool_moments(moments, axis_names):
+  """The moments of the draws of all replicas of a strategy.
+
+  Args:
+    moments: A `RunningMoments`, of this replica's.
+    axis_names: The name of the chain axis, or None where there is one replica.
+
+  Returns:
+    A `RunningMoments`, bit for bit the same on all replicas.
+  """
+  if not axis_names:
+    return moments
+  # All in one message, and merged by each replica in the same order.
+  parts = tf.nest.flatten(moments)
+  row = tf.concat([tf.reshape(x, [-1]) for x in parts], 0)
+  rows = gather_over_shards(row[tf.newaxis], axis_names)
+
+  def unpack(row):
+    pieces = tf.split(row, [tf.size(x) for x in parts])
+    pieces = [
+      tf.ensure_shape(tf.reshape(p, tf.shape(x)), x.shape)
+      for p, x in zip(pieces, parts)
+    ]
+    return tf.nest.pack_sequence_as(moments, pieces)
+
+  pooled = unpack(rows[0])
+  for i in range(1, num_shards(axis_names)):
+    pooled = merge_moments(pooled, unpack(rows[i]))
+  return pooled
 
 
 def _counts(values, chain_ndims):

@@ -12,11 +12,50 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""States whose members are spread over the replicas of a strategy."""
+"""States and chains that are spread over the replicas of a strategy.
+
+A strategy of `tf.distribute` has one axis, that of its replicas, so that the
+name of an axis says no more than that something is spread.
+"""
 
 import tensorflow as tf
 
-__all__ = ['fold_in_shard', 'sum_over_shards']
+__all__ = [
+  'chain_shard',
+  'fold_in_shard',
+  'gather_over_shards',
+  'num_shards',
+  'sum_over_shards',
+]
+
+
+def chain_shard(axis_names):
+  """Which slice of the chains this replica has.
+
+  Args:
+    axis_names: The name of the chain axis, or None if chains are not spread.
+
+  Returns:
+    int32 scalar Tensor, or None.
+  """
+  if not axis_names:
+    return None
+  context = tf.distribute.get_replica_context()
+  return tf.cast(context.replica_id_in_sync_group, tf.int32)
+
+
+def num_shards(axis_names):
+  """Over how many replicas something is spread.
+
+  Args:
+    axis_names: The name of the axis, or None.
+
+  Returns:
+    Python `int`.
+  """
+  if not axis_names:
+    return 1
+  return tf.distribute.get_replica_context().num_replicas_in_sync
 
 
 def fold_in_shard(seed, axis_name):
@@ -29,10 +68,9 @@ def fold_in_shard(seed, axis_name):
   Returns:
     int32 Tensor of shape [2].
   """
-  if not axis_name:
+  shard = chain_shard(axis_name)
+  if shard is None:
     return seed
-  context = tf.distribute.get_replica_context()
-  shard = tf.cast(context.replica_id_in_sync_group, tf.int32)
   return tf.random.fold_in(seed, shard, alg='philox')
 
 
@@ -50,3 +88,19 @@ def sum_over_shards(x, axis_name):
     return x
   context = tf.distribute.get_replica_context()
   return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
+
+
+def gather_over_shards(x, axis_names):
+  """Puts the rows of all replicas below each other, in their order.
+
+  Args:
+    x: Tensor of shape [rows, ...], as many rows on each replica.
+    axis_names: The name of the axis, or None where there is one replica.
+
+  Returns:
+    Tensor of shape [replicas * rows, ...], the same on all replicas.
+  """
+  if not axis_names:
+    return x
+  context = tf.distribute.get_replica_context()
+  return context.all_gather(x, axis=0)

@@ -25,6 +25,7 @@ from tfp_diag.mcmc import langevin
 from tfp_diag.mcmc.arguments import (
   as_parts,
   check_step_size,
+  is_list_like,
   step_size_roots,
 )
 from tfp_diag.mcmc.langevin_kernel import LangevinKernel
@@ -40,7 +41,11 @@ from tfp_diag.mcmc.local_hessian_preconditioner import (
 )
 from tfp_diag.mcmc.noise import split_seed, standard_normal
 from tfp_diag.mcmc.preconditioner import as_factors
-from tfp_diag.mcmc.sharding import fold_in_shard, sum_over_shards
+from tfp_diag.mcmc.sharding import (
+  chain_shard,
+  fold_in_shard,
+  sum_over_shards,
+)
 from tfp_diag.mcmc.start_check import check_start
 
 __all__ = [
@@ -136,6 +141,10 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       )
       check_step_size(step_size, parts)
       self._dynamics(parts, target_log_prob)  # Refuses what does not fit.
+      if self.discretization == 'exponential':
+        _check_one_time_for_all(
+          self.preconditioner, step_size_roots(step_size, parts)
+        )
       if tf.executing_eagerly():
         check_start(target_log_prob, terms, self._scale_name)
       elif self.validate_args:
@@ -263,8 +272,10 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       fold_in_shard(s, axis)
       for s, axis in zip(split_seed(seed, len(parts)), self._shard_axes(parts))
     ]
+    shard = chain_shard(self.experimental_chain_axis_names)
     return [
-      standard_normal(tf.shape(x), s, x.dtype) for x, s in zip(parts, seeds)
+      standard_normal(tf.shape(x), s, x.dtype, shard)
+      for x, s in zip(parts, seeds)
     ]
 
   def _shard_axes(self, parts):
@@ -280,6 +291,21 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     if self.volatility_fn is None:
       return None
     return functools.partial(volatility_of_parts, self.volatility_fn)
+
+
+def _check_one_time_for_all(preconditioner, roots):
+  """What mixes coordinates needs the same time for all of them."""
+  if not is_list_like(preconditioner):
+    preconditioner = [preconditioner] * len(roots)
+  for i, (entry, root) in enumerate(zip(preconditioner, roots)):
+    mixes = isinstance(entry, tf.linalg.LinearOperator)
+    if mixes and root.shape.rank and root.shape[-1] != 1:
+      raise ValueError(
+        f'`step_size` of shape {root.shape} for part {i} of the state differs '
+        "along its last axis, but with `discretization='exponential'` and a "
+        'LinearOperator as `preconditioner` the coordinates move together; '
+        'give it the shape [C0, ..., 1], or put the ratios into the operator.'
+      )
 
 
 def _assert_positive_volatility(target_log_prob, terms):
