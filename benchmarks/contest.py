@@ -16,7 +16,7 @@
 
 import statistics
 
-from benchmarks.tools import TOOLS
+from benchmarks.tools import SAMPLERS, TOOLS
 
 __all__ = ['contest', 'one_answer']
 
@@ -34,7 +34,7 @@ def contest(
   Args:
     servers: `processes.Servers`.
     case: `[name, arguments]`, a case.
-    tools: List of names of `tools.TOOLS`.
+    tools: List of names of `tools.TOOLS` or `tools.SAMPLERS`.
     limits: `processes.Limits` of each.
     rounds: Python int, how often each is timed.
     seen: Callable `(name, result)`, called with the last result of each tool as
@@ -48,7 +48,8 @@ def contest(
   try:
     for name in tools:
       arguments = {'case': case, 'tool': name}
-      process = servers.start(TOOLS[name].framework, 'race', arguments, limits)
+      framework = (TOOLS | SAMPLERS)[name].framework
+      process = servers.start(framework, 'race', arguments, limits)
       processes[name] = process
       result = results[name] = process.answer()
       result['seconds'] = []
@@ -75,9 +76,9 @@ def contest(
   return results
 
 
-def one_answer(servers, job, arguments, limits):
+def one_answer(servers, job, arguments, limits, framework='tensorflow'):
   """The first answer of a process: a dict, of 'status' and 'reason' if none."""
-  process = servers.start('tensorflow', job, arguments, limits)
+  process = servers.start(framework, job, arguments, limits)
   try:
     return process.answer()
   finally:

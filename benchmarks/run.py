@@ -28,16 +28,17 @@ The file is written after each cell, and a run that finds one goes on with it.
 """
 
 import argparse
+import dataclasses
 import sys
 
 import tqdm
 
 from benchmarks import suite
 from benchmarks.cases import make_case
-from benchmarks.contest import contest
+from benchmarks.contest import contest, one_answer
 from benchmarks.processes import Limits, Servers
 from benchmarks.results import Results
-from benchmarks.tools import TOOLS
+from benchmarks.tools import SAMPLERS, TOOLS
 
 __all__ = ['main', 'run']
 
@@ -108,96 +109,129 @@ def run(results, quick, cases, tools, sizes, limits, rounds):
     limits: `Limits` of each cell.
     rounds: Python int, how often each cell is timed.
   """
-  jobs = []
-  for name, description, names in _rows(quick, sizes):
-    case = make_case(description)
-    if not _wanted(name, cases) and not _wanted(case.name, cases):
-      continue
-    names = [
-      tool
-      for tool in names
-      if _wanted(tool, tools) and not results.has('cases', case.name, tool)
-    ]
-    jobs.append((name, description, names))
-  total = sum(len(names) for _, _, names in jobs)
+  jobs = [
+    job
+    for job in _jobs(quick, sizes)
+    if _wanted(job.series, cases) or _wanted(make_case(job.case).name, cases)
+  ]
+  jobs = [
+    dataclasses.replace(job, tools=_missing(results, job, tools))
+    for job in jobs
+  ]
+  total = sum(len(job.tools) for job in jobs)
   with Servers() as servers, tqdm.tqdm(total=total, unit='cell') as bar:
-    for name, description, names in jobs:
-      _race(results, servers, bar, name, description, names, limits, rounds)
+    for job in jobs:
+      _measure(results, servers, bar, job, limits, rounds)
 
 
-def _rows(quick, sizes):
-  """Series, cases and their tools."""
+@dataclasses.dataclass(frozen=True)
+class _Job:
+  """The cells of one row: a case, with the tools that it meets."""
+
+  group: str
+  series: str
+  case: list
+  tools: list
+
+
+def _jobs(quick, sizes):
+  """All rows of a run."""
   if sizes:
-    return [('chain', ['chain', [n]], suite.SERIES_TOOLS) for n in sizes]
+    chains = [['chain', [n]] for n in sizes]
+    return [_Job('cases', 'chain', c, suite.SERIES_TOOLS) for c in chains]
   cases = suite.QUICK_CASES if quick else suite.CASES
   series = suite.QUICK_SERIES if quick else suite.SERIES
-  rows = [('cases', case, list(TOOLS)) for case in cases]
+  structures = suite.QUICK_STRUCTURES if quick else suite.STRUCTURES
+  targets = suite.QUICK_TARGETS if quick else suite.TARGETS
+  jobs = [_Job('cases', 'cases', case, list(TOOLS)) for case in cases]
   for name, members in series.items():
-    rows += [(name, case, suite.SERIES_TOOLS) for case in members]
-  return rows
+    jobs += [_Job('cases', name, case, suite.SERIES_TOOLS) for case in members]
+  for name, members in structures.items():
+    tools = ['tfp_diag', 'asdex']
+    jobs += [_Job('structures', name, case, tools) for case in members]
+  jobs += [_Job('samplers', 'steps', case, list(SAMPLERS)) for case in targets]
+  return jobs
+
+
+def _missing(results, job, tools):
+  """The tools of a row that are wanted and not measured yet."""
+  name = make_case(job.case).name
+  return [
+    tool
+    for tool in job.tools
+    if _wanted(tool, tools) and not results.has(job.group, name, tool)
+  ]
 
 
 def _wanted(name, parts):
   return parts is None or any(part in name for part in parts)
 
 
-def _race(results, servers, bar, series, description, names, limits, rounds):
-  """The cells of one case."""
-  case = make_case(description)
+def _measure(results, servers, bar, job, limits, rounds):
+  """The cells of one row."""
+  case = make_case(job.case)
   row = results.row(
-    'cases',
+    job.group,
     case.name,
-    case=description,
+    case=job.case,
     kind=case.kind,
     n=case.num_coordinates,
     batch=case.batch,
     structured=case.structured,
   )
   row.setdefault('series', [])
-  if series not in row['series']:
-    row['series'].append(series)
+  if job.series not in row['series']:
+    row['series'].append(job.series)
+  bar.set_description(case.name[:40])
 
   def seen(tool, result):
-    results.put('cases', case.name, tool, result)
+    results.put(job.group, case.name, tool, result)
     bar.update()
 
   tried = []
-  for tool in names:
-    hopeless = _hopeless(results, series, case, tool, limits)
+  for tool in job.tools:
+    hopeless = _hopeless(results, job, case, tool, limits)
     if hopeless:
       seen(tool, hopeless)
     else:
       tried.append(tool)
-  bar.set_description(case.name[:40])
-  contest(servers, description, tried, limits, rounds, seen)
+  if job.group == 'structures':
+    for tool in tried:
+      seen(tool, _structure(servers, job.case, tool, limits))
+  elif tried:
+    contest(servers, job.case, tried, limits, rounds, seen)
 
 
-def _hopeless(results, series, case, tool, limits):
+def _structure(servers, case, tool, limits):
+  """Detection and coloring in a process of its own."""
+  framework = {'tfp_diag': 'tensorflow', 'asdex': 'jax'}[tool]
+  arguments = {'case': case, 'tool': tool}
+  return one_answer(servers, 'structure', arguments, limits, framework)
+
+
+def _hopeless(results, job, case, tool, limits):
   """The result of a cell that need not be tried, or None.
 
   It would hold a matrix that does not fit, or has failed at a smaller size.
   """
-  gib = TOOLS[tool].entries(case) * 4 / 2**30
-  if gib > limits.gib:
-    return {
-      'status': 'too much memory',
-      'reason': f'a matrix of {gib:,.0f} GiB',
-    }
-  if series == 'cases':
+  if job.group == 'cases':
+    gib = TOOLS[tool].entries(case) * 4 / 2**30
+    if gib > limits.gib:
+      return {
+        'status': 'too much memory',
+        'reason': f'a matrix of {gib:,.0f} GiB',
+      }
+  if job.series == 'cases':
     return None
-  for name, row in results.data['cases'].items():
-    smaller = row['n'] * row['batch'] < case.num_coordinates * case.batch
+  size = case.num_coordinates * case.batch
+  for name, row in results.data[job.group].items():
     before = row['tools'].get(tool, {}).get('status')
     if (
-      series in row['series']
-      and smaller
-      and before
-      in (
-        'too slow',
-        'too much memory',
-      )
+      job.series in row['series']
+      and row['n'] * row['batch'] < size
+      and before in ('too slow', 'too much memory')
     ):
-      return {'status': before, 'reason': f'as {name} was'}
+      return {'status': before, 'reason': f'as for {name}'}
   return None
 
 

@@ -16,7 +16,17 @@
 
 from benchmarks.tools import GRADIENT, TFP_DIAG, TOOLS
 
-__all__ = ['CASES', 'QUICK_CASES', 'QUICK_SERIES', 'SERIES', 'SERIES_TOOLS']
+__all__ = [
+  'CASES',
+  'QUICK_CASES',
+  'QUICK_SERIES',
+  'QUICK_STRUCTURES',
+  'QUICK_TARGETS',
+  'SERIES',
+  'SERIES_TOOLS',
+  'STRUCTURES',
+  'TARGETS',
+]
 
 # Every one of these meets every tool.
 CASES = [
@@ -64,6 +74,21 @@ QUICK_SERIES = {
   'chain': [['chain', [n]] for n in (10, 100, 1000)],
   'dense': [['logistic_regression', [n, 1, 100]] for n in (10, 30)],
 }
+
+# Detection and coloring, tfp_diag's and asdex's.
+STRUCTURES = {
+  'chain': SERIES['chain'],
+  'lattice': SERIES['lattice'],
+  'hierarchical': SERIES['hierarchical'],
+}
+
+QUICK_STRUCTURES = {'chain': QUICK_SERIES['chain']}
+
+TARGETS = [['standard_normal', [d, 64]] for d in (1, 10, 100, 1000, 10_000)] + [
+  ['standard_normal', [100, chains]] for chains in (1, 8, 512, 4096)
+]
+
+QUICK_TARGETS = [['standard_normal', [d, 8]] for d in (3, 30)]
 
 SERIES_TOOLS = [
   GRADIENT,

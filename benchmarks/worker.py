@@ -34,15 +34,18 @@ import time
 import numpy as np
 
 from benchmarks.cases import make_case
-from benchmarks.tools import TOOLS, Skipped
+from benchmarks.tools import SAMPLERS, TOOLS, Skipped
 
 __all__ = ['plan_model', 'race', 'structure']
 
 # Of the largest entry of what is compared, in float32.
 TOLERANCE = 1e-4
+# Of a sampler, before its state is looked at.
+_CHECKED_STEPS = 100
 
 PRELOADED = {
   'tensorflow': ('tensorflow', 'tensorflow_probability', 'tfp_diag'),
+  # Not what starts JAX on import: its threads would not be there after a fork.
   'jax': ('jax', 'asdex', 'folx'),
   'torch': ('torch', 'torch.func'),
 }
@@ -55,7 +58,7 @@ def race(case, tool):
     First whether it is ready and right; then, for each number of evaluations
     sent, the seconds they took.
   """
-  tool = TOOLS[tool]
+  tool = (TOOLS | SAMPLERS)[tool]
   case = make_case(case)
   try:
     for package in (tool.framework, *tool.packages):
@@ -86,12 +89,16 @@ def race(case, tool):
     'relative_error': None,
     **getattr(run, 'about', {}),
   }
-  if tool.result is not None:
+  if tool.result == 'state':
+    wrong = _not_in_equilibrium(x, run(x, _CHECKED_STEPS))
+  elif tool.result is not None:
     error = np.max(np.abs(result - expected)) / np.max(np.abs(expected))
     answer['relative_error'] = float(error)
-    if not error < TOLERANCE:
-      answer['status'] = 'wrong'
-      answer['reason'] = f'relative error {error:.2g}'
+    wrong = None if error < TOLERANCE else f'relative error {error:.2g}'
+  else:
+    wrong = None
+  if wrong:
+    answer |= {'status': 'wrong', 'reason': wrong}
   count = yield answer
   while count:
     begin = time.perf_counter()
@@ -101,6 +108,16 @@ def race(case, tool):
       'seconds': seconds,
       'memory_gib': max(0.0, _peak_gib() - before),
     }
+
+
+def _not_in_equilibrium(x, y):
+  """Why `y` is no draw from a standard normal, which `x` is; or None."""
+  if not np.all(np.isfinite(y)) or np.mean(x == y) > 0.9:
+    return 'the chains do not move'
+  # One in 10^8 right samplers is called wrong.
+  distance = abs(np.mean(y.astype(np.float64) ** 2) - 1)
+  sigmas = distance / np.sqrt(2 / y.size)
+  return f'variance off by {sigmas:.1f} sigma' if sigmas > 5.7 else None
 
 
 def _warm_up(framework):
@@ -119,30 +136,62 @@ def _warm_up(framework):
     torch.func.grad(torch.sin)(torch.zeros(())).numpy()
 
 
-def structure(case):
+def structure(case, tool='tfp_diag'):
   """Detection and coloring: seconds, and peak memory of the process."""
+  case = make_case(case)
+  before = _peak_gib()
+  find = {'tfp_diag': _own_structure, 'asdex': _asdex_structure}[tool]
+  try:
+    found = find(case)
+  except ImportError as e:
+    yield {'status': 'missing', 'reason': str(e)}
+    return
+  yield {
+    'status': 'ready',
+    **found,
+    'peak_gib': _peak_gib(),
+    'peak_gib_before': before,
+  }
+
+
+def _own_structure(case):
   import tensorflow as tf
 
   import tfp_diag
   from benchmarks.tools import tensorflow_ways
 
-  case = make_case(case)
   # The start of TensorFlow itself is none of a plan's business.
-  log_prob = tensorflow_ways.function_of(case, 1.0)
+  fn = tensorflow_ways.function_of(case, 1.0)
   x = tf.TensorSpec([case.batch, *case.event_shape])
-  before = _peak_gib()
   begin = time.perf_counter()
-  pattern = tfp_diag.sparsity.hessian_sparsity(log_prob, x, [case.batch])
+  pattern = tfp_diag.sparsity.hessian_sparsity(fn, x, [case.batch])
   detected = time.perf_counter()
   coloring = tfp_diag.sparsity.color_diagonal(pattern)
-  colored = time.perf_counter()
-  yield {
+  return {
     'detection_s': detected - begin,
-    'coloring_s': colored - detected,
-    'peak_gib': _peak_gib(),
-    'peak_gib_before': before,
+    'coloring_s': time.perf_counter() - detected,
     'passes': coloring.num_colors,
     'nonzeros': pattern.nnz,
+  }
+
+
+def _asdex_structure(case):
+  import asdex
+  import jax.numpy as jnp
+
+  from benchmarks.tools import jax_ways
+
+  fn = jax_ways.flat_function(case, 1.0)
+  x = jnp.zeros([case.num_coordinates])
+  begin = time.perf_counter()
+  pattern = asdex.hessian_sparsity(fn, x)
+  detected = time.perf_counter()
+  coloring = asdex.hessian_coloring_from_sparsity(pattern)
+  return {
+    'detection_s': detected - begin,
+    'coloring_s': time.perf_counter() - detected,
+    'passes': int(coloring.num_colors),
+    'nonzeros': int(pattern.nnz),
   }
 
 

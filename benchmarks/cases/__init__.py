@@ -33,6 +33,7 @@ from benchmarks.cases.structured import (
   state_space,
   stochastic_volatility,
 )
+from benchmarks.cases.targets import standard_normal
 
 __all__ = [
   'Case',
@@ -51,6 +52,7 @@ __all__ = [
   'network_weights',
   'phi4',
   'softmax',
+  'standard_normal',
   'state_space',
   'stochastic_volatility',
 ]

@@ -28,13 +28,29 @@ does not pay for the others, and a missing one is reported as missing.
 import dataclasses
 import importlib
 
-__all__ = ['GRADIENT', 'STEP', 'TFP_DIAG', 'TOOLS', 'Skipped', 'Tool']
+__all__ = [
+  'GRADIENT',
+  'OWN_SAMPLER',
+  'SAMPLERS',
+  'STEP',
+  'TFP_DIAG',
+  'TOOLS',
+  'Skipped',
+  'Tool',
+  'step_size',
+]
 
 # What an evaluation changes of the next one's input.
 STEP = 1e-6
 
 GRADIENT = 'one gradient'
 TFP_DIAG = 'tfp_diag'
+OWN_SAMPLER = 'tfp_diag MALA'
+
+
+def step_size(case):
+  """The variance of the noise of a Langevin step, for every sampler."""
+  return 1.5 * case.num_coordinates ** (-1 / 3)
 
 
 class Skipped(Exception):
@@ -52,7 +68,8 @@ class Tool:
     arguments: Dict of keyword arguments of the way.
     family: Python str: 'unit', 'own' (tfp_diag as users call it), 'choice' (one
       of its modes and schedules), or the name of who competes.
-    result: 'diagonal', 'trace' of it, or None for what is not compared.
+    result: 'diagonal', 'trace' of it, 'state' of a sampler, or None for what is
+      not compared.
     packages: Tuple of str, what must be there beside the framework.
     holds: 'passes', 'samples' (a matrix for each sample) or 'batch' (one for
       all samples together).
@@ -178,5 +195,25 @@ TOOLS = {
   ),
   'torch compile': Tool(
     'torch', 'torch_ways.compiled', family='torch', holds='samples'
+  ),
+}
+
+
+def _sampler(way, family='own', framework='tensorflow', **arguments):
+  packages = {'jax': (family,), 'tensorflow': ('tensorflow_probability',)}
+  return Tool(framework, way, arguments, family, 'state', packages[framework])
+
+
+SAMPLERS = {
+  OWN_SAMPLER: _sampler('tfp_samplers.own_mala'),
+  'TFP MALA': _sampler('tfp_samplers.tfp_mala', 'TFP'),
+  'TFP HMC, one leapfrog step': _sampler('tfp_samplers.tfp_hmc', 'TFP'),
+  'blackjax MALA': _sampler('jax_samplers.blackjax_mala', 'blackjax', 'jax'),
+  'numpyro BarkerMH': _sampler('jax_samplers.numpyro_barker', 'numpyro', 'jax'),
+  'tfp_diag MALA, volatility': _sampler(
+    'tfp_samplers.own_mala', with_volatility=True
+  ),
+  'TFP MALA, volatility': _sampler(
+    'tfp_samplers.tfp_mala', 'TFP', with_volatility=True
   ),
 }

@@ -23,6 +23,7 @@ from benchmarks.tools import STEP, Skipped
 __all__ = [
   'compressed',
   'dense',
+  'flat_function',
   'gradient',
   'jet',
   'jvp',
@@ -128,7 +129,7 @@ def compressed(case):
     'jacobian': (asdex.jacobian_coloring, asdex.jacobian_from_coloring),
   }[case.kind]
   n = case.num_coordinates
-  coloring = color(_flat_function(case, 1.0), jnp.zeros([n]))
+  coloring = color(flat_function(case, 1.0), jnp.zeros([n]))
   rows, columns = (
     np.asarray(a) for a in (coloring.sparsity.rows, coloring.sparsity.cols)
   )
@@ -169,7 +170,7 @@ def _entry(field, x):
   return entry
 
 
-def _flat_function(case, scale):
+def flat_function(case, scale):
   """The function of a case on one sample, laid flat."""
 
   def fn(flat):
@@ -183,7 +184,7 @@ def _loop(case, derivative):
   """`run(x, count)` for a derivative of one sample, laid flat."""
 
   def diagonal(x, scale):
-    return derivative(_flat_function(case, scale), x)
+    return derivative(flat_function(case, scale), x)
 
   batched = jax.vmap(diagonal, (0, None))
 

@@ -79,7 +79,9 @@ def compiled_loop(derivative, jit_compile=True):
   @tf.function(jit_compile=jit_compile, autograph=False)
   def loop(x, count):
     def body(k, y, _):
-      result = derivative(y, 1.0 + STEP * tf.reshape(y, [-1])[0])
+      # No part of the function: `tf.gradients` would differentiate it, too.
+      scale = tf.stop_gradient(1.0 + STEP * tf.reshape(y, [-1])[0])
+      result = derivative(y, scale)
       return k + 1, x + STEP * result, result
 
     return tf.while_loop(
