@@ -104,10 +104,11 @@ def sample(
       `kernel.bootstrap_results(current_state)` returns.
     trace_fn: Python callable `(state, kernel_results)` that returns a structure
       of Tensors to record. Called after every step, also those whose state is
-      not kept. Default: a dict with those of these entries that
-      the kernel's results have: 'step_size', 'target_log_prob',
+      not kept. Default: a dict with those of these entries that the kernel's
+      results have: 'step_size', 'target_log_prob', 'log_accept_ratio',
       'accept_ratio', 'is_accepted', 'diverging' and 'tune' (the step adapted
-      something), the names of TFP's windowed samplers.
+      something), the names of TFP's windowed samplers; of a NUTS also
+      'n_steps', 'reached_max_treedepth' and 'energy'.
     seed: Python `int`, or int32 Tensor of shape [2]. Default: another one each
       time, or that of the checkpoint.
     progress_bar: Python `bool`, whether to show a bar with speed, acceptance
@@ -145,9 +146,10 @@ def sample(
   import tensorflow_probability as tfp
   import tfp_diag
 
-  target = tfp.distributions.MultivariateNormalDiag(scale_diag=[0.1, 1.0, 10.0])
+  scales = tf.constant([0.1, 1.0, 10.0])
+  target = tfp.distributions.MultivariateNormalDiag(scale_diag=scales)
   kernel = tfp_diag.mcmc.PreconditionedMALA(
-    target.log_prob, step_size=0.9, preconditioner=[0.1, 1.0, 10.0]
+    target.log_prob, step_size=0.9, preconditioner=scales
   )
   start = tf.zeros([8, 3])
   draws, trace, *_ = tfp_diag.mcmc.sample(

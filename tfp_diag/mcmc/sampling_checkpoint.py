@@ -30,7 +30,7 @@ import zipfile
 
 import numpy as np
 
-from tfp_diag.mcmc.sampling_rows import FileRows
+from tfp_diag.mcmc.sampling_rows import FileRows, as_bytes
 
 __all__ = ['CheckpointDirectory', 'Progress']
 
@@ -274,16 +274,16 @@ def _listed(arrays, name):
 def _hash_arrays(arrays):
   digest = hashlib.sha256()
   for name in sorted(arrays):
-    array = np.ascontiguousarray(arrays[name])
-    digest.update(f'{name} {array.dtype.str} {arrays[name].shape}'.encode())
-    digest.update(array.tobytes())
+    array = arrays[name]
+    digest.update(f'{name} {array.dtype.str} {array.shape}'.encode())
+    digest.update(as_bytes(array))
   return digest.hexdigest()
 
 
 def _hash_rows(previous, rows):
   digest = hashlib.sha256(previous.encode())
   for row in rows:
-    digest.update(np.ascontiguousarray(row).data.cast('B'))
+    digest.update(as_bytes(row))
   return digest.hexdigest()
 
 

@@ -23,7 +23,7 @@ import os
 
 import numpy as np
 
-__all__ = ['FileRows', 'MemoryRows']
+__all__ = ['FileRows', 'MemoryRows', 'as_bytes']
 
 _MAGIC = b'\x93NUMPY\x01\x00'
 # Room for the largest number of rows that there can be.
@@ -95,7 +95,7 @@ class FileRows:
     ):
       with open(path, 'r+b') as file:
         file.seek(_data_start(shape, dtype) + first * _row_bytes(shape, dtype))
-        file.write(np.ascontiguousarray(new, dtype).data.cast('B'))
+        file.write(as_bytes(new))
         file.flush()
         os.fsync(file.fileno())
 
@@ -125,6 +125,11 @@ class FileRows:
         column = np.memmap(path, dtype, 'r', start, (num_rows, *shape))
       columns.append(column)
     return columns
+
+
+def as_bytes(array):
+  """The contents of an array as a buffer, without a copy where possible."""
+  return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def _header(num_rows, shape, dtype):

@@ -21,6 +21,16 @@ __all__ = ['acceptance', 'default_trace', 'innermost']
 
 # Energy errors beyond this count as divergent, as in TFP's samplers.
 _DIVERGENCE = 500.0
+# The names that diagnostics know, of the fields of kernel results.
+_FIELDS = {
+  'target_log_prob': 'target_log_prob',
+  'is_accepted': 'is_accepted',
+  'log_accept_ratio': 'log_accept_ratio',
+  'has_divergence': 'diverging',
+  'leapfrogs_taken': 'n_steps',
+  'reach_max_depth': 'reached_max_treedepth',
+  'energy': 'energy',
+}
 
 
 def default_trace(kernel, results):
@@ -31,27 +41,26 @@ def default_trace(kernel, results):
     results: Its kernel results after a step.
 
   Returns:
-    Dict with, where they are found, the entries 'step_size', 'target_log_prob',
-    'accept_ratio', 'is_accepted', 'diverging' and 'tune' (the step still
-    adapted something).
+    Dict with, where they are found, the entries 'target_log_prob',
+    'is_accepted', 'log_accept_ratio', 'accept_ratio', 'step_size' (with several
+    of them 'step_size_0' and so on), 'diverging', 'tune' (the step still
+    adapted something), and of a NUTS 'n_steps', 'reached_max_treedepth' and
+    'energy'.
   """
-  trace = {}
-  step_size = innermost(results, 'step_size')
-  if isinstance(step_size, (list, tuple)) and len(step_size) == 1:
-    step_size = step_size[0]
-  _record(trace, 'step_size', step_size)
-  _record(trace, 'target_log_prob', innermost(results, 'target_log_prob'))
-  log_accept_ratio = innermost(results, 'log_accept_ratio')
-  if log_accept_ratio is not None:
-    trace['accept_ratio'] = tf.exp(tf.minimum(log_accept_ratio, 0.0))
-  _record(trace, 'is_accepted', innermost(results, 'is_accepted'))
-  diverging = innermost(results, 'has_divergence')
-  if diverging is None and log_accept_ratio is not None:
-    # NaN compares false, and is divergent.
-    diverging = ~(tf.abs(log_accept_ratio) <= _DIVERGENCE)
-  _record(trace, 'diverging', diverging)
-  _record(trace, 'tune', _is_adapting(kernel, results))
-  return trace
+  found = {name: innermost(results, field) for field, name in _FIELDS.items()}
+  step_sizes = tf.nest.flatten(innermost(results, 'step_size'))
+  if len(step_sizes) == 1:
+    found['step_size'] = step_sizes[0]
+  else:
+    found.update({f'step_size_{i}': s for i, s in enumerate(step_sizes)})
+  ratio = found['log_accept_ratio']
+  if ratio is not None:
+    found['accept_ratio'] = tf.exp(tf.minimum(ratio, 0.0))
+    if found['diverging'] is None:
+      # NaN compares false, and is divergent.
+      found['diverging'] = ~(tf.abs(ratio) <= _DIVERGENCE)
+  found['tune'] = _is_adapting(kernel, results)
+  return {name: value for name, value in found.items() if value is not None}
 
 
 def acceptance(results):
@@ -80,11 +89,6 @@ def _inner(results):
   if inner is None:
     inner = getattr(results, 'accepted_results', None)
   return inner
-
-
-def _record(trace, name, value):
-  if value is not None:
-    trace[name] = value
 
 
 def _is_adapting(kernel, results):

@@ -54,8 +54,8 @@ class StopWhen(typing.NamedTuple):
   draws = np.random.default_rng(0).normal(size=[100, 8, 3])
   stop_when(draws)  # ==> True
   stop_when(draws[:20])  # ==> False
-  # Chains around different means do not agree.
-  stop_when(draws + np.arange(8.0)[:, np.newaxis])  # ==> False
+  differing_means = np.arange(8.0)[:, np.newaxis]
+  stop_when(draws + differing_means)  # ==> False
   ```
 
   #### References

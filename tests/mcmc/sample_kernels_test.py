@@ -1,0 +1,199 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""`sample` runs kernels of all makes, and says what it cannot run."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+
+METROPOLIS = {
+  'target_log_prob',
+  'is_accepted',
+  'log_accept_ratio',
+  'accept_ratio',
+  'diverging',
+}
+
+
+def log_prob(x):
+  return -0.5 * tf.reduce_sum(x**2, -1)
+
+
+def sample(kernel, num_results=6, num_chains=3, **kwargs):
+  start = tf.ones([num_chains, 2])
+  settings = dict(seed=1, jit_compile=False, block_size=4)
+  return tfp_diag.mcmc.sample(
+    kernel, start, num_results, **{**settings, **kwargs}
+  )
+
+
+def hmc():
+  return tfp.mcmc.HamiltonianMonteCarlo(
+    log_prob, step_size=0.5, num_leapfrog_steps=2
+  )
+
+
+def mala():
+  return tfp_diag.mcmc.PreconditionedMALA(log_prob, step_size=0.5)
+
+
+KERNELS = {
+  'random_walk': (lambda: tfp.mcmc.RandomWalkMetropolis(log_prob), METROPOLIS),
+  # Which keeps its step size to itself.
+  'hmc': (hmc, METROPOLIS),
+  'nuts': (
+    lambda: tfp.mcmc.NoUTurnSampler(log_prob, 0.5, max_tree_depth=2),
+    {*METROPOLIS, 'step_size', 'n_steps', 'reached_max_treedepth', 'energy'},
+  ),
+  'transformed_and_adapted': (
+    lambda: tfp.mcmc.SimpleStepSizeAdaptation(
+      tfp.mcmc.TransformedTransitionKernel(hmc(), tfp.bijectors.Softplus()),
+      num_adaptation_steps=4,
+    ),
+    {*METROPOLIS, 'step_size', 'tune'},
+  ),
+  'scale_and_step_size': (
+    lambda: tfp.mcmc.DualAveragingStepSizeAdaptation(
+      tfp_diag.mcmc.DiagonalPreconditionerAdaptation(
+        mala(), num_adaptation_steps=4
+      ),
+      num_adaptation_steps=3,
+    ),
+    {*METROPOLIS, 'step_size', 'tune'},
+  ),
+  'fisher': (
+    lambda: tfp_diag.mcmc.FisherAdaptiveMALA(
+      log_prob, 0.5, num_adaptation_steps=4, num_step_size_steps=2
+    ),
+    {*METROPOLIS, 'step_size', 'tune'},
+  ),
+  'replica_exchange': (
+    lambda: tfp.mcmc.ReplicaExchangeMC(
+      log_prob,
+      tf.constant([1.0, 0.5]),
+      lambda fn: tfp.mcmc.RandomWalkMetropolis(fn),
+    ),
+    set(),
+  ),
+}
+
+
+@pytest.mark.parametrize('name', list(KERNELS))
+def test_kernels_run_and_record_what_they_have(name):
+  make, recorded = KERNELS[name]
+  found = sample(make())
+  assert set(found.trace) == recorded
+  assert found.draws.shape == (6, 3, 2)
+  assert np.all(np.isfinite(found.draws))
+  assert np.all(found.draws[0] != found.draws[-1])
+  assert all(len(traced) == 6 for traced in found.trace.values())
+  if 'is_accepted' in recorded and name != 'nuts':
+    moved = np.any(np.diff(found.draws, axis=0) != 0, axis=-1)
+    np.testing.assert_array_equal(found.trace['is_accepted'][1:], moved)
+  if 'tune' in recorded:
+    # Of two adapters, the one that goes on for longer counts.
+    assert found.trace['tune'].tolist() == [True] * 4 + [False] * 2
+  if 'accept_ratio' in recorded:
+    np.testing.assert_allclose(
+      found.trace['accept_ratio'],
+      np.exp(np.minimum(found.trace['log_accept_ratio'], 0)),
+      rtol=1e-5,
+    )
+
+
+def test_each_part_may_have_a_step_size():
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x, y: log_prob(x) - y**2, step_size=[0.5, 0.25]
+  )
+  found = tfp_diag.mcmc.sample(
+    kernel, [tf.ones([3, 2]), tf.ones([3])], 4, seed=1, jit_compile=False
+  )
+  assert [part.shape for part in found.draws] == [(4, 3, 2), (4, 3)]
+  assert found.trace['step_size_0'].tolist() == [0.5] * 4
+  assert found.trace['step_size_1'].tolist() == [0.25] * 4
+
+
+def test_what_is_not_a_number_is_a_divergence_and_rejected():
+  # From 0 the chain never gets beyond 1, where there is no density.
+  def half(x):
+    return tf.where(x[..., 0] < 1.0, log_prob(x), np.nan)
+
+  kernel = tfp_diag.mcmc.PreconditionedMALA(half, step_size=2.0)
+  found = tfp_diag.mcmc.sample(
+    kernel, tf.zeros([50, 2]), 20, seed=1, jit_compile=False
+  )
+  diverging = found.trace['diverging']
+  assert 0 < diverging.mean() < 1
+  assert not np.any(diverging & found.trace['is_accepted'])
+  assert np.all(found.trace['accept_ratio'][diverging] == 0)
+  assert np.max(found.draws[..., 0]) < 1
+
+
+def test_a_single_chain_has_no_axis():
+  found = tfp_diag.mcmc.sample(
+    mala(), np.zeros([2], np.float32), 5, jit_compile=False, progress_bar=True
+  )
+  assert found.draws.shape == (5, 2)
+  assert found.trace['is_accepted'].shape == (5,)
+
+
+def test_the_start_check_names_the_chain():
+  start = np.zeros([4, 2], np.float32)
+  start[2, 1] = np.nan
+  with pytest.raises(ValueError, match=r'nan in 1 of 4 chains.*index \[2\]'):
+    tfp_diag.mcmc.sample(mala(), start, 5)
+
+
+@pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16], ids=str)
+def test_half_precision_is_refused(dtype):
+  with pytest.raises(ValueError, match=r'Part 0 .*float16, .*tf\.cast'):
+    tfp_diag.mcmc.sample(mala(), tf.zeros([3, 2], dtype), 5)
+
+
+def test_a_state_without_parts_is_refused():
+  with pytest.raises(ValueError, match='has no parts'):
+    tfp_diag.mcmc.sample(mala(), [], 5)
+
+
+def test_a_kernel_that_is_not_calibrated_is_named():
+  kernel = tfp_diag.mcmc.UncalibratedPreconditionedLangevin(log_prob, 0.1)
+  with pytest.warns(UserWarning, match='PreconditionedLangevin is not calib'):
+    sample(kernel)
+
+
+def test_graphs_are_refused():
+  with pytest.raises(RuntimeError, match='cannot be part of'):
+    tf.function(lambda: sample(mala()), autograph=False)()
+
+
+def test_what_xla_cannot_compile_is_named_with_the_way_out():
+  def foreign(x):
+    value = tf.numpy_function(lambda x: -np.sum(x**2, -1), [x], tf.float32)
+    return tf.ensure_shape(value, x.shape[:-1])
+
+  kernel = tfp.mcmc.RandomWalkMetropolis(foreign)
+  with pytest.raises(ValueError, match=r'PyFunc.*Pass `jit_compile=False`'):
+    sample(kernel, jit_compile=True)
+  assert sample(kernel).num_results == 6
+
+
+@pytest.mark.parametrize('traced', [None, object()], ids=['None', 'object'])
+def test_what_cannot_be_recorded_is_named(traced):
+  kind = type(traced).__name__
+  with pytest.raises(ValueError, match=f'`trace_fn` returned {kind}, but must'):
+    sample(mala(), trace_fn=lambda *_: traced)

@@ -1,0 +1,151 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Runs that end when they have enough."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+from tfp_diag.mcmc import StopWhen
+
+
+class Autoregression(tfp.mcmc.TransitionKernel):
+  """x' = 0.5 x + noise, which takes no time to trace."""
+
+  is_calibrated = True
+
+  def bootstrap_results(self, state):
+    return ()
+
+  def one_step(self, state, results, seed=None):
+    noise = tf.random.stateless_normal(state.shape, seed)
+    return 0.5 * state + noise, results
+
+
+def sample(num_results, stop_when, **kwargs):
+  settings = dict(block_size=20, seed=1, jit_compile=False)
+  return tfp_diag.mcmc.sample(
+    Autoregression(),
+    np.zeros([4, 2], np.float32),
+    num_results,
+    stop_when=stop_when,
+    **{**settings, **kwargs},
+  )
+
+
+def test_thresholds_are_those_of_rhat_and_ess():
+  draws = np.random.default_rng(0).normal(size=[100, 4, 3])
+  draws[:, 1, 2] += 1.0
+  rhat = np.max(tfp_diag.mcmc.rhat(draws, backend='tfp'))
+  ess = np.min(tfp_diag.mcmc.ess(draws, backend='tfp'))
+  assert StopWhen(max_rhat=rhat + 0.01)(draws)
+  assert not StopWhen(max_rhat=rhat - 0.01)(draws)
+  assert StopWhen(min_ess=ess - 1)(draws)
+  assert not StopWhen(min_ess=ess + 1)(draws)
+  assert StopWhen(max_rhat=rhat + 0.01, min_ess=ess - 1)(draws)
+  assert not StopWhen(max_rhat=rhat + 0.01, min_ess=ess + 1)(draws)
+  assert not StopWhen(max_rhat=rhat - 0.01, min_ess=ess - 1)(draws)
+
+
+def test_all_parts_count():
+  random = np.random.default_rng(0)
+  good, bad = random.normal(size=[2, 100, 4])
+  bad += np.arange(4.0)
+  stop_when = StopWhen(max_rhat=1.1)
+  assert stop_when({'a': good, 'b': good[..., np.newaxis]})
+  assert not stop_when({'a': good, 'b': bad[..., np.newaxis]})
+
+
+@pytest.mark.parametrize(
+  'stop_when', [StopWhen(1.1), StopWhen(None, 10.0)], ids=['rhat', 'ess']
+)
+def test_a_coordinate_that_never_moves_is_not_enough(stop_when):
+  draws = np.random.default_rng(0).normal(size=[100, 4, 2])
+  assert stop_when(draws)
+  draws[..., 1] = 1.0
+  assert not stop_when(draws)
+
+
+def test_few_draws_are_not_judged():
+  draws = np.random.default_rng(0).normal(size=[60, 4])
+  assert StopWhen(min_ess=10.0)(draws)
+  assert not StopWhen(min_ess=10.0)(draws[:49])
+  assert StopWhen(min_ess=10.0, min_draws=40)(draws[:49])
+
+
+def test_axes_of_chains():
+  draws = np.random.default_rng(0).normal(size=[100, 2, 3, 5])
+  assert StopWhen(1.1, 50.0, chain_ndims=2)(draws)
+  assert StopWhen(None, 50.0, chain_ndims=0)(draws[:, 0, 0])
+  with pytest.raises(ValueError, match='compares chains, but there is one'):
+    StopWhen(1.1, 50.0, chain_ndims=0)(draws)
+  with pytest.raises(ValueError, match='asks for nothing'):
+    StopWhen()(draws)
+
+
+def test_a_run_ends_at_the_first_block_that_has_enough():
+  stop_when = StopWhen(min_ess=150.0)
+  found = sample(1000, stop_when)
+  assert found.stopped_by == 'stop_when'
+  assert found.num_results == len(found.draws)
+  full = sample(1000, None)
+  assert full.stopped_by == 'finished'
+  np.testing.assert_array_equal(found.draws, full.draws[: len(found.draws)])
+  enough = [n for n in range(20, 1001, 20) if stop_when(full.draws[:n])]
+  assert found.num_results == enough[0] < 1000
+  np.testing.assert_array_equal(found.final_state, found.draws[-1])
+
+
+def test_a_callable_sees_draws_and_trace():
+  seen = []
+
+  def stop_when(draws, trace):
+    seen.append((draws.shape, trace['first'].shape))
+    return len(draws) >= 60
+
+  found = sample(
+    100,
+    stop_when,
+    num_burnin_steps=30,
+    trace_fn=lambda state, _: {'first': state[0, 0]},
+  )
+  # Of burn-in alone there is nothing to see.
+  assert [draws[0] for draws, _ in seen] == [10, 30, 50, 70]
+  assert seen[-1] == ((70, 4, 2), (70,))
+  assert (found.num_results, found.stopped_by) == (70, 'stop_when')
+
+
+@pytest.mark.parametrize('pieces', [(7, 25, 1000), (1000, 1000)])
+def test_pieces_stop_where_the_whole_does(tmp_path, pieces):
+  stop_when = StopWhen(min_ess=150.0)
+  whole = sample(1000, stop_when)
+  for num_results in pieces:
+    found = sample(
+      num_results, stop_when, checkpoint=tmp_path / 'run', resume=True
+    )
+  assert found.stopped_by == 'stop_when'
+  np.testing.assert_array_equal(found.draws, whole.draws)
+  # It goes on if asked to.
+  longer = sample(
+    whole.num_results + 50, None, checkpoint=tmp_path / 'run', resume=True
+  )
+  assert longer.num_results == whole.num_results + 50
+
+
+def test_what_is_not_callable_is_refused():
+  with pytest.raises(ValueError, match=r'`stop_when` is 1\.01, but must be'):
+    sample(10, 1.01)
