@@ -346,6 +346,7 @@ def test_parameters_rebuild_the_kernel():
     'inner_kernel': inner,
     'num_adaptation_steps': 7,
     'estimator': 'fisher',
+    'experimental_reduce_chain_axis_names': None,
     'name': 'scale',
   }
   copy = type(kernel)(**kernel.parameters)

@@ -191,6 +191,7 @@ def test_protocol():
     'num_adaptation_steps': 7,
     'num_step_size_steps': 100,
     'damping': 10.0,
+    'experimental_chain_axis_names': None,
     'name': 'fisher',
   }
   assert type(kernel)(**kernel.parameters).parameters == kernel.parameters

@@ -74,7 +74,9 @@ def test_parameters_are_the_constructors_arguments(kernel_class):
     preconditioner=2.0,
     volatility_fn=None,
     parallel_iterations=4,
+    discretization='euler',
     experimental_shard_axis_names=['a'],
+    experimental_chain_axis_names=None,
     validate_args=True,
     name='langevin',
   )
@@ -91,6 +93,23 @@ def test_parameters_are_the_constructors_arguments(kernel_class):
     'experimental_shard_axis_names': ['b'],
   }
   assert kernel.copy(step_size=0.1).step_size == 0.1
+
+
+def test_one_axis_of_replicas():
+  with pytest.raises(ValueError, match='a strategy has one axis of replicas'):
+    PreconditionedMALA(
+      _TARGET.log_prob,
+      0.3,
+      experimental_shard_axis_names=[None, 'data'],
+      experimental_chain_axis_names='chains',
+    )
+  kernel = PreconditionedMALA(
+    _TARGET.log_prob,
+    0.3,
+    experimental_shard_axis_names=[None],
+    experimental_chain_axis_names='chains',
+  )
+  assert kernel.experimental_chain_axis_names == 'chains'
 
 
 def test_calibration():
