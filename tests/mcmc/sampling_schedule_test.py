@@ -14,6 +14,8 @@
 # ============================================================================
 """Counts of steps and rows against a walk through all steps."""
 
+import itertools
+
 import hypothesis
 import pytest
 from hypothesis import strategies as st
@@ -61,6 +63,18 @@ def test_blocks_cover_the_run_and_fit_into_their_rows(schedule):
     ]
     assert max(rows) < schedule.rows_per_block
     step = end
+
+
+def test_draws_are_judged_as_they_grow():
+  schedule = Schedule(10_000, 95, 0, 10)
+  asked = [s for s in range(10_096) if schedule.is_time_to_judge(s)]
+  assert asked[:5] == [100, 110, 120, 130, 140]
+  counts = [schedule.num_rows(step) for step in asked]
+  # Every block at first, later by a twentieth and up to a block more.
+  assert all(b <= 1.06 * a + 10 for a, b in itertools.pairwise(counts))
+  assert all(step % 10 == 0 for step in asked)
+  assert len(asked) < 120
+  assert counts[-1] > 9_500
 
 
 def test_a_block_has_no_more_rows_than_the_run_has_steps():

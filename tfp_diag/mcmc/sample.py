@@ -123,9 +123,10 @@ def sample(
     draws_on_disk: Python `bool`: whether the draws and the trace stay in the
       files of `checkpoint`, for runs beyond the memory. They are
       returned as read-only `np.memmap`s.
-    stop_when: Python callable `(draws, trace)` of NumPy arrays, asked after
-      each block that ends at a multiple of `block_size`, whether the run can
-      end. See `StopWhen`. Default: `num_results` are drawn.
+    stop_when: Python callable `(draws, trace)` of NumPy arrays that returns
+      whether the run can end; see `StopWhen`. Asked at multiples of
+      `block_size`, whenever the number of draws has grown by about a twentieth.
+      Default: `num_results` are drawn.
     jit_compile: Python `bool`, whether XLA compiles the block.
     name: Python `str`, the name of the graph. Default: 'mcmc_sample'.
 
@@ -171,7 +172,7 @@ def sample(
       block_size=50,
       checkpoint='gaussian_run',
       resume=True,
-      stop_when=tfp_diag.mcmc.StopWhen(max_rhat=1.02),
+      stop_when=tfp_diag.mcmc.StopWhen(max_rhat=1.05),
     )
 
 

@@ -14,6 +14,7 @@
 # ============================================================================
 """The compiled part of a run: some steps, and the rows that they write."""
 
+import contextlib
 import functools
 
 import tensorflow as tf
@@ -21,7 +22,31 @@ import tensorflow as tf
 from tfp_diag.mcmc.noise import step_seed
 from tfp_diag.mcmc.sampling_trace import acceptance
 
-__all__ = ['SamplingBlock', 'to_tensors']
+__all__ = ['SamplingBlock', 'explaining_xla', 'to_tensors']
+
+
+@contextlib.contextmanager
+def explaining_xla(jit_compile):
+  """Says what to do when XLA cannot compile what is called inside.
+
+  Args:
+    jit_compile: Python `bool`, whether XLA is used at all.
+
+  Yields:
+    None.
+
+  Raises:
+    ValueError: with the way out.
+  """
+  try:
+    yield
+  except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as e:
+    if not jit_compile or 'compil' not in str(e):
+      raise
+    raise ValueError(
+      f'XLA cannot compile a step of the kernel ({str(e).splitlines()[0]}). '
+      'Pass `jit_compile=False`, or write the target with ops that XLA knows.'
+    ) from e
 
 
 def to_tensors(structure):
@@ -42,7 +67,8 @@ class SamplingBlock:
     row_specs: List of `tf.TensorSpec`s of what a step writes, the parts of the
       state first.
     trace_structure: What `trace_fn` returns, with None in the place of Tensors.
-    num_traces: How often the graph was traced.
+    compiled: The `tf.function` behind `__call__`.
+    num_traces: How often it was traced.
   """
 
   def __init__(
@@ -74,7 +100,7 @@ class SamplingBlock:
     self.num_traces = 0
     run = functools.partial(self._run)
     run.__name__ = name
-    self._compiled = tf.function(
+    self.compiled = tf.function(
       run, autograph=False, jit_compile=jit_compile or None
     )
 
@@ -96,27 +122,40 @@ class SamplingBlock:
         first. Only the rows that the steps complete count; see
         `Schedule.num_rows`.
     """
-    try:
-      return self._compiled(
+    with explaining_xla(self._jit_compile):
+      return self.compiled(
         state,
         results,
         seed,
         tf.constant(first_step, tf.int32),
         tf.constant(num_steps, tf.int32),
       )
-    except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as e:
-      if not self._jit_compile or 'compil' not in str(e):
-        raise
-      raise ValueError(
-        'XLA cannot compile a step of the kernel '
-        f'({str(e).splitlines()[0]}). Pass `jit_compile=False`, or write the '
-        'target with ops that XLA knows.'
-      ) from e
 
-  def _run(self, state, results, seed, first_step, num_steps):
-    self.num_traces += 1
-    first_row = self._row(first_step)
-    arrays = [
+  def step(self, state, results, seed):
+    """Makes one step.
+
+    Args:
+      state: List of Tensors.
+      results: List of Tensors.
+      seed: int32 Tensor of shape [2]: the seed of the step.
+
+    Returns:
+      state: List of Tensors.
+      results: List of Tensors.
+      acceptance: float32 scalar Tensor.
+      entries: List of Tensors, what the step writes.
+    """
+    state, results = self._kernel.one_step(
+      self._pack(self._state, state),
+      self._pack(self._results, results),
+      seed=seed,
+    )
+    entries = _row_entries(state, self._trace_fn(state, results))
+    return to_tensors(state), to_tensors(results), acceptance(results), entries
+
+  def empty_rows(self):
+    """List of `tf.TensorArray`s for the rows of a block."""
+    return [
       tf.TensorArray(
         spec.dtype,
         size=self._schedule.rows_per_block,
@@ -125,32 +164,31 @@ class SamplingBlock:
       for spec in self.row_specs
     ]
 
-    def make_step(i, state, results, accepted, arrays):
-      step = first_step + i
-      state, results = self._kernel.one_step(
-        self._pack(self._state, state),
-        self._pack(self._results, results),
-        seed=step_seed(seed, step),
-      )
-      row = self._row(step) - first_row
-      entries = _row_entries(state, self._trace_fn(state, results))
-      arrays = [a.write(row, entry) for a, entry in zip(arrays, entries)]
-      accepted += acceptance(results)
-      return i + 1, to_tensors(state), to_tensors(results), accepted, arrays
-
-    _, state, results, accepted, arrays = tf.while_loop(
-      lambda i, *_: i < num_steps,
-      make_step,
-      (tf.constant(0), state, results, tf.constant(0.0), arrays),
-    )
-    mean_acceptance = accepted / tf.cast(num_steps, tf.float32)
-    return state, results, mean_acceptance, [a.stack() for a in arrays]
-
-  def _row(self, step):
+  def row(self, step):
     """`Schedule.num_rows` of a Tensor: the row of the next result."""
     schedule = self._schedule
     past_burnin = tf.maximum(step - schedule.num_burnin_steps, 0)
     return (past_burnin + schedule.stride - 1) // schedule.stride
+
+  def _run(self, state, results, seed, first_step, num_steps):
+    self.num_traces += 1
+
+    def make_step(i, state, results, accepted, arrays):
+      step = first_step + i
+      state, results, now_accepted, entries = self.step(
+        state, results, step_seed(seed, step)
+      )
+      row = self.row(step) - self.row(first_step)
+      arrays = [a.write(row, entry) for a, entry in zip(arrays, entries)]
+      return i + 1, state, results, accepted + now_accepted, arrays
+
+    _, state, results, accepted, arrays = tf.while_loop(
+      lambda i, *_: i < num_steps,
+      make_step,
+      (tf.constant(0), state, results, tf.constant(0.0), self.empty_rows()),
+    )
+    mean_acceptance = accepted / tf.cast(num_steps, tf.float32)
+    return state, results, mean_acceptance, [a.stack() for a in arrays]
 
   @staticmethod
   def _pack(structure, tensors):

@@ -159,9 +159,8 @@ class SamplingRun:
     return float(acceptance)
 
   def is_enough(self, stop_when):
-    """Asks `stop_when`, but only where every run with this schedule would."""
-    step = self._progress.step
-    if step % self._schedule.block_size or not self._schedule.num_rows(step):
+    """Asks `stop_when`, when it is time to."""
+    if not self._schedule.is_time_to_judge(self._progress.step):
       return False
     return bool(stop_when(*self.read_rows(in_memory=False)))
 

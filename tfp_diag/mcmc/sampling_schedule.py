@@ -15,10 +15,13 @@
 """Which steps of a run are kept, and where its blocks end."""
 
 import dataclasses
+import math
 import numbers
 
 __all__ = ['Schedule']
 
+# Of the draws, from one question whether they are enough to the next.
+_GROWTH = 1.05
 # What an int32 can count.
 _MOST_STEPS = 2**31 - 1
 
@@ -89,6 +92,23 @@ class Schedule:
     """Where the block that `step` is in ends."""
     end = (step // self.block_size + 1) * self.block_size
     return min(end, self.num_steps)
+
+  def is_time_to_judge(self, step):
+    """Whether `stop_when` is asked after `step` steps.
+
+    At the end of full blocks only, which all runs with this schedule have in
+    common, and only when the draws have become some more: a judge reads all of
+    them, and doing so after each block would take longer than the run.
+    """
+    if step == 0 or step % self.block_size:
+      return False
+    now = _power(self.num_rows(step))
+    return now > _power(self.num_rows(step - self.block_size))
+
+
+def _power(num_rows):
+  """The largest power of the growth factor below a number."""
+  return math.floor(math.log(num_rows, _GROWTH)) if num_rows else -1
 
 
 def _check_count(name, value, least):
