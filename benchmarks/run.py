@@ -114,14 +114,16 @@ def run(results, quick, cases, tools, sizes, limits, rounds):
     for job in _jobs(quick, sizes)
     if _wanted(job.series, cases) or _wanted(make_case(job.case).name, cases)
   ]
-  jobs = [
-    dataclasses.replace(job, tools=_missing(results, job, tools))
+  cells = {
+    (job.group, make_case(job.case).name, tool)
     for job in jobs
-  ]
-  total = sum(len(job.tools) for job in jobs)
-  with Servers() as servers, tqdm.tqdm(total=total, unit='cell') as bar:
+    for tool in _missing(results, job, tools)
+  }
+  with Servers() as servers, tqdm.tqdm(total=len(cells), unit='cell') as bar:
     for job in jobs:
-      _measure(results, servers, bar, job, limits, rounds)
+      # Looked up only now: a row may belong to two jobs.
+      left = _missing(results, job, tools)
+      _measure(results, servers, bar, job, left, limits, rounds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,8 +169,8 @@ def _wanted(name, parts):
   return parts is None or any(part in name for part in parts)
 
 
-def _measure(results, servers, bar, job, limits, rounds):
-  """The cells of one row."""
+def _measure(results, servers, bar, job, tools, limits, rounds):
+  """Some cells of one row."""
   case = make_case(job.case)
   row = results.row(
     job.group,
@@ -189,7 +191,7 @@ def _measure(results, servers, bar, job, limits, rounds):
     bar.update()
 
   tried = []
-  for tool in job.tools:
+  for tool in tools:
     hopeless = _hopeless(results, job, case, tool, limits)
     if hopeless:
       seen(tool, hopeless)
