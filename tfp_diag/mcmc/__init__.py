@@ -23,6 +23,10 @@ from tfp_diag.mcmc.fisher_adaptive_mala import (
   FisherAdaptiveMALA,
   FisherAdaptiveMALAResults,
 )
+from tfp_diag.mcmc.fisher_divergence_mala import (
+  FisherDivergenceMALA,
+  FisherDivergenceMALAResults,
+)
 from tfp_diag.mcmc.langevin_terms import LangevinTerms
 from tfp_diag.mcmc.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
@@ -53,6 +57,8 @@ __all__ = [
   'DrawsAndTrace',
   'FisherAdaptiveMALA',
   'FisherAdaptiveMALAResults',
+  'FisherDivergenceMALA',
+  'FisherDivergenceMALAResults',
   'LangevinTerms',
   'LocalHessianPreconditioner',
   'PreconditionedMALA',

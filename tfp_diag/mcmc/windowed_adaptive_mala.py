@@ -25,6 +25,7 @@ from tfp_diag.mcmc.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
 )
 from tfp_diag.mcmc.fisher_adaptive_mala import FisherAdaptiveMALA
+from tfp_diag.mcmc.fisher_divergence_mala import FisherDivergenceMALA
 from tfp_diag.mcmc.noise import split_seed
 from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.unconstrained_target import (
@@ -38,8 +39,9 @@ _MODELS = (
   tfp.distributions.JointDistribution,
   tfp.experimental.distributions.JointDistributionPinned,
 )
-# The full matrix, from `FisherAdaptiveMALA`.
-_FULL = 'full_fisher'
+# Full matrices, from `FisherAdaptiveMALA` and `FisherDivergenceMALA`.
+_FULL_FISHER = 'full_fisher'
+_FULL_FISHER_DIVERGENCE = 'full_fisher_divergence'
 # The rest is for the step size of the last scale.
 _SHARE_FOR_SCALE = 0.75
 # Before a full matrix is learned.
@@ -68,6 +70,7 @@ def windowed_adaptive_mala(
   n_chains=64,
   num_adaptation_steps=500,
   preconditioner='fisher_divergence',
+  discretization='euler',
   init=None,
   bijectors=None,
   init_step_size=None,
@@ -88,7 +91,7 @@ def windowed_adaptive_mala(
   When: many chains on a model whose gradients are cheap, on a GPU above all.
   When not: few chains of many coordinates, where
   `tfp.experimental.mcmc.windowed_adaptive_nuts` makes more of each draw. Strong
-  correlations ask for `preconditioner='full_fisher'`.
+  correlations ask for `preconditioner='full_fisher_divergence'`.
 
   Args:
     n_draws: Python `int`, the number of draws of each chain after adaptation.
@@ -100,11 +103,16 @@ def windowed_adaptive_mala(
       `init`, the leading shape of `init` counts instead.
     num_adaptation_steps: Python `int`, how many steps adapt.
     preconditioner: How the scale is estimated: 'fisher_divergence', 'fisher',
-      'variance' or 'hessian' for a diagonal one, 'full_fisher' for the matrix
-      of `FisherAdaptiveMALA`; or what `PreconditionedMALA` takes, for the
+      'variance' or 'hessian' for a diagonal one, 'full_fisher_divergence' for
+      the matrix of `FisherDivergenceMALA`, 'full_fisher' for that of
+      `FisherAdaptiveMALA`; or what `PreconditionedMALA` takes, for the
       unconstrained parts, and what is then not adapted: None, a scale, a
       `tf.linalg.LinearOperator`, a list of these, or a
       `LocalHessianPreconditioner`.
+    discretization: 'euler', or 'exponential' for steps that are the larger the
+      more the target is like a Gaussian of the covariance that was learned; see
+      `PreconditionedMALA`. Not for 'full_fisher', which learns the covariance
+      but for a factor, or a scale that depends on the position.
     init: Where the chains start: a structure of Tensors as the model's unpinned
       variables, with leading chain shape. Default: uniform on (-2, 2) in the
       unconstrained space.
@@ -118,8 +126,8 @@ def windowed_adaptive_mala(
       are returned, or all of them.
     trace_fn: Python callable `(draw, is_adapting, kernel_results)`, what to
       record at each draw: `draw` is the state in the structure and the space of
-      the model, `kernel_results` a `PreconditionedMALAResults` (for
-      'full_fisher', of the state as one vector). Default: a dict
+      the model, `kernel_results` a `PreconditionedMALAResults` (with a full
+      matrix, of the state as one vector). Default: a dict
       with 'step_size', 'tune' (is_adapting), 'target_log_prob' (of the
       unconstrained state), 'diverging' (the energy error is beyond 500, or
       something at the proposal was not finite), 'accept_ratio' and
@@ -173,12 +181,21 @@ def windowed_adaptive_mala(
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
   """
-  names = [*ESTIMATORS, _FULL]
+  names = [*ESTIMATORS, _FULL_FISHER_DIVERGENCE, _FULL_FISHER]
   if isinstance(preconditioner, str) and preconditioner not in names:
     raise ValueError(
       f'`preconditioner` is {preconditioner!r}, but those that adapt are '
       f'{", ".join(map(repr, names))}; others are objects, such as a '
       '`LocalHessianPreconditioner()`.'
+    )
+  is_full_fisher = (
+    isinstance(preconditioner, str) and preconditioner == _FULL_FISHER
+  )
+  if is_full_fisher and discretization != 'euler':
+    raise ValueError(
+      f"`discretization` is {discretization!r}, but with 'full_fisher' it must "
+      "be 'euler', since that matrix has no scale of its own; use "
+      "`preconditioner='full_fisher_divergence'`."
     )
   start_seed, seed = split_seed(
     tfp.random.sanitize_seed(seed, salt='windowed_adaptive_mala'), 2
@@ -196,6 +213,7 @@ def windowed_adaptive_mala(
     target.log_prob_fn,
     tf.convert_to_tensor(init_step_size, log_prob.dtype),
     preconditioner,
+    discretization,
     num_adaptation_steps,
     tf.constant(target_accept_prob, log_prob.dtype),
   )
@@ -257,24 +275,39 @@ def _first_step_size(parts, chain_ndims):
 
 
 def _kernel(
-  log_prob_fn, step_size, preconditioner, num_steps, target_accept_prob
+  log_prob_fn,
+  step_size,
+  preconditioner,
+  discretization,
+  num_steps,
+  target_accept_prob,
 ):
   num_scale_steps = int(_SHARE_FOR_SCALE * num_steps)
-  if isinstance(preconditioner, str) and preconditioner == _FULL:
+  adapts = isinstance(preconditioner, str)
+  if adapts and preconditioner == _FULL_FISHER:
     kernel = FisherAdaptiveMALA(
       log_prob_fn,
       step_size,
       num_adaptation_steps=num_scale_steps,
       num_step_size_steps=int(_SHARE_FOR_STEP_SIZE * num_steps),
     )
-  elif isinstance(preconditioner, str):
+  elif adapts and preconditioner == _FULL_FISHER_DIVERGENCE:
+    kernel = FisherDivergenceMALA(
+      log_prob_fn,
+      step_size,
+      num_adaptation_steps=num_scale_steps,
+      discretization=discretization,
+    )
+  elif adapts:
     kernel = DiagonalPreconditionerAdaptation(
-      PreconditionedMALA(log_prob_fn, step_size),
+      PreconditionedMALA(log_prob_fn, step_size, discretization=discretization),
       num_adaptation_steps=num_scale_steps,
       estimator=preconditioner,
     )
   else:
-    kernel = PreconditionedMALA(log_prob_fn, step_size, preconditioner)
+    kernel = PreconditionedMALA(
+      log_prob_fn, step_size, preconditioner, discretization=discretization
+    )
   return tfp.mcmc.DualAveragingStepSizeAdaptation(
     kernel,
     num_adaptation_steps=num_steps,

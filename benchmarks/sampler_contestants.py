@@ -1,0 +1,275 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Contestants of the sampler benchmark, each behind one function.
+
+A step contestant is `make() -> run(count)`, which takes so many steps of 1000
+chains in d = 100 inside one compiled loop. A sampler is
+`make(model, sizes, **options) -> run(seed)`, which adapts and draws, and returns
+the draws as one array [draw, chain, coordinate] and the average acceptance. What a sampler needs to know beforehand (the step size of
+TFP's MALA, tuned by hand) is found while it is made, which costs nothing.
+"""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+from tfp_diag.mcmc import PreconditionedMALA
+
+__all__ = ['SAMPLERS', 'STEPS', 'tuned_step_size']
+
+DIMENSION, NUM_CHAINS = 100, 1000
+# The acceptance that is optimal for MALA.
+ACCEPTANCE = 0.574
+
+
+def _scales():
+  return np.linspace(0.5, 2.0, DIMENSION).astype(np.float32)
+
+
+def _log_prob(x):
+  return -0.5 * tf.reduce_sum(tf.square(x / _scales()), axis=-1)
+
+
+def _volatility(x):
+  return _scales() * (1.0 + 0.5 * tf.square(tf.tanh(x)))
+
+
+def ours_constant(jit_compile=True):
+  """`PreconditionedMALA` with a scale per coordinate."""
+  kernel = PreconditionedMALA(_log_prob, 0.3, _scales())
+  return _steps(kernel, jit_compile)
+
+
+def ours_elementwise(jit_compile=True):
+  """`PreconditionedMALA` with an elementwise `volatility_fn`."""
+  kernel = PreconditionedMALA(_log_prob, 0.2, volatility_fn=_volatility)
+  return _steps(kernel, jit_compile)
+
+
+def tfp_constant(jit_compile=True):
+  """TFP's MALA, whose constant volatility is a number."""
+  kernel = tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(_log_prob, 0.3)
+  return _steps(kernel, jit_compile)
+
+
+def tfp_elementwise(jit_compile=True):
+  """TFP's MALA with the same elementwise `volatility_fn`."""
+  kernel = tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(
+    _log_prob, 0.2, volatility_fn=_volatility
+  )
+  return _steps(kernel, jit_compile)
+
+
+def _steps(kernel, jit_compile):
+  start = tf.random.stateless_normal([NUM_CHAINS, DIMENSION], (0, 1))
+  results = kernel.bootstrap_results(start)
+
+  @tf.function(jit_compile=jit_compile, autograph=False)
+  def loop(state, results, count):
+    def body(i, state, results):
+      seed = tf.random.fold_in(tf.constant([3, 4]), i)
+      return i + 1, *kernel.one_step(state, results, seed=seed)
+
+    _, state, _ = tf.while_loop(
+      lambda i, *_: i < count, body, (0, state, results), parallel_iterations=1
+    )
+    return tf.reduce_sum(state)
+
+  return lambda count: float(loop(start, results, tf.constant(count)))
+
+
+def blackjax_constant():
+  """blackjax's MALA, `vmap`ped over the chains."""
+  import blackjax
+  import jax
+  import jax.numpy as jnp
+
+  scales = jnp.asarray(_scales())
+  kernel = blackjax.mala(
+    lambda x: -0.5 * jnp.sum(jnp.square(x / scales)), step_size=0.15
+  )
+  start = jax.random.normal(jax.random.key(0), [NUM_CHAINS, DIMENSION])
+  states = jax.vmap(kernel.init)(start)
+
+  @jax.jit
+  def loop(states, count):
+    def body(i, states):
+      key = jax.random.fold_in(jax.random.key(1), i)
+      keys = jax.random.split(key, NUM_CHAINS)
+      return jax.vmap(kernel.step)(keys, states)[0]
+
+    return jnp.sum(jax.lax.fori_loop(0, count, body, states).position)
+
+  return lambda count: float(loop(states, count))
+
+
+STEPS = {
+  'tfp_diag constant': ours_constant,
+  'TFP constant': tfp_constant,
+  'blackjax constant': blackjax_constant,
+  'tfp_diag elementwise': ours_elementwise,
+  'TFP elementwise': tfp_elementwise,
+  'tfp_diag elementwise, graph': functools.partial(ours_elementwise, False),
+  'TFP elementwise, graph': functools.partial(tfp_elementwise, False),
+}
+
+
+def windowed_adaptive_mala(model, sizes, **options):
+  """`tfp_diag.mcmc.windowed_adaptive_mala`, compiled as a whole."""
+
+  @tf.function(jit_compile=True, autograph=False)
+  def run(seed):
+    return tfp_diag.mcmc.windowed_adaptive_mala(
+      sizes['draws'],
+      model.joint,
+      n_chains=sizes['chains'],
+      num_adaptation_steps=sizes['adaptation'],
+      seed=seed,
+      **options,
+      **model.pins,
+    )
+
+  def sample(seed):
+    draws, trace = run(tf.constant(seed))
+    return _joined(draws), float(tf.reduce_mean(trace['accept_ratio']))
+
+  return sample
+
+
+def tfp_mala(model, sizes, step_size=None):
+  """TFP's MALA, its step size tuned by hand."""
+  target = _target(model, sizes)
+  if step_size is None:
+    step_size = tuned_step_size(target, sizes)
+
+  @tf.function(jit_compile=True, autograph=False)
+  def run(seed):
+    return _draw_tfp_mala(
+      target, step_size, target.start, sizes['draws'], sizes['burnin'], seed
+    )
+
+  def sample(seed):
+    draws, log_ratio = run(tf.constant(seed))
+    acceptance = tf.reduce_mean(tf.exp(tf.minimum(log_ratio, 0.0)))
+    return _joined(draws), float(acceptance)
+
+  sample.step_size = step_size
+  return sample
+
+
+def tuned_step_size(target, sizes, rounds=14):
+  """The step size at which TFP's MALA accepts 0.574, by bisection.
+
+  Each round continues where the chains of the last one were, so that what is
+  tuned for is where they end up.
+
+  Args:
+    target: An `UnconstrainedTarget`.
+    sizes: Dict with 'tuning', the steps of a round.
+    rounds: Python int.
+
+  Returns:
+    Python float.
+  """
+
+  @tf.function(jit_compile=True, autograph=False)
+  def accepted(step_size, state, seed):
+    draws, log_ratio = _draw_tfp_mala(
+      target, step_size, state, 1, sizes['tuning'], seed, every=True
+    )
+    # Of the second half, after this step size has settled.
+    log_ratio = log_ratio[sizes['tuning'] // 2 :]
+    log_ratio = tf.where(tf.math.is_finite(log_ratio), log_ratio, -np.inf)
+    return (
+      tf.reduce_mean(tf.exp(tf.minimum(log_ratio, 0.0))),
+      [x[-1] for x in draws],
+    )
+
+  state = target.start
+  low, high = np.log(1e-8), np.log(10.0)
+  for i in range(rounds):
+    middle = 0.5 * (low + high)
+    step_size = tf.constant(np.exp(middle), tf.float32)
+    rate, state = accepted(step_size, state, tf.constant([5, i]))
+    low, high = (middle, high) if rate > ACCEPTANCE else (low, middle)
+  return float(np.exp(0.5 * (low + high)))
+
+
+def _draw_tfp_mala(
+  target, step_size, start, num_draws, num_burnin, seed, every=False
+):
+  kernel = tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(
+    target.log_prob_fn, step_size
+  )
+  return tfp.mcmc.sample_chain(
+    num_draws + (num_burnin if every else 0),
+    start,
+    kernel=kernel,
+    num_burnin_steps=0 if every else num_burnin,
+    trace_fn=lambda _, results: results.log_accept_ratio,
+    seed=seed,
+  )
+
+
+def tfp_windowed(model, sizes, sampler, **options):
+  """TFP's adaptive NUTS or HMC, compiled as a whole."""
+
+  @tf.function(jit_compile=True, autograph=False)
+  def run(seed):
+    return getattr(tfp.experimental.mcmc, sampler)(
+      sizes['draws'],
+      model.joint,
+      n_chains=sizes['chains'],
+      num_adaptation_steps=sizes['adaptation'],
+      seed=seed,
+      **options,
+      **model.pins,
+    )
+
+  def sample(seed):
+    draws, trace = run(tf.constant(seed))
+    ratio = trace['accept_ratio']
+    return _joined(draws), float(tf.reduce_mean(tf.minimum(ratio, 1.0)))
+
+  return sample
+
+
+def _target(model, sizes):
+  from tfp_diag.mcmc.unconstrained_target import target_of_model
+
+  return target_of_model(
+    model.joint, model.pins, None, [sizes['chains']], (1, 2)
+  )
+
+
+def _joined(draws):
+  """All coordinates in one array [draw, chain, coordinate]."""
+  parts = [np.asarray(x) for x in tf.nest.flatten(draws)]
+  return np.concatenate([x.reshape([*x.shape[:2], -1]) for x in parts], -1)
+
+
+_NUTS = functools.partial(tfp_windowed, sampler='windowed_adaptive_nuts')
+_HMC = functools.partial(
+  tfp_windowed, sampler='windowed_adaptive_hmc', num_leapfrog_steps=16
+)
+SAMPLERS = {
+  'tfp_diag': windowed_adaptive_mala,
+  'TFP MALA': tfp_mala,
+  'TFP NUTS': _NUTS,
+  'TFP HMC': _HMC,
+}

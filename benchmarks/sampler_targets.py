@@ -1,0 +1,469 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What the samplers are worth, beside their targets.
+
+    python -m benchmarks.sampler_targets [--quick] [--row ROW] [--json FILE]
+
+Every contestant runs in a process of its own and is timed in turn with the
+others, while those wait; compilation and what a sampler is tuned for by hand
+are not timed, adaptation is. A contestant whose framework is not installed is
+reported as missing (`pip install '.[benchmarks]'`), one that is not ready in
+time as too slow. Exit status 1 if a target fails.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import threading
+
+import tqdm
+
+__all__ = ['ROWS', 'run']
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+FULL = {
+  'chains': 64,
+  'draws': 1000,
+  'adaptation': 500,
+  'burnin': 500,
+  'tuning': 300,
+}
+# A draw of these takes many gradients.
+FULL_TREES = FULL | {'draws': 250}
+QUICK = {'chains': 8, 'draws': 20, 'adaptation': 40, 'burnin': 20, 'tuning': 8}
+
+# For each model the best of our preconditioners, and how much faster than TFP's
+# MALA the sampler has to be: at least as fast, or three times on a model whose
+# scales differ.
+DENSE = {
+  'preconditioner': 'full_fisher_divergence',
+  'discretization': 'exponential',
+}
+DIAGONAL = {
+  'preconditioner': 'fisher_divergence',
+  'discretization': 'exponential',
+}
+EFFICIENCY = {
+  'eight_schools': (DENSE, 1.0),
+  'brownian_motion': (DENSE, 3.0),
+  'stochastic_volatility': (DENSE, 3.0),
+  'item_response': (DIAGONAL, 1.0),
+  'gaussian_rotated': (DENSE, 3.0),
+  'gaussian_aligned': (DIAGONAL, 3.0),
+  'logistic_regression': (DENSE, 1.0),
+}
+BESIDE = ['TFP NUTS', 'TFP HMC']
+
+PUBLISHED = {'MALA': 760, 'NUTS': 2193, 'MAMS': 449}
+
+
+def main(words=None):
+  parser = argparse.ArgumentParser(
+    prog='python -m benchmarks.sampler_targets',
+    description='Measures what the samplers are worth, beside their targets.',
+  )
+  parser.add_argument(
+    '--quick', action='store_true', help='tiny sizes: does it all work?'
+  )
+  parser.add_argument(
+    '--row',
+    metavar='ROW',
+    action='append',
+    choices=list(ROWS),
+    help='one of %(choices)s; may be repeated',
+  )
+  parser.add_argument(
+    '--model',
+    metavar='MODEL',
+    action='append',
+    choices=list(EFFICIENCY),
+    help='of the row "efficiency", one of %(choices)s; may be repeated',
+  )
+  parser.add_argument(
+    '--limit',
+    type=float,
+    default=150.0,
+    metavar='SECONDS',
+    help='how long a contestant may take to answer (%(default)s)',
+  )
+  parser.add_argument(
+    '--rounds',
+    type=int,
+    default=3,
+    help='how often each is timed (%(default)s)',
+  )
+  parser.add_argument('--json', metavar='FILE', help='keep all figures')
+  options = parser.parse_args(words)
+  report = run(
+    options.quick, options.row, options.model, options.limit, options.rounds
+  )
+  if options.json:
+    with open(options.json, 'w', encoding='utf-8') as file:
+      json.dump(report, file, indent=2)
+      file.write('\n')
+  _print_table(report['targets'])
+  if options.quick:
+    print('\nTiny sizes say nothing about the targets.')
+    return 0
+  return 0 if all(t['holds'] for t in report['targets']) else 1
+
+
+def run(quick=False, rows=None, models=None, limit=150.0, rounds=3):
+  """Runs some rows of the table, with a bar on standard error.
+
+  Args:
+    quick: Python bool, whether to use tiny sizes.
+    rows: List of names, or None for all.
+    models: List of names, the models of the row 'efficiency', or None for all.
+    limit: Seconds that a contestant may take to answer.
+    rounds: Python int, how often each contestant is timed.
+
+  Returns:
+    Dict with 'rows', the figures by row, and 'targets', a list of dicts.
+  """
+  chosen = [(name, None) for name in ROWS if rows is None or name in rows]
+  steps = []
+  for name, _ in chosen:
+    if name == 'efficiency':
+      steps += [(name, m) for m in models or EFFICIENCY]
+    else:
+      steps.append((name, None))
+  report = {'rows': {}, 'targets': []}
+  bar = tqdm.tqdm(steps, disable=None, unit='row')
+  for name, model in bar:
+    bar.set_description(model or name)
+    settings = {'quick': quick, 'limit': limit, 'rounds': rounds}
+    if model is not None:
+      settings['model'] = model
+    figures, targets = ROWS[name](**settings)
+    report['rows'][model or name] = figures
+    report['targets'] += targets
+    bar.write(f'\n{model or name}')
+    for contestant, figure in figures.items():
+      bar.write(f'  {contestant:30s}{_line(figure)}')
+    for target in targets:
+      bar.write(f'  {_sentence(target)}')
+    sys.stdout.flush()
+  return report
+
+
+def _step_time(quick, limit, rounds):
+  """Seconds of a step of 1000 chains in 100 dimensions."""
+  from_quick = ['tfp_diag constant', 'TFP constant', 'blackjax constant']
+  figures = _timed_in_turn(from_quick, quick, limit, max(rounds, 5))
+  ours = figures['tfp_diag constant']
+  return figures, [
+    _at_most(
+      'a step, constant scale, in steps of TFP MALA',
+      _ratio(ours, figures['TFP constant'], 'median_s'),
+      0.8,
+    ),
+    _at_most(
+      'a step, constant scale, in steps of blackjax MALA',
+      _ratio(ours, figures['blackjax constant'], 'median_s'),
+      1.2,
+    ),
+  ]
+
+
+def _volatility(quick, limit, rounds):
+  """The same with an elementwise volatility."""
+  names = [
+    'tfp_diag constant',
+    'tfp_diag elementwise',
+    'TFP elementwise',
+    'tfp_diag elementwise, graph',
+    'TFP elementwise, graph',
+  ]
+  figures = _timed_in_turn(names, quick, limit, max(rounds, 5))
+  ours = figures['tfp_diag elementwise']
+  return figures, [
+    _at_most(
+      'a step, elementwise volatility, in steps of constant scale',
+      _ratio(ours, figures['tfp_diag constant'], 'median_s'),
+      1.5,
+    ),
+    _at_least(
+      'times faster than TFP MALA with that volatility, XLA',
+      _ratio(figures['TFP elementwise'], ours, 'median_s'),
+      2.0,
+    ),
+    _at_least(
+      'times faster than TFP MALA with that volatility, in a graph',
+      _ratio(
+        figures['TFP elementwise, graph'],
+        figures['tfp_diag elementwise, graph'],
+        'median_s',
+      ),
+      10.0,
+    ),
+  ]
+
+
+def _efficiency(quick, limit, rounds, model):
+  """Effective draws per second, adaptation included."""
+  options, bound = EFFICIENCY[model]
+  figures = {}
+  with _Contestants(limit) as contestants:
+    for name in ('tfp_diag', 'TFP MALA', *BESIDE):
+      if quick:
+        sizes = QUICK
+      else:
+        sizes = FULL_TREES if name in BESIDE else FULL
+      arguments = {
+        'contestant': name,
+        'model': model,
+        'sizes': sizes,
+        'options': options if name == 'tfp_diag' else {},
+      }
+      figures[name] = contestants.start(name, 'efficiency', arguments)
+    runs = {name: [] for name in contestants.names()}
+    for i in range(1 if quick else rounds):
+      for name in contestants.names():
+        answer = contestants.ask(name, (11, i))
+        if 'seconds' in answer:
+          runs[name].append(answer)
+        else:
+          figures[name] = answer
+  for name, answers in runs.items():
+    for key in answers[0] if answers else ():
+      figures[name][key] = statistics.median(a[key] for a in answers)
+  figures['tfp_diag'] |= {k: str(v) for k, v in options.items()}
+  ratio = _ratio(figures['tfp_diag'], figures['TFP MALA'], 'min_ess_per_second')
+  return figures, [
+    _at_least(f'{model}: times the least ESS/s of TFP MALA', ratio, bound)
+  ]
+
+
+def _funnel(quick, limit, rounds):
+  """The log scale of Neal's funnel."""
+  del rounds  # The seed is fixed.
+  sizes = QUICK if quick else FULL | {'draws': 10_000, 'adaptation': 2_000}
+  figures = {}
+  for preconditioner in ('local Hessian', 'fisher_divergence'):
+    with _Contestants(limit) as contestants:
+      figures[preconditioner] = contestants.start(
+        preconditioner,
+        'funnel',
+        {'preconditioner': preconditioner, 'sizes': sizes},
+      )
+  local, constant = figures.values()
+  worst = [
+    max(f.get('z_mean', 1e9), f.get('z_sd', 1e9)) for f in (local, constant)
+  ]
+  return figures, [
+    _at_most('funnel, local Hessian: MCSEs from the truth', worst[0], 3.0),
+    # A small error of a chain that saw a part of it only counts as failed too.
+    _at_least(
+      'funnel, constant scale: fails, in MCSEs or R-hat',
+      max(worst[1], 3.0 * (constant.get('rhat', 0.0) > 1.05)),
+      3.0,
+    ),
+  ]
+
+
+def _low_error(quick, limit, rounds):
+  """Gradients until the error of the second moments is low."""
+  del rounds  # The seed is fixed.
+  sizes = {'coordinates': 100} | (QUICK if quick else FULL)
+  sizes['draws'] = 20 if quick else 5_000
+  figures = {}
+  for name, options in {
+    'exponential': DIAGONAL,
+    'Euler': DIAGONAL | {'discretization': 'euler'},
+  }.items():
+    with _Contestants(limit) as contestants:
+      figures[name] = contestants.start(
+        name, 'low_error', {'sizes': sizes, 'options': options}
+      )
+  for name, gradients in PUBLISHED.items():
+    figures[f'{name}, published'] = {'gradients': gradients}
+  value = figures['exponential'].get('gradients', float('inf'))
+  return figures, [_at_most('gradients to b² < 0.01', value, 450)]
+
+
+ROWS = {
+  'step_time': _step_time,
+  'volatility': _volatility,
+  'efficiency': _efficiency,
+  'funnel': _funnel,
+  'low_error': _low_error,
+}
+
+
+def _timed_in_turn(names, quick, limit, rounds):
+  """Seconds of one step of each, the median of some rounds."""
+  figures = {}
+  with _Contestants(limit) as contestants:
+    for name in names:
+      figures[name] = contestants.start(name, 'step_time', {'contestant': name})
+    counts, seconds = {}, {name: [] for name in contestants.names()}
+    for _ in range(1 if quick else rounds):
+      for name in contestants.names():
+        if name not in counts:
+          # One of them takes a hundred times as long as another.
+          once = contestants.ask(name, 2).get('seconds', 1.0) / 2
+          counts[name] = max(2, min(1000, round(0.5 / once)))
+        answer = contestants.ask(name, 2 if quick else counts[name])
+        if 'seconds' in answer:
+          seconds[name].append(
+            answer['seconds'] / (2 if quick else counts[name])
+          )
+        else:
+          figures[name] = answer
+  for name, values in seconds.items():
+    if values:
+      figures[name] |= {
+        'median_s': statistics.median(values),
+        'seconds': values,
+      }
+  return figures
+
+
+class _Contestants:
+  """Processes that answer in lines of JSON, or are ended after a time."""
+
+  def __init__(self, limit):
+    self._limit = limit
+    self._processes = {}
+    self._errors = {}
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *_):
+    for name in list(self._processes):
+      self._end(name)
+
+  def names(self):
+    """Those that are ready, and have not failed since."""
+    return list(self._processes)
+
+  def start(self, name, job, arguments):
+    """Starts one, and returns its first answer."""
+    quiet = {'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': '-1'}
+    self._errors[name] = []
+    process = self._processes[name] = subprocess.Popen(
+      [sys.executable, '-m', 'benchmarks.sampler_worker', job]
+      + [json.dumps(arguments)],
+      cwd=ROOT,
+      env={**os.environ, **quiet, 'JAX_PLATFORMS': 'cpu'},
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+    # Read all along: a full pipe would stop the process.
+    threading.Thread(
+      target=self._errors[name].extend, args=[process.stderr], daemon=True
+    ).start()
+    return self._answer(name)
+
+  def ask(self, name, question):
+    """Sends a question, and returns the answer."""
+    process = self._processes[name]
+    process.stdin.write(json.dumps(question) + '\n')
+    process.stdin.flush()
+    return self._answer(name)
+
+  def _answer(self, name):
+    process = self._processes[name]
+    late = threading.Event()
+    timer = threading.Timer(self._limit, lambda: (late.set(), process.kill()))
+    timer.start()
+    line = process.stdout.readline()
+    timer.cancel()
+    answer = json.loads(line) if line else {}
+    if answer.get('status') == 'missing' or not line:
+      self._end(name)
+    if line:
+      return answer
+    if late.is_set():
+      reason = f'no answer within {self._limit:g} s'
+      return {'status': 'too slow', 'reason': reason}
+    lines = [s.strip() for s in self._errors[name] if 'Error' in s]
+    return {'status': 'failed', 'reason': lines[-1][:300] if lines else '?'}
+
+  def _end(self, name):
+    process = self._processes.pop(name)
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def _ratio(a, b, key):
+  """NaN where one of them has no figure."""
+  if key not in a or not b.get(key):
+    return float('nan')
+  return a[key] / b[key]
+
+
+def _at_most(what, value, bound):
+  return {
+    'what': what,
+    'value': value,
+    'bound': bound,
+    'relation': 'at most',
+    'holds': bool(value <= bound),
+  }
+
+
+def _at_least(what, value, bound):
+  return {
+    'what': what,
+    'value': value,
+    'bound': bound,
+    'relation': 'at least',
+    'holds': bool(value >= bound),
+  }
+
+
+def _line(figure):
+  if 'reason' in figure:
+    return f'{figure["status"]}: {figure["reason"]}'
+  shown = {k: v for k, v in figure.items() if k not in ('status', 'seconds')}
+  return '  '.join(
+    f'{k} {v:.4g}' if isinstance(v, float) else f'{k} {v}'
+    for k, v in shown.items()
+    if v is not None
+  )
+
+
+def _sentence(target):
+  return (
+    f'{"holds" if target["holds"] else "FAILS"}  {target["what"]}: '
+    f'{target["value"]:.3g}, {target["relation"]} {target["bound"]:g} wanted'
+  )
+
+
+def _print_table(targets):
+  width = max([len(t['what']) for t in targets], default=0)
+  print(f'\n{"target":{width}s}  {"wanted":>14s}  {"seen":>8s}')
+  for t in targets:
+    wanted = f'{t["relation"]} {t["bound"]:g}'
+    print(
+      f'{t["what"]:{width}s}  {wanted:>14s}  {t["value"]:8.3g}  '
+      f'{"holds" if t["holds"] else "FAILS"}'
+    )
+
+
+if __name__ == '__main__':
+  sys.exit(main())
