@@ -193,7 +193,7 @@ TOOLS = {
     family='torch',
     holds='samples',
   ),
-  'torch compile': Tool(
+  'torch compile(vmap(jacrev))': Tool(
     'torch', 'torch_ways.compiled', family='torch', holds='samples'
   ),
 }
