@@ -14,7 +14,6 @@
 # ============================================================================
 """MALA that learns a full preconditioning matrix as it goes."""
 
-import functools
 import typing
 
 import tensorflow as tf
@@ -24,6 +23,7 @@ from tfp_diag.mcmc.fisher_recursion import add_signals
 from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
 from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.sharding import gather_over_shards
+from tfp_diag.mcmc.vector_layout import VectorLayout
 
 __all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
 
@@ -228,7 +228,7 @@ class FisherAdaptiveMALA(ParameterizedKernel):
     with self._scope('bootstrap_results'):
       parts = as_parts(init_state)
       chain_ndims = self.target_log_prob_fn(*parts).shape.rank
-      layout = _Layout(init_state, chain_ndims)
+      layout = VectorLayout(init_state, chain_ndims)
       factor = tf.eye(layout.size, dtype=layout.dtype)
       inner_results = self._kernel(layout, factor).bootstrap_results(
         layout.join(init_state)
@@ -255,7 +255,7 @@ class FisherAdaptiveMALA(ParameterizedKernel):
     with self._scope('one_step'):
       before = previous_kernel_results
       chain_ndims = before.inner_results.log_accept_ratio.shape.rank
-      layout = _Layout(current_state, chain_ndims)
+      layout = VectorLayout(current_state, chain_ndims)
       next_vector, inner_results = self._kernel(
         layout, _normalized(before.factor)
       ).one_step(layout.join(current_state), before.inner_results, seed=seed)
@@ -286,67 +286,11 @@ class FisherAdaptiveMALA(ParameterizedKernel):
 
   def _kernel(self, layout, factor):
     return PreconditionedMALA(
-      functools.partial(_log_prob_of_vector, self.target_log_prob_fn, layout),
+      layout.of_vector(self.target_log_prob_fn),
       self.step_size,
       tf.linalg.LinearOperatorFullMatrix(factor),
       experimental_chain_axis_names=self.experimental_chain_axis_names,
     )
-
-
-class _Layout:
-  """How the parts of a state lie in one vector per chain."""
-
-  def __init__(self, state, chain_ndims):
-    self._state = state
-    self._event_shapes = [x.shape[chain_ndims:] for x in as_parts(state)]
-    for i, shape in enumerate(self._event_shapes):
-      if not shape.is_fully_defined():
-        raise ValueError(
-          f'Part {i} of the state has the event shape {shape}, but the size of '
-          'the matrix must be known; use `tf.ensure_shape`.'
-        )
-    self._chain_ndims = chain_ndims
-
-  @property
-  def size(self):
-    """The number of coordinates of all parts."""
-    return sum(s.num_elements() for s in self._event_shapes)
-
-  @property
-  def dtype(self):
-    """That of the first part."""
-    return as_parts(self._state)[0].dtype
-
-  def join(self, state):
-    """The state as one Tensor of shape [chain shape..., size]."""
-    return tf.concat(
-      [
-        self._reshape(x, [s.num_elements()])
-        for x, s in zip(as_parts(state), self._event_shapes)
-      ],
-      axis=-1,
-    )
-
-  def split(self, vector):
-    """The parts, in the structure of the state."""
-    pieces = tf.split(
-      vector, [s.num_elements() for s in self._event_shapes], axis=-1
-    )
-    return tf.nest.pack_sequence_as(
-      self._state,
-      [self._reshape(p, s) for p, s in zip(pieces, self._event_shapes)],
-    )
-
-  def _reshape(self, x, event_shape):
-    chain_shape = x.shape[: self._chain_ndims]
-    result = tf.reshape(
-      x, tf.concat([tf.shape(x)[: self._chain_ndims], event_shape], axis=0)
-    )
-    return tf.ensure_shape(result, chain_shape.concatenate(event_shape))
-
-
-def _log_prob_of_vector(target_log_prob_fn, layout, vector):
-  return target_log_prob_fn(*as_parts(layout.split(vector)))
 
 
 def _normalized(factor):
