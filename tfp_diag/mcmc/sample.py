@@ -68,6 +68,7 @@ def sample(
   draws_on_disk=False,
   stop_when=None,
   jit_compile=True,
+  strategy=None,
   name=None,
 ):
   """Runs a Markov chain in blocks: with a progress bar, safe from any crash.
@@ -128,6 +129,14 @@ def sample(
       `block_size`, whenever the number of draws has grown by about a twentieth.
       Default: `num_results` are drawn.
     jit_compile: Python `bool`, whether XLA compiles the block.
+    strategy: A `tf.distribute.MirroredStrategy`, over whose devices the chains,
+      the first axis of each part, are spread in equal shares; the draws are
+      those of one device, up to rounding. For kernels of this package made with
+      `experimental_chain_axis_names='chains'`, also inside of a
+      `tfp.mcmc.TransformedTransitionKernel`, or of an adapter made with
+      `experimental_reduce_chain_axis_names='chains'`. Devices that learn
+      together wait for each other in each step, without XLA; without adapters,
+      only at the end of a block. Default: one device.
     name: Python `str`, the name of the graph. Default: 'mcmc_sample'.
 
   Returns:
@@ -208,6 +217,7 @@ def sample(
     checkpoint=checkpoint,
     resume=resume,
     jit_compile=jit_compile,
+    strategy=strategy,
     name=name or 'mcmc_sample',
   )
   is_enough = False

@@ -14,12 +14,15 @@
 # ============================================================================
 """A run between two blocks: where it stands, and what it has kept."""
 
+import functools
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.mcmc.sampling_block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.sampling_checkpoint import CheckpointDirectory, Progress
+from tfp_diag.mcmc.sampling_replicas import ReplicatedBlock
 from tfp_diag.mcmc.sampling_rows import MemoryRows
 from tfp_diag.mcmc.sampling_trace import default_trace, innermost
 
@@ -51,6 +54,7 @@ class SamplingRun:
     checkpoint,
     resume,
     jit_compile,
+    strategy,
     name,
   ):
     """Begins a run, or takes it up where its checkpoint is.
@@ -65,6 +69,7 @@ class SamplingRun:
       checkpoint: Path, or None.
       resume: Python `bool`.
       jit_compile: Python `bool`.
+      strategy: A `tf.distribute.Strategy`, or None.
       name: Python `str`.
     """
     # In eager mode, where a kernel sees values and can say what is wrong.
@@ -83,7 +88,10 @@ class SamplingRun:
     self._kernel = kernel
     self._structures = state, results
     self._schedule = schedule
-    self._block = SamplingBlock(
+    make_block = SamplingBlock
+    if strategy is not None:
+      make_block = functools.partial(ReplicatedBlock, strategy)
+    self._block = make_block(
       kernel, trace, schedule, state, results, jit_compile, name
     )
     self._progress = Progress(
