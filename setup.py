@@ -43,9 +43,12 @@ DEV = ['ruff==0.17.5', *TEST]
 BENCHMARKS = [
   'asdex',
   'blackjax',
+  'folx',
   'inference-gym==0.0.5',
   'jax',
+  'numpyro',
   'torch',
+  *PLOT,
 ]
 
 

@@ -21,9 +21,9 @@ from benchmarks.tools import SAMPLERS, TOOLS
 __all__ = ['contest', 'one_answer']
 
 # How long one timing should take, so that starting it does not count.
-TIMED_SECONDS = 0.1
-# A tool that takes longer than this is timed only once.
-SLOW_SECONDS = 1.0
+TIMED_SECONDS = 0.08
+# How long all timings of a tool may take: a slow one is timed less often.
+SPENT_SECONDS = 1.0
 
 
 def contest(
@@ -55,19 +55,21 @@ def contest(
       result['seconds'] = []
       if result['status'] == 'ready':
         counts[name], first = _calibrate(process, result)
-        if first > SLOW_SECONDS:
-          result['seconds'].append(first)
+        result['seconds'] += [first] if first > SPENT_SECONDS else []
       if result['status'] != 'ready' or result['seconds']:
         processes.pop(name).close()
         seen(name, _finished(result))
     for _ in range(rounds):
       for name, process in list(processes.items()):
+        timed = results[name]['seconds']
+        if timed and len(timed) * timed[0] > SPENT_SECONDS:
+          continue
         seconds = _seconds(process, results[name], counts[name])
         if seconds is None:
           processes.pop(name).close()
           seen(name, results[name])
         else:
-          results[name]['seconds'].append(seconds / counts[name])
+          timed.append(seconds / counts[name])
     for name in processes:
       seen(name, _finished(results[name]))
   finally:

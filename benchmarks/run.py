@@ -42,6 +42,9 @@ from benchmarks.tools import SAMPLERS, TOOLS
 
 __all__ = ['main', 'run']
 
+# As many numbers take minutes to compute.
+MOST_WORK = 2e10
+
 
 def main(words=None):
   parser = argparse.ArgumentParser(
@@ -222,6 +225,12 @@ def _hopeless(results, job, case, tool, limits):
       return {
         'status': 'too much memory',
         'reason': f'a matrix of {gib:,.0f} GiB',
+      }
+    work = case.num_coordinates**2 * case.batch
+    if TOOLS[tool].family not in suite.STRUCTURED and work > MOST_WORK:
+      return {
+        'status': 'too slow',
+        'reason': f'a pass per coordinate, {work:.0e} numbers',
       }
   if job.series == 'cases':
     return None

@@ -24,9 +24,13 @@ __all__ = [
   'QUICK_TARGETS',
   'SERIES',
   'SERIES_TOOLS',
+  'STRUCTURED',
   'STRUCTURES',
   'TARGETS',
 ]
+
+# Families of tools that need no pass per coordinate.
+STRUCTURED = ('unit', 'own', 'choice', 'asdex')
 
 # Every one of these meets every tool.
 CASES = [

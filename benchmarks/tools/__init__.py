@@ -172,6 +172,7 @@ TOOLS = {
     family='folx',
     result='trace',
     packages=('folx',),
+    holds='samples',
   ),
   'torch vmap(hessian)': Tool(
     'torch', 'torch_ways.dense', family='torch', holds='samples'

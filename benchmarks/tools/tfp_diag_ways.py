@@ -37,8 +37,8 @@ def diagonal(case, jit_compile=True, mode='auto', schedule='auto'):
   )
   run.about = {
     'passes': plan.num_passes,
-    'mode': plan.mode,
-    'schedule': plan.schedule,
+    'mode': plan.mode if mode == 'auto' else choice['mode'],
+    'schedule': plan.schedule if schedule == 'auto' else schedule,
   }
   return run
 
