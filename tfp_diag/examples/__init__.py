@@ -14,7 +14,7 @@
 # ============================================================================
 """Targets whose answers are known."""
 
-from tfp_diag.examples import gaussian, targets
+from tfp_diag.examples import gaussian, sp500, targets
 from tfp_diag.examples.target import Target
 
-__all__ = ['Target', 'gaussian', 'targets']
+__all__ = ['Target', 'gaussian', 'sp500', 'targets']
