@@ -50,13 +50,13 @@ def fixture_detections(monkeypatch):
   """Counts how often a pattern is looked for, and forgets earlier ones."""
   planning._recipes.clear()
   counter = types.SimpleNamespace(count=0)
-  detect = planning.detect_lib.detect
+  detection = planning.detect_lib.Detection
 
   def counted(*args):
     counter.count += 1
-    return detect(*args)
+    return detection(*args)
 
-  monkeypatch.setattr(planning.detect_lib, 'detect', counted)
+  monkeypatch.setattr(planning.detect_lib, 'Detection', counted)
   return counter
 
 

@@ -29,6 +29,7 @@ import tensorflow as tf
 from tfp_diag.internal import evaluate
 from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.split import Split
 
 __all__ = ['Plan', 'load_plan']
 
@@ -68,6 +69,8 @@ class Plan:
     notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
     fn: The function, or None in a plan that was loaded without one.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
+    split: None, or how the curvature of a dense function is added up op by op
+      with fewer passes than `colors` has.
   """
 
   kind: str
@@ -81,6 +84,7 @@ class Plan:
   notes: tuple = ()
   fn: Any = None
   jit_compile: bool = False
+  split: Any = None
 
   def __post_init__(self):
     colors = np.array(self.colors, np.int32)
@@ -100,6 +104,8 @@ class Plan:
   @property
   def num_passes(self):
     """How many passes a diagonal costs, for all samples together."""
+    if self.split is not None:
+      return self.split.num_passes
     return int(self.colors.max(initial=-1)) + 1
 
   @tf.autograph.experimental.do_not_convert
@@ -214,6 +220,7 @@ class Plan:
       schedule=self.schedule if schedule == 'auto' else schedule,
       chunk_size=self.chunk_size,
       event_shapes=self.event_shapes,
+      split=self.split if schedule == 'auto' else None,
     )
 
   def save(self, path):
@@ -236,7 +243,11 @@ class Plan:
       'notes': list(self.notes),
       'fallback_ops': list(self.pattern.fallback_ops),
       'pattern_notes': list(self.pattern.notes),
+      'split': self.split and self.split.to_meta(),
     }
+    arrays = {'colors': self.colors}
+    if self.split is not None:
+      arrays['split_colors'] = self.split.colors
     folder = os.path.dirname(os.path.abspath(path))
     handle, temporary = tempfile.mkstemp(dir=folder, suffix='.npz.part')
     try:
@@ -244,7 +255,7 @@ class Plan:
         np.savez_compressed(
           f,
           meta=np.array(json.dumps(meta)),
-          colors=self.colors,
+          **arrays,
           indptr=self.pattern.matrix.indptr,
           indices=self.pattern.matrix.indices,
         )
@@ -306,6 +317,9 @@ def _read(file, fn):
     colors, indices, indptr = (
       arrays[name] for name in ('colors', 'indices', 'indptr')
     )
+    split = meta.get('split')
+    if split is not None:
+      split_colors = arrays['split_colors']
   shapes = tuple(tuple(s) for s in meta['event_shapes'])
   n = sum(math.prod(s) for s in shapes)
   _check_fields(meta, colors, indices, indptr, n)
@@ -322,6 +336,10 @@ def _read(file, fn):
   shared = colors[entries.row] == colors[entries.col]
   if np.any(shared & (entries.row != entries.col)):
     raise ValueError('coordinates that meet in `indices` share a color')
+  if split is not None:
+    if split_colors.shape != (n,) or split_colors.dtype.kind != 'i':
+      raise ValueError('`split_colors` does not fit the rest')
+    split = Split.from_meta(split, split_colors, signs(split_colors))
   return Plan(
     kind=meta['kind'],
     colors=colors,
@@ -334,6 +352,7 @@ def _read(file, fn):
     notes=tuple(meta['notes']),
     fn=fn,
     jit_compile=meta['jit_compile'],
+    split=split,
   )
 
 

@@ -37,6 +37,7 @@ from tfp_diag.sparsity import detect as detect_lib
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import SampleMixingError
+from tfp_diag.split import Split
 
 __all__ = ['make_plan', 'recipe_maker']
 
@@ -51,6 +52,10 @@ _TENSORS_PER_PASS = 3
 MIN_EAGER_COORDINATES = 16
 
 _MAX_RECIPES = 64
+
+# A column of the matrix of a linear map costs a fraction of a pass, as if there
+# were at least so many samples.
+_SAMPLES_AT_LEAST = 4
 
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
@@ -90,17 +95,22 @@ def make_plan(
   if sample_shape is not None or kind == 'jacobian':
     sample_rank = batching.sample_rank(sample_shape)
     batching.check_sample_shape(parts, sample_shape)
+  detection = None
   if pattern is None:
-    pattern = _square_pattern(kind, fn, xs, sample_rank)
+    detection = _detection(kind, fn, xs, sample_rank)
+    pattern = detection.pattern()
   else:
     pattern = _given_pattern(pattern, parts, sample_rank)
   colors = color_diagonal(pattern).colors
   num_passes = int(colors.max(initial=-1)) + 1
   sample_rank = parts[0].shape.rank - len(pattern.column_shapes[0])
+  split = None
+  if detection and mode in ('auto', 'reverse') and schedule == 'auto':
+    split = _split(detection, num_passes, parts, sample_rank)
   if schedule == 'auto':
     few = num_passes <= schedule_lib.MAX_UNROLLED
     schedule = 'unrolled' if few else 'pfor'
-  notes = _structure_notes(pattern, num_passes)
+  notes = [split.note] if split else _structure_notes(pattern, num_passes)
   graph, op_types = _traced(fn, xs)
   if mode == 'auto':
     mode, note = _choose_mode(kind, fn, xs, num_passes, op_types)
@@ -122,6 +132,7 @@ def make_plan(
     notes=tuple(notes),
     fn=fn,
     jit_compile=jit_compile,
+    split=split,
   )
 
 
@@ -154,19 +165,25 @@ def recipe_maker(kind, fn, xs, plan, schedule, chunk_size):
       return recipe
     if sum(s.num_elements() for s in shapes) < fewest:
       return recipe
-    colors = _remembered_colors(kind, fn, nest.pack_as(xs, parts), rank)
+    colors, split = _remembered(kind, fn, nest.pack_as(xs, parts), rank)
+    if schedule != 'auto':
+      split = None
     if colors is None:
-      return recipe
-    return recipe._replace(colors=colors, signs=signs(colors))
+      return recipe._replace(split=split)
+    return recipe._replace(colors=colors, signs=signs(colors), split=split)
 
   return recipe_for
 
 
-def _remembered_colors(kind, fn, xs, sample_rank):
-  """The colors of a function at the shapes of `xs`, or None without structure.
+def _remembered(kind, fn, xs, sample_rank):
+  """The structure of a function at the shapes of `xs`.
 
   Whatever stands in the way of a pattern leaves one color for each coordinate,
   which is always right.
+
+  Returns:
+    colors: int32 array, or None without structure.
+    split: `Split`, or None.
   """
   specs = [tf.TensorSpec(x.shape, x.dtype) for x in nest.flatten(xs)]
   seen = []
@@ -179,49 +196,70 @@ def _remembered_colors(kind, fn, xs, sample_rank):
   )
   if key in _recipes:
     _recipes.move_to_end(key)
-    colors = _recipes[key][0]
+    found = _recipes[key][0]
   else:
-    colors = _colors_or_none(kind, fn, nest.pack_as(xs, specs), sample_rank)
+    found = _found(kind, fn, nest.pack_as(xs, specs), sample_rank)
     # A function that sees Tensors of a graph ends with that graph.
     if not any(tf.is_symbolic_tensor(s) for s in seen):
-      _recipes[key] = (colors, seen)
+      _recipes[key] = (found, seen)
       while len(_recipes) > _MAX_RECIPES:
         _recipes.popitem(last=False)
-  return colors
+  return found
 
 
-def _colors_or_none(kind, fn, specs, sample_rank):
-  """Colors, or None where there is no structure or no pattern to be had."""
-  shapes = batching.event_shapes(nest.flatten(specs), sample_rank)
+def _found(kind, fn, specs, sample_rank):
+  """Colors and a split; None where there is no structure, or no pattern."""
+  parts = nest.flatten(specs)
+  shapes = batching.event_shapes(parts, sample_rank)
   num_coordinates = sum(s.num_elements() for s in shapes)
   try:
     # Nobody asked for a pattern: one that fills up is not worth the wait.
     with budget.at_most(max(_MAX_UNASKED, 32 * num_coordinates)):
-      pattern = _square_pattern(kind, fn, specs, sample_rank)
+      detection = _detection(kind, fn, specs, sample_rank)
+      colors = color_diagonal(detection.pattern()).colors
+      num_passes = int(colors.max(initial=-1)) + 1
+      split = _split(detection, num_passes, parts, sample_rank)
   except SampleMixingError as e:
     warnings.warn(
       f'{e} The derivative is taken as if samples did not mix.',
       RuntimeWarning,
       stacklevel=2,
     )
-    return None
+    return None, None
   except Exception:
     # `fn` may need a graph that is being built, a fixed batch, or eager mode.
     # What is wrong with it comes up again where it is differentiated.
+    return None, None
+  return (colors if num_passes < colors.size else None), split
+
+
+def _split(detection, num_passes, parts, sample_rank):
+  """A `Split` where that costs less than half of the passes, or None."""
+  if num_passes <= schedule_lib.MAX_UNROLLED:
+    return None
+  curved_ops, pattern = detection.curvature()
+  if curved_ops is None:
     return None
   colors = color_diagonal(pattern).colors
-  return colors if colors.max(initial=-1) + 1 < colors.size else None
+  sample_shape = parts[0].shape[:sample_rank]
+  # Of how many samples a plan will be asked need not be known; columns of a
+  # matrix cost less than a pass.
+  num_samples = max(sample_shape.num_elements() or 1, _SAMPLES_AT_LEAST)
+  split = Split(curved_ops, colors, signs(colors), num_samples)
+  if 2 * split.num_passes <= num_passes or split.is_by_coordinate:
+    return split
+  return None
 
 
-def _square_pattern(kind, fn, xs, sample_rank):
-  """The pattern whose rows and columns are both the coordinates of `xs`."""
+def _detection(kind, fn, xs, sample_rank):
+  """Of the pattern whose rows and columns are both the coordinates of `xs`."""
   if kind == 'hessian':
-    return detect_lib.detect(kind, fn, xs, sample_rank)
+    return detect_lib.Detection(kind, fn, xs, sample_rank)
 
   def aligned(*parts):
     return evaluate.align(nest.call_traceable(fn, parts), parts)[1]
 
-  return detect_lib.detect(kind, aligned, list(xs), sample_rank)
+  return detect_lib.Detection(kind, aligned, list(xs), sample_rank)
 
 
 def _given_pattern(pattern, parts, sample_rank):

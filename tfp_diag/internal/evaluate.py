@@ -43,6 +43,7 @@ class Recipe(NamedTuple):
     chunk_size: Python int, how many passes run together.
     event_shapes: List of the event shapes that the colors are for; None: those
       of the state.
+    split: `split.Split`, a cheaper way to a diagonal Hessian, or None.
   """
 
   colors: Any = None
@@ -50,6 +51,7 @@ class Recipe(NamedTuple):
   schedule: str = 'auto'
   chunk_size: int = 10
   event_shapes: Any = None
+  split: Any = None
 
 
 def jacobian_diagonal(fn, ys, xs, mode, recipe_for, rank, validate=False):
@@ -169,14 +171,20 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
     colors = schedule_lib.Colors.from_vector(
       recipe.colors, recipe.event_shapes or event_shapes, recipe.signs
     )
-  diag = schedule_lib.diagonal(
-    derivative,
-    colors,
-    xs,
-    recipe.schedule,
-    recipe.chunk_size,
-    loop_among(ops),
-  )
+  diag = None
+  if recipe.split is not None and mode == 'reverse':
+    diag = recipe.split.diagonal(
+      ops.operations, outputs[0], derivative, xs, recipe
+    )
+  if diag is None:
+    diag = schedule_lib.diagonal(
+      derivative,
+      colors,
+      xs,
+      recipe.schedule,
+      recipe.chunk_size,
+      loop_among(ops),
+    )
   if validate:
     compare = (lambda: linear_map('reverse')[1]) if mode == 'forward' else None
     validation.check(diag, derivative, compare, colors, xs, rank, recipe)

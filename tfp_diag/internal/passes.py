@@ -107,6 +107,19 @@ class LinearMap:
     tf.function(probe, autograph=False).get_concrete_function()
     return any(r is not None for r in found)
 
+  def between(self, targets, sources):
+    """The map between other Tensors of the same evaluation of the function.
+
+    Args:
+      targets: List of Tensors that the function computed on the way.
+      sources: List of such Tensors that they depend on.
+
+    Returns:
+      `LinearMap`, of the transposed Jacobian of `targets` by `sources` if this
+      one is in reverse mode.
+    """
+    return LinearMap(self._gradient, targets, sources)
+
   def transposed(self):
     """The map in the other direction, from the same evaluation of the function.
 
@@ -224,23 +237,32 @@ def value_and_gradient(fn, xs):
 
 @contextlib.contextmanager
 def recorded_ops():
-  """Collects the types of the ops that are added to the graph meanwhile.
+  """Collects the ops that are added to the graph meanwhile.
 
   Yields:
-    A set of Python strings, filled on exit; empty in eager mode.
+    A set of the types of all of them, also within functions, whose
+    `operations` are those of the graph itself, in order. Filled on exit; empty
+    in eager mode.
   """
-  types = set()
+  types = _OpTypes()
   if tf.executing_eagerly():
     yield types
     return
   graph = tf.compat.v1.get_default_graph()
   before = len(graph.get_operations())
   yield types
-  types.update(op.type for op in graph.get_operations()[before:])
+  types.operations = graph.get_operations()[before:]
+  types.update(op.type for op in types.operations)
   if types.intersection(('PartitionedCall', 'StatefulPartitionedCall')):
     # A loop that is differentiated under two tapes ends up inside a call.
     for function in graph.as_graph_def().library.function:
       types.update(node.op for node in function.node_def)
+
+
+class _OpTypes(set):
+  """Types of ops; `operations` are those that are in the graph itself."""
+
+  operations = ()
 
 
 def _tape_gradient(tape):

@@ -26,6 +26,7 @@ from tfp_diag.sparsity import (
   rules,  # noqa: F401 (registers the rules)
   tracing,
 )
+from tfp_diag.sparsity.curvature import find_curved_ops, own_ops, without
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.interpreter import Walker
@@ -35,7 +36,13 @@ from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import Columns
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['detect', 'hessian_sparsity', 'jacobian_sparsity', 'refuse_mixing']
+__all__ = [
+  'Detection',
+  'detect',
+  'hessian_sparsity',
+  'jacobian_sparsity',
+  'refuse_mixing',
+]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -125,7 +132,7 @@ def hessian_sparsity(fn, xs, sample_shape=None):
 
 
 def detect(kind, fn, xs, sample_rank):
-  """Finds a pattern; what the public functions and plans call.
+  """Finds a pattern; what the public functions call.
 
   Args:
     kind: 'jacobian' or 'hessian'.
@@ -137,31 +144,70 @@ def detect(kind, fn, xs, sample_rank):
   Returns:
     `SparsityPattern`.
   """
-  traced, walker, outputs = _walk(kind, fn, xs, sample_rank)
-  may_mix = check_samples(walker.tape, traced, outputs)
-  if kind == 'jacobian':
-    matrix, notes = _jacobian(walker.tape, traced, outputs)
-    row_shapes = [v.shape[traced.sample_rank :] for v in outputs]
-    row_place = _places([v.shape for v in outputs], traced)
-  else:
-    matrix, notes = _hessian(walker.tape, traced, outputs)
-    row_shapes = [v.shape[traced.sample_rank :] for v in traced.inputs]
-    row_place = _places([v.shape for v in traced.inputs], traced)
-  column_shapes = [v.shape[traced.sample_rank :] for v in traced.inputs]
-  column_place = _places([v.shape for v in traced.inputs], traced)
-  if may_mix:
-    notes = [
-      *notes,
-      'Ops without a rule may mix samples; they were taken not to, as the '
-      'sample shape promises.',
-    ]
-  return SparsityPattern(
-    matrix=_folded(matrix, row_place, column_place),
-    row_shapes=tuple(row_shapes),
-    column_shapes=tuple(column_shapes),
-    fallback_ops=tuple(walker.fallbacks),
-    notes=(*walker.notes, *notes),
-  )
+  return Detection(kind, fn, xs, sample_rank).pattern()
+
+
+class Detection:
+  """A function, walked once, of which more than one thing is asked."""
+
+  def __init__(self, kind, fn, xs, sample_rank):
+    """Walks a function; the arguments are those of `detect`."""
+    self._kind = kind
+    self._traced, self._walker, self._outputs = _walk(kind, fn, xs, sample_rank)
+    self._may_mix = check_samples(
+      self._walker.tape, self._traced, self._outputs
+    )
+
+  def pattern(self):
+    """The `SparsityPattern`."""
+    if self._kind == 'jacobian':
+      rows = self._outputs
+      matrix, notes = _jacobian(self._walker.tape, self._traced, rows)
+    else:
+      rows = self._traced.inputs
+      matrix, notes = _hessian(self._walker.tape, self._traced, self._outputs)
+    return self._folded(matrix, rows, notes)
+
+  def curvature(self):
+    """What is cheaper about a Hessian than its pattern says.
+
+    Returns:
+      curved_ops: `CurvedOps`, or None.
+      pattern: `SparsityPattern` of what the `rest` of the ops add, or None.
+    """
+    traced = self._traced
+    if self._kind != 'hessian' or traced.variables:
+      return None, None
+    curved_ops = find_curved_ops(self._walker.tape, traced)
+    if curved_ops is None:
+      return None, None
+    ops = own_ops(traced.graph.get_operations())
+    cheap = {ops[k].name for k, _, _ in curved_ops.fixed + curved_ops.few}
+    tape = without(self._walker.tape, cheap)
+    matrix, notes = _hessian(tape, traced, self._outputs)
+    return curved_ops, self._folded(matrix, traced.inputs, notes)
+
+  def _folded(self, matrix, rows, notes):
+    """The pattern over the coordinates of one sample."""
+    traced = self._traced
+    rank = traced.sample_rank
+    if self._may_mix:
+      notes = [
+        *notes,
+        'Ops without a rule may mix samples; they were taken not to, as the '
+        'sample shape promises.',
+      ]
+    return SparsityPattern(
+      matrix=_folded(
+        matrix,
+        _places([v.shape for v in rows], traced),
+        _places([v.shape for v in traced.inputs], traced),
+      ),
+      row_shapes=tuple(v.shape[rank:] for v in rows),
+      column_shapes=tuple(v.shape[rank:] for v in traced.inputs),
+      fallback_ops=tuple(self._walker.fallbacks),
+      notes=(*self._walker.notes, *notes),
+    )
 
 
 def refuse_mixing(fn, xs, sample_rank):

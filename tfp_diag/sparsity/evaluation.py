@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay, OpFailed
 
-__all__ = ['run_op']
+__all__ = ['repeat_op', 'run_op']
 
 
 def run_op(op, inputs):
@@ -44,6 +44,27 @@ def run_op(op, inputs):
     arrays = [np.asarray(value) for value in inputs]
     if all(array.dtype.kind in 'bi' for array in arrays):
       return [np.asarray(_ON_INTEGERS[op.type](*arrays))]
+  try:
+    # Small integer work: an accelerator would only add transfers.
+    with tf.init_scope(), tf.device('CPU:0'):
+      return repeat_op(op, inputs)
+  except (tf.errors.OpError, TypeError, ValueError) as error:
+    raise OpFailed(f'{op.type} failed: {error}') from error
+
+
+def repeat_op(op, inputs):
+  """Executes an op of a graph once more, on other inputs, where one is.
+
+  Args:
+    op: `tf.Operation`; its type and attributes are used.
+    inputs: list of Tensors or NumPy arrays, in the op's order.
+
+  Returns:
+    list of Tensors.
+
+  Raises:
+    CannotSay: If the op cannot be executed by itself.
+  """
   function = getattr(tf.raw_ops, op.type, None)
   if function is None:
     raise CannotSay(f'{op.type} cannot be executed by itself')
@@ -61,12 +82,7 @@ def run_op(op, inputs):
     arguments[names[argument.name]], rest = rest[:count], rest[count:]
   for attr, name in attrs.items():
     arguments[name] = op.get_attr(attr)
-  try:
-    # Small integer work: an accelerator would only add transfers.
-    with tf.init_scope(), tf.device('CPU:0'):
-      result = function(**arguments)
-  except (tf.errors.OpError, TypeError, ValueError) as error:
-    raise OpFailed(f'{op.type} failed: {error}') from error
+  result = function(**arguments)
   if isinstance(result, (list, tuple)):
     return list(result)
   return [result]

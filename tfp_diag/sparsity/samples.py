@@ -20,7 +20,7 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.tape import Columns, Loop
 
-__all__ = ['SampleMixingError', 'check_samples']
+__all__ = ['SampleMixingError', 'check_samples', 'own_samples']
 
 
 class SampleMixingError(ValueError):
@@ -60,12 +60,13 @@ def check_samples(tape, traced, outputs):
 
 def _seeds(traced):
   return {
-    value: Dependency.from_columns(_sample_of(value.rows, traced.num_samples))
+    value: Dependency.from_columns(own_samples(value.rows, traced.num_samples))
     for value in traced.inputs
   }
 
 
-def _sample_of(rows, num_samples):
+def own_samples(rows, num_samples):
+  """The sample of each element of a value whose leading axis they are."""
   return np.arange(rows) // max(rows // num_samples, 1)
 
 
@@ -75,7 +76,7 @@ def _strangers(found, traced, outputs, columns):
   for value in outputs:
     if value.depends:
       rows = columns.groups.expand(found[value])
-      own = np.repeat(_sample_of(value.rows, traced.num_samples), rows.counts)
+      own = np.repeat(own_samples(value.rows, traced.num_samples), rows.counts)
       stranger = np.zeros(value.rows, bool)
       stranger[rows.row_of_entry[rows.indices != own]] = True
       if stranger.any():

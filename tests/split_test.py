@@ -1,0 +1,312 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Diagonal Hessians of functions that are dense, and yet have structure."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+from tfp_diag import planning
+from tfp_diag.internal import passes
+
+RNG = np.random.default_rng(7)
+# More coordinates than are unrolled, so that it is worth to look for more.
+N = 20
+DESIGN = RNG.standard_normal((30, N))
+COUNTS = RNG.integers(0, 3, 30).astype(float)
+FACTOR = np.tril(RNG.standard_normal((N, N)), -1) + 3.0 * np.eye(N)
+PRECISION = FACTOR @ FACTOR.T
+WEIGHTS = RNG.standard_normal((N, 12)) / 3.0
+TOP = RNG.standard_normal((12, 12)) / 3.0
+
+
+def constant(value):
+  return tf.constant(value, tf.float64)
+
+
+def logistic_regression(x):
+  logits = tf.matmul(x, constant(DESIGN), transpose_b=True)
+  return tf.reduce_sum(-tf.math.softplus(logits), -1) - tf.reduce_sum(x**2, -1)
+
+
+def poisson_regression(x):
+  rates = tf.exp(0.3 * tf.linalg.matvec(constant(DESIGN), x) - 1.0)
+  return tf.reduce_sum(constant(COUNTS) * tf.math.log(rates) - rates, -1)
+
+
+def einsum_regression(x):
+  u = tf.einsum('...n,mn->...m', x[..., ::-1], constant(DESIGN))
+  return tf.reduce_sum(tf.sin(u), -1)
+
+
+def quadratic_form(x):
+  return -0.5 * tf.reduce_sum(x * tf.matmul(x, constant(PRECISION)), -1)
+
+
+def whitened(x):
+  z = tf.linalg.triangular_solve(constant(FACTOR), x[..., tf.newaxis])
+  return -0.5 * tf.reduce_sum(z**2, [-1, -2])
+
+
+def student_t(x):
+  z = tf.matmul(x, constant(FACTOR))
+  return -3.0 * tf.math.log1p(tf.reduce_sum(z**2, -1) / 5.0)
+
+
+def log_normalizer(x):
+  return -tf.reduce_logsumexp(x, -1)
+
+
+def unit_vector(x):
+  unit = x / tf.norm(x, axis=-1, keepdims=True)
+  return tf.reduce_sum(unit * tf.linspace(constant(1.0), 2.0, N), -1)
+
+
+def softmax_cross_entropy(x):
+  scores = tf.exp(x) / tf.reduce_sum(tf.exp(x), -1, keepdims=True)
+  return tf.reduce_sum(tf.math.log(scores[..., :1]), -1)
+
+
+def network(x):
+  hidden = tf.tanh(tf.matmul(x, constant(WEIGHTS)))
+  return tf.reduce_sum(tf.math.softplus(tf.matmul(hidden, constant(TOP))), -1)
+
+
+def determinant(x):
+  """An op that is not elementwise."""
+  matrix = tf.reshape(x, tf.concat([tf.shape(x)[:-1], [4, 5]], 0))
+  gram = tf.matmul(matrix, matrix, transpose_b=True)
+  return tf.linalg.logdet(gram) - tf.reduce_sum(x, -1) ** 2
+
+
+FUNCTIONS = [
+  determinant,
+  einsum_regression,
+  log_normalizer,
+  logistic_regression,
+  network,
+  poisson_regression,
+  quadratic_form,
+  softmax_cross_entropy,
+  student_t,
+  unit_vector,
+  whitened,
+]
+
+
+def state(*sample_shape):
+  return constant(RNG.uniform(0.2, 1.5, (*sample_shape, N)))
+
+
+def dense(fn, x):
+  """The diagonal of the whole Hessian, sample by sample."""
+  rows = []
+  for sample in tf.reshape(x, [-1, 1, x.shape[-1]]):
+    with tf.GradientTape(persistent=True) as outer:
+      outer.watch(sample)
+      with tf.GradientTape() as inner:
+        inner.watch(sample)
+        value = fn(sample)
+      gradient = inner.gradient(value, sample)
+    hessian = outer.jacobian(gradient, sample, experimental_use_pfor=False)
+    rows.append(np.diag(np.squeeze(hessian.numpy(), (0, 2))))
+  return np.reshape(rows, x.shape)
+
+
+@pytest.fixture(name='split_calls')
+def fixture_split_calls(monkeypatch):
+  """Counts the diagonals that come from a split."""
+  counter = types.SimpleNamespace(count=0)
+  diagonal = planning.Split.diagonal
+
+  def counted(*args):
+    result = diagonal(*args)
+    counter.count += result is not None
+    return result
+
+  monkeypatch.setattr(planning.Split, 'diagonal', counted)
+  return counter
+
+
+@pytest.fixture(name='passes_run')
+def fixture_passes_run(monkeypatch):
+  """Counts passes through the function while a graph is built."""
+  counter = types.SimpleNamespace(count=0)
+  apply = passes.LinearMap.apply
+
+  def counted(*args, **kwargs):
+    counter.count += 1
+    return apply(*args, **kwargs)
+
+  monkeypatch.setattr(passes.LinearMap, 'apply', counted)
+  return counter
+
+
+@pytest.mark.parametrize('fn', FUNCTIONS)
+def test_agrees_with_the_dense_hessian(fn, split_calls):
+  x = state(3)
+  _, _, diag = tfp_diag.diag_hessian(fn, x)
+  assert split_calls.count == 1
+  np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize('fn', [student_t, logistic_regression, network])
+@pytest.mark.parametrize('sample_shape', [(), (1,), (50,), (2, 3)])
+def test_any_sample_shape(fn, sample_shape):
+  x = state(*sample_shape)
+
+  def of_rows(x):
+    return tf.reshape(fn(tf.reshape(x, [-1, N])), tf.shape(x)[:-1])
+
+  _, _, diag = tfp_diag.diag_hessian(of_rows, x)
+  np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize('fn', [logistic_regression, log_normalizer, network])
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_in_graphs(fn, jit_compile, split_calls):
+  x = state(4)
+  diagonal = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=jit_compile
+  )
+  np.testing.assert_allclose(diagonal(x), dense(fn, x), rtol=1e-9, atol=1e-10)
+  assert split_calls.count == 1
+
+
+def test_batch_of_unknown_size():
+  spec = tf.TensorSpec([None, N], tf.float64)
+  diagonal = tf.function(
+    lambda x: tfp_diag.diag_hessian(logistic_regression, x)[2],
+    input_signature=[spec],
+  )
+  for batch in (1, 7, 33):
+    x = state(batch)
+    np.testing.assert_allclose(
+      diagonal(x), dense(logistic_regression, x), rtol=1e-9
+    )
+
+
+def scaled_by_sample(x):
+  """A matrix that differs between the samples, made from their number."""
+  scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[0])[:, tf.newaxis]
+  return logistic_regression(scale * x)
+
+
+def tilted_by_sample(x):
+  scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[0])
+  return scale * tf.reduce_sum(tf.exp(0.1 * tf.cumsum(x, -1)), -1)
+
+
+@pytest.mark.parametrize('fn', [scaled_by_sample, tilted_by_sample])
+def test_constants_that_differ_between_samples(fn):
+  x = state(5)
+  _, _, diag = tfp_diag.diag_hessian(fn, x)
+  _, _, plain = tfp_diag.diag_hessian(fn, x, schedule='while_loop')
+  np.testing.assert_allclose(diag, plain, rtol=1e-9)
+
+
+def test_constants_that_differ_along_the_second_sample_axis():
+  def fn(x):
+    scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[1])[:, tf.newaxis]
+    u = tf.linalg.matvec(constant(DESIGN), scale * x)
+    return tf.reduce_sum(tf.sin(u), -1)
+
+  x = state(2, 3)
+  _, _, diag = tfp_diag.diag_hessian(fn, x)
+  _, _, plain = tfp_diag.diag_hessian(fn, x, schedule='while_loop')
+  np.testing.assert_allclose(diag, plain, rtol=1e-9)
+
+
+def test_several_parts():
+  x = state(6)
+  parts = [x[:, 0], x[:, 1:]]
+  design = np.concatenate([np.ones([30, 1]), DESIGN[:, 1:]], 1)
+
+  def of_parts(intercept, slopes):
+    joined = tf.concat([intercept[:, tf.newaxis], slopes], -1)
+    logits = tf.matmul(joined, constant(design), transpose_b=True)
+    return -tf.reduce_sum(tf.math.softplus(logits), -1)
+
+  _, _, diag = tfp_diag.diag_hessian(of_parts, parts)
+  expected = dense(lambda x: of_parts(x[:, 0], x[:, 1:]), x)
+  np.testing.assert_allclose(diag[0], expected[:, 0], rtol=1e-9)
+  np.testing.assert_allclose(diag[1], expected[:, 1:], rtol=1e-9)
+
+
+def test_number_of_passes(passes_run):
+  x = state(N)
+  plan = tfp_diag.plan_diag_hessian(logistic_regression, x)
+  # The prior has one color; the columns of the design, one pass.
+  assert plan.num_passes == 2
+  assert tfp_diag.plan_diag_hessian(log_normalizer, x).num_passes == 3
+  passes_run.count = 0
+  tfp_diag.diag_hessian(logistic_regression, x, plan=plan)
+  few = passes_run.count
+  passes_run.count = 0
+  tfp_diag.diag_hessian(logistic_regression, x, schedule='unrolled')
+  assert few < passes_run.count / 2
+
+
+def test_can_be_differentiated():
+  x = state(2)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    _, _, diag = tfp_diag.diag_hessian(student_t, x)
+  with tf.GradientTape() as plain_tape:
+    plain_tape.watch(x)
+    _, _, plain = tfp_diag.diag_hessian(student_t, x, schedule='while_loop')
+  np.testing.assert_allclose(
+    tape.gradient(diag, x), plain_tape.gradient(plain, x), rtol=1e-8
+  )
+
+
+def test_a_plan_is_kept_in_a_file(tmp_path, split_calls):
+  x = state(4)
+  plan = tfp_diag.plan_diag_hessian(unit_vector, x)
+  plan.save(tmp_path / 'plan.npz')
+  loaded = tfp_diag.load_plan(tmp_path / 'plan.npz', fn=unit_vector)
+  assert str(loaded) == str(plan)
+  assert loaded.num_passes == plan.num_passes
+  np.testing.assert_allclose(loaded(x)[2], dense(unit_vector, x), rtol=1e-9)
+  assert split_calls.count == 1
+
+
+def test_a_plan_for_another_function_takes_the_passes(split_calls):
+  x = state(4)
+  plan = tfp_diag.plan_diag_hessian(logistic_regression, x)
+  _, _, diag = tfp_diag.diag_hessian(student_t, x, plan=plan)
+  assert split_calls.count == 0
+  np.testing.assert_allclose(diag, dense(student_t, x), rtol=1e-9)
+
+
+def test_validate_args_compares_with_the_passes():
+  x = state(3)
+  plan = tfp_diag.plan_diag_hessian(logistic_regression, x)
+  _, _, diag = tfp_diag.diag_hessian(
+    logistic_regression, x, plan=plan, validate_args=True
+  )
+  np.testing.assert_allclose(diag, dense(logistic_regression, x), rtol=1e-9)
+
+
+def test_sparse_functions_keep_their_colors():
+  def chain(x):
+    return tf.reduce_sum(tf.exp(x[..., 1:] - x[..., :-1]), -1)
+
+  plan = tfp_diag.plan_diag_hessian(chain, state(2))
+  assert plan.split is None
+  assert plan.num_passes == 2

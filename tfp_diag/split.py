@@ -1,0 +1,446 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The diagonal of a Hessian, op by op where that is cheaper than passes."""
+
+import dataclasses
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.internal import batching, passes
+from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.sparsity.curvature import (
+  CurvedOps,
+  elementwise_pairs,
+  own_ops,
+)
+from tfp_diag.sparsity.evaluation import repeat_op
+
+__all__ = ['Split']
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+  """A Hessian as the sum of what is cheap to have and of what has few colors.
+
+  See `sparsity.curvature` for the formula and its terms.
+
+  Attributes:
+    curved_ops: `CurvedOps`.
+    colors: int32 array, one color per coordinate, for the Hessian of the `rest`
+      of the curved ops.
+    signs: Array of +1 and -1, one per coordinate, or None for +1.
+    num_samples: Python int, the number of samples it was made for; any other
+      will do.
+  """
+
+  curved_ops: CurvedOps
+  colors: np.ndarray
+  signs: np.ndarray | None
+  num_samples: int
+
+  @property
+  def num_passes(self):
+    """What a diagonal costs, in passes through the function."""
+    count = 2 * self.curved_ops.num_rows
+    if self.curved_ops.rest:
+      count += int(self.colors.max(initial=-1)) + 1
+    if self.curved_ops.fixed:
+      # The basis vectors take the places of the samples.
+      count += math.ceil(self.colors.size / max(self.num_samples, 1))
+    return count
+
+  @property
+  def note(self):
+    """A sentence for `str(plan)`."""
+    ops = self.curved_ops
+    pieces = [
+      (len({k for k, *_ in ops.fixed}), 'by the matrix of its argument'),
+      (len({k for k, *_ in ops.few}), 'by the rows of its argument'),
+      (
+        len(ops.rest),
+        'by coordinate' if self.is_by_coordinate else 'by color',
+      ),
+    ]
+    listed = ', '.join(f'{count} {how}' for count, how in pieces if count)
+    return f'The curvature is added up op by op: {listed}.'
+
+  def to_meta(self):
+    """What `from_meta` needs beside the arrays, as values of JSON."""
+    meta = dataclasses.asdict(self.curved_ops)
+    return {**meta, 'num_samples': self.num_samples}
+
+  @classmethod
+  def from_meta(cls, meta, colors, signs):
+    """The split of which `to_meta` gave `meta`; raises if it is none."""
+    meta = dict(meta)
+    num_samples = meta.pop('num_samples')
+    ops = CurvedOps(
+      op_types=tuple(meta.pop('op_types')),
+      fixed=tuple(tuple(map(int, term)) for term in meta.pop('fixed')),
+      few=tuple(tuple(map(int, term)) for term in meta.pop('few')),
+      rest=tuple(
+        (int(k), tuple(map(int, used))) for k, used in meta.pop('rest')
+      ),
+      num_rows=int(meta.pop('num_rows')),
+      samples_lead=bool(meta.pop('samples_lead')),
+    )
+    numbers = [k for k, *_ in (*ops.fixed, *ops.few, *ops.rest)]
+    if not all(0 <= k < len(ops.op_types) for k in numbers):
+      raise ValueError('`split` names an op that is not there')
+    return cls(ops, colors, signs, int(num_samples))
+
+  @property
+  def is_by_coordinate(self):
+    """Whether each coordinate of the rest has a pass of its own.
+
+    A pass is then the tangents of the arguments of curved ops alone.
+    """
+    return self.curved_ops.samples_lead and bool(
+      np.all(np.bincount(self.colors) == 1)
+    )
+
+  def diagonal(self, ops, value, derivative, xs, recipe):
+    """The diagonal of the Hessian of a function that was called just now.
+
+    Args:
+      ops: List of `tf.Operation`s: what was added to the graph since, in order;
+        more may follow those of the function.
+      value: Tensor of the sample shape, what the function returned.
+      derivative: A `passes.LinearMap` in reverse mode, from the same call.
+      xs: List of Tensors, the parts.
+      recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
+
+    Returns:
+      List of Tensors shaped as `xs`, or None if the ops are not those that the
+      split was made for.
+    """
+    ops = own_ops(ops)[: len(self.curved_ops.op_types)]
+    if tuple(op.type for op in ops) != self.curved_ops.op_types:
+      return None
+    call = _Call(value, derivative, xs)
+    diag = [tf.zeros_like(x) for x in xs]
+    rest = [(ops[op], used) for op, used in self.curved_ops.rest]
+    if rest:
+      event_shapes = batching.event_shapes(xs, value.shape.rank)
+      diag = schedule_lib.diagonal(
+        _Rest(call, rest, self.is_by_coordinate),
+        schedule_lib.Colors.from_vector(
+          self.colors, recipe.event_shapes or event_shapes, self.signs
+        ),
+        xs,
+        'auto',
+        recipe.chunk_size,
+      )
+    for op, left, right in self.curved_ops.fixed:
+      diag = _add(diag, call.fixed(ops[op], left, right))
+    for op, left, right in self.curved_ops.few:
+      diag = _add(diag, call.few(ops[op], left, right))
+    return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
+
+
+class _Call:
+  """One call of a function, and derivatives between the Tensors in it."""
+
+  def __init__(self, value, derivative, xs):
+    self._value = value
+    self._derivative = derivative
+    self._xs = xs
+
+  def adjoints(self, op):
+    """The derivative of the value by each output of an op, or None."""
+    outputs = list(op.outputs)
+    return self._derivative.between([self._value], outputs).apply(
+      [0], [tf.ones_like(self._value)], list(range(len(outputs)))
+    )
+
+  def sum_over_event(self, x):
+    """The sum over all axes behind those of the samples."""
+    return tf.reduce_sum(
+      x, axis=list(range(self._value.shape.rank, x.shape.rank))
+    )
+
+  def times_samples(self, factors, x):
+    """A Tensor of the sample shape times one that has event axes, too."""
+    event_ndims = x.shape.rank - self._value.shape.rank
+    return factors[(..., *[tf.newaxis] * event_ndims)] * x
+
+  def reverse(self, tensors):
+    """The `passes.LinearMap` from some tensors back to xs."""
+    return self._derivative.between(tensors, self._xs)
+
+  def fixed(self, op, left, right):
+    """The diagonal of A^T diag(w) B: the same A and B for all samples."""
+    weight = self.weight(op, left, right)
+    if weight is None:
+      return [None] * len(self._xs)
+    columns = self._columns(op.inputs[left])
+    if left == right:
+      products = tf.square(columns)
+    else:
+      products = 2.0 * columns * self._columns(op.inputs[right])
+    rows = tf.reshape(weight, [-1, tf.shape(products)[1]])
+    flat = tf.matmul(rows, products, transpose_b=True)
+    sizes = [tf.reduce_prod(self._event_shape(x)) for x in self._xs]
+    return [
+      tf.cast(tf.reshape(piece, tf.shape(x)), x.dtype)
+      for piece, x in zip(tf.split(flat, sizes, axis=1), self._xs)
+    ]
+
+  def few(self, op, left, right):
+    """The diagonal of J_a^T diag(w) J_b, one row of J_b after the other."""
+    weight = self.weight(op, left, right)
+    total = [None] * len(self._xs)
+    if weight is None:
+      return total
+    a, b = op.inputs[left], op.inputs[right]
+    event_shape = b.shape[self._value.shape.rank :]
+    for row in range(event_shape.num_elements()):
+      place = np.arange(event_shape.num_elements()) == row
+      unit = tf.zeros_like(b) + tf.constant(place.reshape(event_shape), b.dtype)
+      of_a = _sum_to(weight * unit, a)
+      products = zip(self._vjp(a, of_a), self._vjp(b, unit))
+      factor = 1.0 if left == right else 2.0
+      total = _add(
+        total,
+        [
+          None if g is None or h is None else factor * g * h
+          for g, h in products
+        ],
+      )
+    return total
+
+  def _vjp(self, tensor, seed):
+    everything = list(range(len(self._xs)))
+    return self.reverse([tensor]).apply([0], [seed], everything)
+
+  def weight(self, op, left, right):
+    """The second derivative of an elementwise op, times its adjoint, or None.
+
+    Args:
+      op: `tf.Operation`.
+      left, right: Python ints, the arguments it is differentiated by.
+
+    Returns:
+      Tensor of the shape of the op's output.
+    """
+    (adjoint,) = self.adjoints(op)
+    if adjoint is None:
+      return None
+    which = sorted({left, right})
+    shape = tf.shape(op.outputs[0])
+    arguments = [tf.broadcast_to(op.inputs[i], shape) for i in which]
+    hessian = _local_hessian(op, which, arguments, [adjoint])
+    return hessian.apply(
+      [which.index(left)],
+      [tf.ones_like(arguments[0])],
+      [which.index(right)],
+    )[0]
+
+  def _columns(self, tensor):
+    """The columns of the matrix of a fixed linear map, one in each row.
+
+    The basis vectors are the seeds of different samples, so that one pass
+    gives as many columns as there are samples.
+    """
+    forward = self.reverse([tensor]).transposed()
+    parts = list(range(len(self._xs)))
+    num_samples = self._value.shape.num_elements() or tf.size(self._value)
+    sample = tf.reshape(tf.range(num_samples), tf.shape(self._value))
+
+    def some_columns(k):
+      seeds, start = [], k * num_samples
+      for x in self._xs:
+        event_shape = self._event_shape(x)
+        size = tf.reduce_prod(event_shape)
+        coordinate = tf.reshape(tf.range(size), event_shape)
+        event_ndims = x.shape.rank - sample.shape.rank
+        here = sample[(..., *[tf.newaxis] * event_ndims)] + start
+        seeds.append(tf.cast(tf.equal(coordinate, here), x.dtype))
+        start -= size
+      (columns,) = forward.apply(parts, seeds, [0])
+      return tf.reshape(columns, [num_samples, -1])
+
+    total = tf.add_n([tf.reduce_prod(self._event_shape(x)) for x in self._xs])
+    static = [x.shape[sample.shape.rank :].num_elements() for x in self._xs]
+    if isinstance(num_samples, int) and None not in static:
+      count = -(-sum(static) // num_samples)
+      if count <= schedule_lib.MAX_UNROLLED:
+        columns = tf.concat([some_columns(k) for k in range(count)], axis=0)
+        return columns[:total]
+    count = -(-total // num_samples)
+    columns = tf.map_fn(
+      some_columns, tf.range(count), fn_output_signature=tensor.dtype
+    )
+    return tf.reshape(columns, [-1, tf.shape(columns)[2]])[:total]
+
+  def _event_shape(self, x):
+    return tf.shape(x)[self._value.shape.rank :]
+
+
+class _Rest:
+  """The Hessian of some of the ops; stands for a `passes.LinearMap`."""
+
+  def __init__(self, call, ops, is_by_coordinate):
+    """Prepares what is the same for all passes.
+
+    Args:
+      call: `_Call`.
+      ops: List of pairs: `tf.Operation`, numbers of the arguments that count.
+      is_by_coordinate: Python bool, whether every pass is for one coordinate.
+    """
+    self._call = call
+    self._tensors = []
+    places = {}
+    for op, used in ops:
+      for tensor in (op.inputs[i] for i in used):
+        if places.setdefault(tensor.ref(), len(places)) == len(self._tensors):
+          self._tensors.append(tensor)
+    self._all = list(range(len(self._tensors)))
+    self._reverse = call.reverse(self._tensors)
+    self._forward = self._reverse.transposed()
+    self._terms = [
+      _Term(call, op, used, [places[op.inputs[i].ref()] for i in used])
+      for op, used in ops
+    ]
+    self._terms = [t for t in self._terms if t.is_connected]
+    self._is_by_coordinate = is_by_coordinate
+
+  def connects(self, members):
+    """As `passes.LinearMap.connects`."""
+    del members
+    return bool(self._terms)
+
+  def apply(self, members, seeds, results=None):
+    """As `passes.LinearMap.apply`."""
+    results = members if results is None else results
+    if not self._terms:
+      return [None] * len(results)
+    tangents = self._forward.apply(members, seeds, self._all)
+    cotangents = [None] * len(tangents)
+    for term in self._terms:
+      for i, product in term.products(tangents):
+        [cotangents[i]] = _add([cotangents[i]], [product])
+    used = [i for i, c in enumerate(cotangents) if c is not None]
+    if self._is_by_coordinate:
+      used = [i for i in used if tangents[i] is not None]
+    if not used:
+      return [None] * len(results)
+    if self._is_by_coordinate:
+      curvature = tf.add_n(
+        [self._call.sum_over_event(cotangents[i] * tangents[i]) for i in used]
+      )
+      return [self._call.times_samples(curvature, seed) for seed in seeds]
+    return self._reverse.apply(used, [cotangents[i] for i in used], results)
+
+
+class _Term:
+  """The second derivatives of one op, between its arguments."""
+
+  def __init__(self, call, op, used, places):
+    self._places = places
+    self._weights, self._hessian = [], None
+    adjoints = call.adjoints(op)
+    self.is_connected = any(adjoint is not None for adjoint in adjoints)
+    if not self.is_connected:
+      return
+    pairs = elementwise_pairs(op.type, used)
+    if pairs is None:
+      arguments = [op.inputs[i] for i in used]
+      self._hessian = _local_hessian(op, used, arguments, adjoints)
+      return
+    # What is the same for all passes is computed once.
+    for a, b in pairs:
+      weight = call.weight(op, a, b)
+      left, right = used.index(a), used.index(b)
+      self._weights.append((left, right, weight))
+      if a != b:
+        self._weights.append((right, left, weight))
+    self._arguments = [op.inputs[i] for i in used]
+
+  def products(self, tangents):
+    """The cotangents of the arguments: pairs of place and Tensor."""
+    tangents = [tangents[i] for i in self._places]
+    if self._hessian is None:
+      return [
+        (
+          self._places[left],
+          _sum_to(weight * tangents[right], self._arguments[left]),
+        )
+        for left, right, weight in self._weights
+        if tangents[right] is not None
+      ]
+    used = [k for k, t in enumerate(tangents) if t is not None]
+    if not used:
+      return []
+    products = self._hessian.apply(
+      used, [tangents[k] for k in used], list(range(len(tangents)))
+    )
+    return list(zip(self._places, products))
+
+
+def _local_hessian(op, which, arguments, adjoints):
+  """The second derivatives of an op by some arguments, as a linear map.
+
+  Args:
+    op: `tf.Operation`.
+    which: Python ints, the numbers of its inputs.
+    arguments: List of Tensors, the values of these inputs.
+    adjoints: List of Tensors or None: by which the outputs are weighted.
+
+  Returns:
+    A `passes.LinearMap`, of a symmetric matrix.
+  """
+  # The derivative by this argument alone, not by what it was computed from.
+  arguments = [tf.identity(argument) for argument in arguments]
+
+  def weighted():
+    inputs = list(op.inputs)
+    for i, argument in zip(which, arguments):
+      inputs[i] = argument
+    return tf.add_n(
+      [
+        tf.reduce_sum(adjoint * output)
+        for adjoint, output in zip(adjoints, repeat_op(op, inputs))
+        if adjoint is not None
+      ]
+    )
+
+  _, hessian = passes.linearize(
+    lambda: (None, passes.value_and_gradient(weighted, arguments)[1]),
+    arguments,
+    'reverse',
+  )
+  return hessian
+
+
+def _add(total, update):
+  return [
+    t if u is None else (u if t is None else t + u)
+    for t, u in zip(total, update)
+  ]
+
+
+def _sum_to(x, like):
+  """The sum of `x` over the axes along which `like` was broadcast to it."""
+  missing = x.shape.rank - like.shape.rank
+  x = tf.reduce_sum(x, axis=list(range(missing)))
+  axes = [
+    axis
+    for axis, (size, own) in enumerate(zip(x.shape, like.shape))
+    if own == 1 and size != 1
+  ]
+  return tf.reduce_sum(x, axis=axes, keepdims=True)
