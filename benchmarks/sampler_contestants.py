@@ -16,9 +16,10 @@
 
 A step contestant is `make() -> run(count)`, which takes so many steps of 1000
 chains in d = 100 inside one compiled loop. A sampler is
-`make(model, sizes, **options) -> run(seed)`, which adapts and draws, and returns
-the draws as one array [draw, chain, coordinate] and the average acceptance. What a sampler needs to know beforehand (the step size of
-TFP's MALA, tuned by hand) is found while it is made, which costs nothing.
+`make(model, sizes, **options) -> run(seed)`, which adapts and draws, and
+returns the draws as one array [draw, chain, coordinate] and the average
+acceptance. What a sampler needs to know beforehand (the step size of TFP's
+MALA, tuned by hand) is found while it is made, which costs nothing.
 """
 
 import functools
@@ -160,7 +161,13 @@ def tfp_mala(model, sizes, step_size=None):
   @tf.function(jit_compile=True, autograph=False)
   def run(seed):
     return _draw_tfp_mala(
-      target, step_size, target.start, sizes['draws'], sizes['burnin'], seed
+      target,
+      step_size,
+      target.start,
+      sizes['draws'],
+      sizes['burnin'],
+      seed,
+      sizes['thinning'],
     )
 
   def sample(seed):
@@ -180,7 +187,7 @@ def tuned_step_size(target, sizes, rounds=14):
 
   Args:
     target: An `UnconstrainedTarget`.
-    sizes: Dict with 'tuning', the steps of a round.
+    sizes: Dict with 'tuning', half of the steps of a round.
     rounds: Python int.
 
   Returns:
@@ -190,10 +197,8 @@ def tuned_step_size(target, sizes, rounds=14):
   @tf.function(jit_compile=True, autograph=False)
   def accepted(step_size, state, seed):
     draws, log_ratio = _draw_tfp_mala(
-      target, step_size, state, 1, sizes['tuning'], seed, every=True
+      target, step_size, state, sizes['tuning'], sizes['tuning'], seed
     )
-    # Of the second half, after this step size has settled.
-    log_ratio = log_ratio[sizes['tuning'] // 2 :]
     log_ratio = tf.where(tf.math.is_finite(log_ratio), log_ratio, -np.inf)
     return (
       tf.reduce_mean(tf.exp(tf.minimum(log_ratio, 0.0))),
@@ -211,16 +216,17 @@ def tuned_step_size(target, sizes, rounds=14):
 
 
 def _draw_tfp_mala(
-  target, step_size, start, num_draws, num_burnin, seed, every=False
+  target, step_size, start, num_draws, num_burnin, seed, thinning=1
 ):
   kernel = tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(
     target.log_prob_fn, step_size
   )
   return tfp.mcmc.sample_chain(
-    num_draws + (num_burnin if every else 0),
+    num_draws,
     start,
     kernel=kernel,
-    num_burnin_steps=0 if every else num_burnin,
+    num_burnin_steps=num_burnin,
+    num_steps_between_results=thinning - 1,
     trace_fn=lambda _, results: results.log_accept_ratio,
     seed=seed,
   )

@@ -40,11 +40,14 @@ class Model:
     name: Python str, for people.
     joint: A `tfd.JointDistribution`.
     pins: Dict, what is observed.
+    axes: Array whose columns are the principal axes, where these are other ones
+      than the coordinates, or None.
   """
 
   name: str
   joint: typing.Any
   pins: dict
+  axes: typing.Any = None
 
 
 def make_model(name):
@@ -207,7 +210,8 @@ def gaussian_rotated(d=100):
   """Variances from an inverse gamma distribution, along random directions."""
   variances, rng = _variances(d)
   q, _ = np.linalg.qr(rng.standard_normal((d, d)))
-  return _gaussian('rotated', (q / variances) @ q.T)
+  model = _gaussian('rotated', (q / variances) @ q.T)
+  return dataclasses.replace(model, axes=q.astype(np.float32))
 
 
 def gaussian_aligned(d=100):

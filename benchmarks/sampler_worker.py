@@ -53,27 +53,31 @@ def efficiency(contestant, model, sizes, options):
   from benchmarks.sampler_contestants import SAMPLERS
   from benchmarks.sampler_models import make_model
 
-  sample = SAMPLERS[contestant](make_model(model), sizes, **options)
+  model = make_model(model)
+  sample = SAMPLERS[contestant](model, sizes, **options)
   sample((0, 0))  # Compiles.
   seed = yield {
     'status': 'ready',
     'step_size': getattr(sample, 'step_size', None),
   }
   while True:
-    begin = time.perf_counter()
+    begin, cpu_begin = time.perf_counter(), time.process_time()
     draws, acceptance = sample(tuple(seed))
     seconds = time.perf_counter() - begin
-    # The ranks need no transformation: bijectors of scalars are monotone.
+    cpu_seconds = time.process_time() - cpu_begin
+    if model.axes is not None:
+      # What has not moved along an axis hides in coordinates that mix them.
+      draws = draws @ model.axes
     sizes_of_coordinates = tfp_diag.mcmc.ess(draws, backend='tfp')
+    rhat = tfp_diag.mcmc.rhat(draws, backend='tfp')
     least = float(np.nan_to_num(np.min(sizes_of_coordinates)))
     seed = yield {
       'seconds': seconds,
+      'cpu_seconds': cpu_seconds,
       'min_ess': least,
       'min_ess_per_second': least / seconds,
       'acceptance': acceptance,
-      'max_rhat': float(
-        np.nan_to_num(np.max(tfp_diag.mcmc.rhat(draws)), nan=np.inf)
-      ),
+      'max_rhat': float(np.nan_to_num(np.max(rhat), nan=np.inf)),
     }
 
 
@@ -130,7 +134,7 @@ def funnel(preconditioner, sizes):
     'mcse_sd': float(errors['sd']),
     'z_mean': float(abs(np.mean(v)) / errors['mean']),
     'z_sd': float(abs(sd - 3.0) / errors['sd']),
-    'rhat': float(tfp_diag.mcmc.rhat(v)),
+    'rhat': float(tfp_diag.mcmc.rhat(v, backend='tfp')),
     'acceptance': float(tf.reduce_mean(trace['accept_ratio'])),
     'seconds': time.perf_counter() - begin,
   }

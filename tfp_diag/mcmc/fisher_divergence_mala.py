@@ -27,7 +27,8 @@ from tfp_diag.mcmc.vector_layout import VectorLayout
 
 __all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
 
-# How many draws the matrix in use counts for, against those that were made.
+# How many draws the matrix in use counts for, against those that were made, if
+# there are fewer than two per coordinate.
 _PRIOR_COUNT = 10.0
 
 
@@ -321,9 +322,14 @@ def _add(before, values):
 def _new_window(results):
   """The matrix that a window has found, and moments of nothing."""
   identity = tf.eye(results.factor.shape[-1], dtype=results.factor.dtype)
+  # The covariances of a Gaussian are right as soon as they have full rank: what
+  # makes sure of that fades where there are draws enough.
+  enough = 2.0 * tf.cast(results.factor.shape[-1], results.count.dtype)
+  prior = _PRIOR_COUNT * tf.minimum(
+    tf.square(enough / tf.maximum(results.count, 1.0)), 1.0
+  )
   positions, gradients = tf.unstack(
-    (results.scatters + _PRIOR_COUNT * identity)
-    / (results.count + _PRIOR_COUNT)
+    (results.scatters + prior * identity) / (results.count + prior)
   )
   inverse = tf.linalg.cholesky_solve(
     tf.linalg.cholesky(tf.cast(gradients, tf.float64)),
