@@ -108,6 +108,16 @@ def test_a_single_chain_has_no_rhat(terminal, monkeypatch):
   assert 'R-hat' not in terminal.getvalue()
 
 
+def test_a_notebook_has_a_bar_where_it_is_asked_for(terminal):
+  del terminal  # Has set the delay of bars to none.
+  stream = type('OutStream', (io.StringIO,), {'__module__': 'ipykernel.io'})()
+  sampling_progress.sys.stderr = stream
+  sample()
+  assert stream.getvalue() == ''
+  sample(progress_bar=True)
+  assert '100/100' in stream.getvalue()
+
+
 def test_into_a_file_goes_a_line_at_the_end(capsys):
   sample(progress_bar=True)
   (line,) = capsys.readouterr().err.splitlines()

@@ -113,8 +113,8 @@ def sample(
     seed: Python `int`, or int32 Tensor of shape [2]. Default: another one each
       time, or that of the checkpoint.
     progress_bar: Python `bool`, whether to show a bar with speed, acceptance
-      and R-hat (of some draws and coordinates) on a terminal, and some lines
-      where stderr is none. Default: on a terminal only.
+      and R-hat (of some draws and coordinates) on a terminal or in a notebook,
+      and some lines where stderr is neither. Default: on a terminal only.
     checkpoint: Path of a directory in which the run is saved after each block:
       `checkpoint.npz`, and a `.npy` file for each part of the draws and the
       trace. Default: the run is not saved.
@@ -136,7 +136,9 @@ def sample(
       `tfp.mcmc.TransformedTransitionKernel`, or of an adapter made with
       `experimental_reduce_chain_axis_names='chains'`. Devices that learn
       together wait for each other in each step, without XLA; without adapters,
-      only at the end of a block. Default: one device.
+      only at the end of a block. `trace_fn` sees the chains of one device; of
+      what has no chain axis, that of the first device is recorded. Default: one
+      device.
     name: Python `str`, the name of the graph. Default: 'mcmc_sample'.
 
   Returns:

@@ -36,7 +36,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 
 
 def show_progress(progress_bar, schedule, num_steps_done, chain_ndims):
-  """What shows the progress: a bar on a terminal, some lines elsewhere.
+  """What shows the progress: a bar where one can be, some lines elsewhere.
 
   Args:
     progress_bar: Python `bool` or None: whether something is shown; None shows
@@ -53,7 +53,9 @@ def show_progress(progress_bar, schedule, num_steps_done, chain_ndims):
     progress_bar = on_terminal
   if not progress_bar:
     return _Nothing()
-  shown = _Bar if on_terminal else _Lines
+  # A notebook is no terminal, but draws a bar in its place, too.
+  in_notebook = type(sys.stderr).__module__.startswith('ipykernel.')
+  shown = _Bar if on_terminal or in_notebook else _Lines
   return shown(schedule, num_steps_done, chain_ndims)
 
 
