@@ -160,6 +160,7 @@ def _lines(ax, rows, key, what, styles):
         color=color,
         marker=marker,
         markersize=5,
+        markerfacecolor='white' if line == '--' else color,
         linewidth=2.5 if tool.startswith('tfp_diag') else 1.3,
         zorder=3 if tool.startswith('tfp_diag') else 2,
         label=tool,
@@ -188,7 +189,7 @@ def _save(figure, path, styles):
     [handles[label] for label in labels],
     labels,
     loc='outside lower center',
-    ncols=min(4, len(labels)) if len(figure.axes) > 1 else 2,
+    ncols=max(2, len(figure.axes)),
     frameon=False,
   )
   figure.savefig(path, dpi=130)

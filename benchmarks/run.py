@@ -54,7 +54,9 @@ def main(words=None):
     '--case', action='append', help='only cases with this in their name'
   )
   parser.add_argument(
-    '--tool', action='append', help='only tools with this in their name'
+    '--tool',
+    action='append',
+    help='only this tool, or those with this in their name',
   )
   parser.add_argument('--quick', action='store_true', help='small sizes')
   parser.add_argument('--json', metavar='FILE', help='keep all figures')
@@ -164,12 +166,19 @@ def _missing(results, job, tools):
   return [
     tool
     for tool in job.tools
-    if _wanted(tool, tools) and not results.has(job.group, name, tool)
+    if _chosen(tool, tools) and not results.has(job.group, name, tool)
   ]
 
 
 def _wanted(name, parts):
   return parts is None or any(part in name for part in parts)
+
+
+def _chosen(tool, parts):
+  """Whether a tool is wanted: a whole name means that tool alone."""
+  whole = parts is not None and tool in parts
+  parts = parts and [p for p in parts if p not in TOOLS and p not in SAMPLERS]
+  return whole or _wanted(tool, parts)
 
 
 def _measure(results, servers, bar, job, tools, limits, rounds):

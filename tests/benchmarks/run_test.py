@@ -74,6 +74,15 @@ def test_cases_and_tools_can_be_chosen(measured):
   assert measured == [('hierarchical', 20, 100, 4, 'asdex')]
 
 
+def test_a_whole_name_is_one_tool(measured):
+  words = ['--quick', '--case', 'chain n = 1,000', '--tool', 'tfp_diag']
+  assert run.main(words) == 0
+  assert measured == [
+    ('chain', 1000, 'tfp_diag'),
+    ('structure', 1000, 'tfp_diag'),
+  ]
+
+
 def test_sizes_can_be_chosen(measured):
   assert run.main(['--sizes', '7,70', '--tool', 'JAX vmap']) == 0
   assert measured == [
