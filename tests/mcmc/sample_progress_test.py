@@ -159,12 +159,14 @@ def assert_interrupted(found, num_results):
 
 
 def test_ctrl_c_while_the_progress_is_shown(terminal, monkeypatch):
-  monkeypatch.setattr(sampling_progress, '_SECONDS_BETWEEN_RHATS', 0.0)
-  # Of a few draws there is no R-hat.
-  monkeypatch.setattr(sampling_progress, '_LEAST_DRAWS', 30)
-  monkeypatch.setattr(sampling_progress, 'rhat', interrupt)
-  with pytest.warns(UserWarning, match='after 30 of 100 steps .* 30 of 100 dr'):
-    found = sample()
+  del terminal
+  with monkeypatch.context() as patch:
+    patch.setattr(sampling_progress, '_SECONDS_BETWEEN_RHATS', 0.0)
+    # Of a few draws there is no R-hat.
+    patch.setattr(sampling_progress, '_LEAST_DRAWS', 30)
+    patch.setattr(sampling_progress, 'rhat', interrupt)
+    with pytest.warns(UserWarning, match='30 of 100 steps .* 30 of 100 draws'):
+      found = sample()
   assert_interrupted(found, 30)
 
 

@@ -23,6 +23,7 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tfp_diag.mcmc.sampling_run import SamplingRun
+from tfp_diag.mcmc.sampling_schedule import Schedule
 
 SCALES = np.array([0.5, 1.0, 2.0], np.float32)
 
@@ -134,13 +135,14 @@ def make_run(kernel, num_results, block_size, jit_compile):
   return SamplingRun(
     kernel,
     tf.constant(start()),
-    tfp_diag.mcmc.sampling_schedule.Schedule(num_results, 5, 1, block_size),
+    Schedule(num_results, 5, 1, block_size),
     previous_kernel_results=None,
     trace_fn=None,
     seed=np.array([0, 1], np.int32),
     checkpoint=None,
     resume=False,
     jit_compile=jit_compile,
+    strategy=None,
     name='mcmc_sample',
   )
 
