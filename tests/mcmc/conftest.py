@@ -30,6 +30,7 @@ import tensorflow as tf
 from tfp_diag.mcmc import (
   DiagonalPreconditionerAdaptation,
   FisherAdaptiveMALA,
+  FisherDivergenceMALA,
   LocalHessianPreconditioner,
   PreconditionedMALA,
 )
@@ -110,10 +111,17 @@ _CONSTANT = {
   'scale': 0.7 * np.eye(3),
   'diagonal': np.diag(_DIAGONAL),
   'cholesky': _LOWER,
+  'exponential': _LOWER,
   'low_rank': np.diag(_DIAGONAL) + _LOWER[:, :1] @ _LOWER[:, :1].T,
 }
 _LOCAL = ['volatility', 'local_hessian']
-_ADAPTED = [f'adapted_{e}' for e in [*ESTIMATORS, 'full_fisher']]
+_FULL = ['full_fisher', 'full_fisher_divergence']
+_ADAPTED = [f'adapted_{name}' for name in [*ESTIMATORS, *_FULL]]
+# y = x + L(pull Lᵀ g + √spread z), with the pull and the spread of a time.
+_DISCRETIZATIONS = {
+  'euler': lambda time: (0.5 * time, time),
+  'exponential': lambda time: (1.0 - np.exp(-0.5 * time), 1.0 - np.exp(-time)),
+}
 _KINDS = [*_CONSTANT, *_LOCAL, *_ADAPTED]
 _NUM_LEARNING = 12
 
@@ -126,7 +134,7 @@ def _preconditioner(kind, dtype):
   if kind == 'diagonal':
     return _DIAGONAL
   lower = tf.constant(_LOWER, dtype)
-  if kind == 'cholesky':
+  if kind in ('cholesky', 'exponential'):
     return tf.linalg.LinearOperatorLowerTriangular(lower)
   return tf.linalg.LinearOperatorLowRankUpdate(
     tf.linalg.LinearOperatorDiag(tf.constant(_DIAGONAL, dtype)), lower[:, :1]
@@ -142,12 +150,15 @@ class KernelOfKind:
     start: Callable of a state: kernel results to start with there.
     matrix: float64 array [3, 3], L of a constant scale; or None.
     scale: Callable of a float64 array [3]: S and ½ div S Sᵀ there.
+    times: Callable of τ: the factors of V g in the mean of a step, and of V in
+      its covariance.
   """
 
   kernel: typing.Any
   start: typing.Any
   matrix: typing.Any
   scale: typing.Any
+  times: typing.Any = _DISCRETIZATIONS['euler']
 
 
 def _core(results):
@@ -161,13 +172,15 @@ def _with_core(results, core):
   """The same results around another core."""
   if not hasattr(results, 'inner_results'):
     return core
-  return results._replace(
-    inner_results=_with_core(results.inner_results, core)
-  )
+  return results._replace(inner_results=_with_core(results.inner_results, core))
 
 
 def _learn(kernel, num_dims, dtype, draw):
-  """The kernel's results after its adaptation, from exact draws."""
+  """The kernel's results after its adaptation, from exact draws.
+
+  Always at one step size, so that kernels of other step sizes have one scale.
+  """
+  kernel = kernel.copy(**_at_step_size(kernel, Bent.step_size, dtype))
   noise = np.random.default_rng(5).normal(size=[200, num_dims])
   state = tf.constant(draw(noise), dtype)
   results = kernel.bootstrap_results(state)
@@ -175,6 +188,15 @@ def _learn(kernel, num_dims, dtype, draw):
   for i in range(_NUM_LEARNING):
     state, results = step(state, results, seed=tf.constant([i, 77]))
   return results
+
+
+def _at_step_size(kernel, step_size, dtype):
+  """What to change in the parameters of a kernel."""
+  if 'inner_kernel' not in kernel.parameters:
+    return {'step_size': tf.constant(step_size, dtype)}
+  inner = kernel.parameters['inner_kernel']
+  changes = _at_step_size(inner, step_size, dtype)
+  return {'inner_kernel': inner.copy(**changes)}
 
 
 def _frozen_diagonal(kernel, learned):
@@ -198,9 +220,7 @@ def _frozen_matrix(kernel, learned):
       factor=learned.factor, step=learned.step
     )
 
-  factor = learned.factor.numpy().astype(np.float64)
-  # The kernel makes the average of the diagonal of L Lᵀ one.
-  return start, factor / np.sqrt(np.mean(np.diag(factor @ factor.T)))
+  return start, learned.factor.numpy().astype(np.float64)
 
 
 @functools.cache
@@ -245,13 +265,24 @@ def _make_kernel(
       return np.diag(s), s * slope
 
     return KernelOfKind(kernel, kernel.bootstrap_results, None, scale)
+  times = 'euler'
   if kind in _CONSTANT:
+    times = 'exponential' if kind == 'exponential' else 'euler'
     kernel = PreconditionedMALA(
-      log_prob, step_size, _preconditioner(kind, dtype)
+      log_prob, step_size, _preconditioner(kind, dtype), discretization=times
     )
     start, matrix = kernel.bootstrap_results, _CONSTANT[kind]
   elif kind == 'adapted_full_fisher':
     kernel = FisherAdaptiveMALA(log_prob, step_size, _NUM_LEARNING - 1, 2)
+    learned = _learn(kernel, num_dims, dtype, draw)
+    start, factor = _frozen_matrix(kernel, learned)
+    # The kernel makes the average of the diagonal of L Lᵀ one.
+    matrix = factor / np.sqrt(np.mean(np.diag(factor @ factor.T)))
+  elif kind == 'adapted_full_fisher_divergence':
+    times = 'exponential'
+    kernel = FisherDivergenceMALA(
+      log_prob, step_size, _NUM_LEARNING - 1, discretization=times
+    )
     start, matrix = _frozen_matrix(
       kernel, _learn(kernel, num_dims, dtype, draw)
     )
@@ -264,7 +295,13 @@ def _make_kernel(
     start, matrix = _frozen_diagonal(
       kernel, _learn(kernel, num_dims, dtype, draw)
     )
-  return KernelOfKind(kernel, start, matrix, lambda x: (matrix, np.zeros(3)))
+  return KernelOfKind(
+    kernel,
+    start,
+    matrix,
+    lambda x: (matrix, np.zeros(3)),
+    _DISCRETIZATIONS[times],
+  )
 
 
 @pytest.fixture(params=_KINDS)
@@ -276,6 +313,12 @@ def kind(request):
 @pytest.fixture(params=[k for k in _KINDS if k not in _LOCAL])
 def constant_kind(request):
   """Every kind of kernel whose scale is the same everywhere."""
+  return request.param
+
+
+@pytest.fixture(params=_ADAPTED)
+def adapted_kind(request):
+  """Every kind of kernel whose scale has been learned."""
   return request.param
 
 

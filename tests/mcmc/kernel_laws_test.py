@@ -64,13 +64,14 @@ def _step(laws, kind):
 
 def _log_flow(laws, made, start, end, matrix_factor=1.0, drift_factor=1.0):
   """log π(x) q(x, y)."""
-  target, step_size = laws.target, laws.target.step_size
+  target = laws.target
+  pull, spread = made.times(target.step_size)
   scale, half_divergence = made.scale(start)
   covariance = matrix_factor * scale @ scale.T
-  drift = 0.5 * covariance @ target.np_gradient(start)
-  mean = start + step_size * (drift + drift_factor * half_divergence)
+  drift = pull * covariance @ target.np_gradient(start)
+  mean = start + drift + drift_factor * target.step_size * half_divergence
   return target.np_log_prob(start) + scipy.stats.multivariate_normal.logpdf(
-    end, mean, step_size * covariance
+    end, mean, spread * covariance
   )
 
 
@@ -127,9 +128,11 @@ def test_a_constant_scale_is_the_rescaled_target(laws, constant_kind):
   """x = L z, with the same noise; L = I is TFP's MALA and a leapfrog step."""
   made = laws.make_kernel(constant_kind)
   matrix = tf.constant(made.matrix)
+  is_exponential = made.times(1.0)[1] < 1.0
   rescaled = PreconditionedMALA(
     lambda z: laws.target.log_prob(tf.linalg.matvec(matrix, z)),
     tf.constant(laws.target.step_size, tf.float64),
+    discretization='exponential' if is_exponential else 'euler',
   )
   x = _exact(laws, [8])
   z = tf.constant(np.linalg.solve(made.matrix, x.T).T)
@@ -161,7 +164,9 @@ def test_chains_of_any_rank_are_the_same_chains(laws, kind):
   ratio = laws.core(expected_results).log_accept_ratio
   for chains in ([3, 4], [2, 3, 2]):
     state = tf.reshape(flat, [*chains, 3])
-    actual, results = made.kernel.one_step(state, made.start(state), seed=(3, 9))
+    actual, results = made.kernel.one_step(
+      state, made.start(state), seed=(3, 9)
+    )
     np.testing.assert_allclose(
       tf.reshape(actual, [12, 3]), expected, rtol=1e-10
     )
