@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 __all__ = [
+  'as_log_prob',
   'as_parts',
   'check_callable',
   'check_step_size',
@@ -81,12 +82,40 @@ def as_parts(state):
         f'Part {i} of the state has dtype {x.dtype.name}, but Langevin '
         'dynamics moves real numbers; pass a floating point Tensor.'
       )
+    if x.dtype.size < 4:
+      raise TypeError(
+        f'Part {i} of the state has dtype {x.dtype.name}, in which a log '
+        'density keeps three digits or fewer and the probability of acceptance '
+        'is wrong. Keep the state in float32, and cast inside '
+        '`target_log_prob_fn` what is to run in half precision.'
+      )
     if x.shape.rank is None:
       raise ValueError(
         f'Part {i} of the state has unknown rank; give it a static rank with '
         '`tf.ensure_shape`.'
       )
   return parts
+
+
+def as_log_prob(value):
+  """What a target log density returned, as a Tensor.
+
+  Args:
+    value: What it returned.
+
+  Returns:
+    Tensor.
+
+  Raises:
+    TypeError: if it is None, a structure, or not a number.
+  """
+  if value is None or tf.nest.is_nested(value):
+    raise TypeError(
+      f'`target_log_prob_fn` returned a {type(value).__name__}, but must '
+      'return one Tensor with the log density of each chain; check its '
+      '`return`, and add up the terms.'
+    )
+  return tf.convert_to_tensor(value)
 
 
 def check_target(target_log_prob, gradients, parts):
@@ -111,14 +140,17 @@ def check_target(target_log_prob, gradients, parts):
     if x.dtype != target_log_prob.dtype:
       raise TypeError(
         f'`target_log_prob_fn` returned {target_log_prob.dtype.name} for a '
-        f'state whose part {i} is {x.dtype.name}; all must have one dtype.'
+        f'state whose part {i} is {x.dtype.name}; all must have one dtype. '
+        'Cast the state or the constants in it.'
       )
     chain_shape = x.shape[: target_log_prob.shape.rank]
     if not chain_shape.is_compatible_with(target_log_prob.shape):
       raise ValueError(
         '`target_log_prob_fn` returned a Tensor of shape '
         f'{target_log_prob.shape}, which is not a leading shape of part {i} of '
-        f'the state, {x.shape}. It must return one value per chain.'
+        f'the state, {x.shape}. It must return one value per chain: the chains '
+        'are the first axes of the state, and what it adds up over are the '
+        'last ones, as `tf.reduce_sum(..., axis=-1)` does.'
       )
     if g is None:
       raise ValueError(
@@ -152,7 +184,10 @@ def check_step_size(step_size, parts):
       )
     value = tf.get_static_value(s)
     if value is not None and not np.all(np.asarray(value, np.float64) > 0.0):
-      raise ValueError(f'`step_size` must be positive, but is {value}.')
+      raise ValueError(
+        f'`step_size` must be positive, but is {value}; it is the time of a '
+        'step, about the square of how far a coordinate moves.'
+      )
 
 
 def step_size_roots(step_size, parts):

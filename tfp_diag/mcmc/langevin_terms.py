@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.diag_jacobian import diag_jacobian
-from tfp_diag.mcmc.arguments import check_target, is_list_like
+from tfp_diag.mcmc.arguments import as_log_prob, check_target, is_list_like
 
 __all__ = [
   'LangevinTerms',
@@ -67,7 +67,8 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
   # A copy, because a TFP bijector remembers by identity what it computed
   # outside the gradient's view.
   target_log_prob, gradients = tfp.math.value_and_gradient(
-    target_log_prob_fn, [tf.identity(x) for x in parts]
+    lambda *parts: as_log_prob(target_log_prob_fn(*parts)),
+    [tf.identity(x) for x in parts],
   )
   check_target(target_log_prob, gradients, parts)
   gradients = [
@@ -124,9 +125,31 @@ def volatility_of_parts(volatility_fn, *parts):
       f'{len(parts)} parts; return one per part, or one for all of them.'
     )
   return [
-    tf.broadcast_to(tf.convert_to_tensor(v, x.dtype), _shape(x))
-    for v, x in zip(values, parts)
+    _volatility_of_part(v, x, i) for i, (v, x) in enumerate(zip(values, parts))
   ]
+
+
+def _volatility_of_part(value, part, index):
+  if value is None or (tf.is_tensor(value) and value.dtype != part.dtype):
+    given = 'None' if value is None else value.dtype.name
+    raise TypeError(
+      f'`volatility_fn` returned {given} for part {index} of the state, which '
+      f'is {part.dtype.name}; return standard deviations in that dtype.'
+    )
+  volatility = tf.convert_to_tensor(value, part.dtype)
+  try:
+    fits = tf.broadcast_static_shape(
+      volatility.shape, part.shape
+    ).is_compatible_with(part.shape)
+  except ValueError:
+    fits = False
+  if not fits:
+    raise ValueError(
+      f'`volatility_fn` returned a Tensor of shape {volatility.shape}, which '
+      f'does not broadcast to part {index} of the state, which has shape '
+      f'{part.shape}; return one standard deviation per coordinate.'
+    )
+  return tf.broadcast_to(volatility, _shape(part))
 
 
 def is_usable(terms, part, target_log_prob):

@@ -64,6 +64,12 @@ def _as_factor(entry, part, event_ndims, index):
   if isinstance(entry, tf.linalg.LinearOperator):
     _check_operator(entry, part, event_ndims, index)
     return _Operator(entry)
+  if isinstance(entry, str):
+    raise TypeError(
+      f'`preconditioner` is {entry!r}, but this kernel takes the scale itself. '
+      'What is to be learned is named in `windowed_adaptive_mala`, or as the '
+      '`estimator` of a `DiagonalPreconditionerAdaptation` around this kernel.'
+    )
   scale = tf.convert_to_tensor(entry, part.dtype, name='preconditioner')
   _check_scale(scale, part, index)
   return _Scale(scale)
@@ -116,7 +122,9 @@ def _check_broadcast(shape, part, index):
   if not fits:
     raise ValueError(
       f'`preconditioner` of shape {shape} does not broadcast to part {index} '
-      f'of the state, which has shape {part.shape}.'
+      f'of the state, which has shape {part.shape}. Give one standard '
+      'deviation per coordinate, a Tensor with the shape of the last axes; a '
+      'matrix is given as a `tf.linalg.LinearOperator`.'
     )
 
 
