@@ -144,6 +144,26 @@ for alone, pooled in pairs:
   # The sums over all chains are rounded in another order.
   compare(one, two, close)
 
+# A strategy of one device has types of its own.
+alone = tf.distribute.MirroredStrategy(['CPU:0'])
+for kernel in (mala(), pairs[1][1]):
+  one = sample(kernel)
+  compare(one, sample(kernel, strategy=alone))
+
+class Elsewhere:
+  num_replicas_in_sync = 3
+  experimental_local_results = strategy.experimental_local_results
+  experimental_distribute_values_from_function = (
+    strategy.experimental_distribute_values_from_function
+  )
+
+try:
+  sample(mala(), strategy=Elsewhere())
+except ValueError as e:
+  assert '3 devices, but 2 of them are on this machine' in str(e), e
+else:
+  raise AssertionError
+
 refused('would get the same noise', mala(experimental_chain_axis_names=None))
 hmc = tfp.mcmc.HamiltonianMonteCarlo(log_prob, 0.1, 2)
 refused('HamiltonianMonteCarlo would get the same noise', hmc)
