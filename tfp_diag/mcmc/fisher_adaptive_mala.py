@@ -18,7 +18,12 @@ import typing
 
 import tensorflow as tf
 
-from tfp_diag.mcmc.arguments import as_parts, check_callable, is_list_like
+from tfp_diag.mcmc.arguments import (
+  as_log_prob,
+  as_parts,
+  check_callable,
+  is_list_like,
+)
 from tfp_diag.mcmc.fisher_recursion import add_signals
 from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
 from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
@@ -227,7 +232,7 @@ class FisherAdaptiveMALA(ParameterizedKernel):
     """
     with self._scope('bootstrap_results'):
       parts = as_parts(init_state)
-      chain_ndims = self.target_log_prob_fn(*parts).shape.rank
+      chain_ndims = as_log_prob(self.target_log_prob_fn(*parts)).shape.rank
       layout = VectorLayout(init_state, chain_ndims)
       factor = tf.eye(layout.size, dtype=layout.dtype)
       inner_results = self._kernel(layout, factor).bootstrap_results(
