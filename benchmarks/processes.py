@@ -96,18 +96,22 @@ class Servers:
   def _serve(self, framework):
     own, theirs = socket.socketpair()
     quiet = {'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': '-1'}
+    # No pipe: nobody would read it, and a full one stops who writes.
+    errors = tempfile.TemporaryFile()
     with theirs:
       process = subprocess.Popen(
         [sys.executable, '-m', 'benchmarks.worker', framework],
         cwd=ROOT,
         env={**os.environ, **quiet, 'JAX_PLATFORMS': 'cpu'},
         stdin=theirs,
-        stderr=subprocess.PIPE,
-        text=True,
+        stderr=errors,
       )
     self._processes.append(process)
     if _line(own) != 'ready':
-      raise RuntimeError(f'No server for {framework}: {process.stderr.read()}')
+      errors.seek(0)
+      said = errors.read().decode(errors='replace')
+      raise RuntimeError(f'No server for {framework}: {said[-2000:]}')
+    errors.close()
     return own
 
 

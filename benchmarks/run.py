@@ -51,7 +51,9 @@ def main(words=None):
     prog='python -m benchmarks.run', description=__doc__.splitlines()[0]
   )
   parser.add_argument(
-    '--case', action='append', help='only cases with this in their name'
+    '--case',
+    action='append',
+    help='only cases, or series of them, with this in their name',
   )
   parser.add_argument(
     '--tool',

@@ -93,7 +93,7 @@ def race(case, tool):
     wrong = _not_in_equilibrium(x, run(x, _CHECKED_STEPS))
   elif tool.result is not None:
     error = np.max(np.abs(result - expected)) / np.max(np.abs(expected))
-    answer['relative_error'] = float(error)
+    answer['relative_error'] = float(error) if np.isfinite(error) else None
     wrong = None if error < TOLERANCE else f'relative error {error:.2g}'
   else:
     wrong = None

@@ -1,0 +1,166 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The table of truths, its arguments, and a target that needs no gym."""
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import sampler_truth, truth_cases
+
+_SD = np.array([0.5, 2.0])
+
+
+def _truth(mean=(1.0, -3.0)):
+  """A normal in two dimensions, whose truth can be said wrongly."""
+  center = tf.constant([1.0, -3.0])
+  return truth_cases.Truth(
+    num_coordinates=2,
+    dtype=tf.float32,
+    log_prob=lambda x: -0.5 * tf.reduce_sum(((x - center) / _SD) ** 2, -1),
+    statistics=lambda x: x,
+    names=['x[0]', 'x[1]'],
+    mean=np.array(mean),
+    mean_error=np.zeros(2),
+    sd=_SD,
+    sd_error=np.zeros(2),
+  )
+
+
+_TINY = truth_cases.Case(
+  'Normal',
+  discretization='euler',
+  num_adaptation_steps=150,
+  num_steps=200,
+  thin=2,
+)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+  """The benchmark with one target, of which `load` knows the truth."""
+  monkeypatch.setattr(sampler_truth, 'CASES', {'tiny': _TINY})
+  monkeypatch.setattr(sampler_truth, 'load', lambda case: _truth())
+
+
+@pytest.mark.parametrize(
+  ('shift', 'holds'), [(0.0, True), (0.02, False)], ids=['true', 'shifted']
+)
+def test_compare(shift, holds):
+  """z is that of the shift: 0.02 in units of 0.5 / √(400 · 64) = 0.0031."""
+  noise = np.random.default_rng(1).normal(size=[400, 64, 2])
+  draws = noise * _SD + [1.0 + shift, -3.0]
+  found = sampler_truth.compare(draws, _truth())
+  assert found['holds'] is holds
+  assert found['r_hat'] < 1.01
+  np.testing.assert_allclose(found['min_ess'], 400 * 64, rtol=0.1)
+  assert found['z_sd'] < 4.0
+  if not holds:
+    assert found['worst_mean'] == 'x[0]'
+    np.testing.assert_allclose(found['z_mean'], 6.4, atol=2.5)
+  # What is known only so well excuses as much.
+  vague = dataclasses.replace(_truth(), mean_error=np.array([1.0, 1.0]))
+  assert sampler_truth.compare(draws, vague)['z_mean'] < 0.1
+
+
+def test_chains_that_disagree_do_not_hold():
+  # Their error is large, so that z is small: it takes R-hat to tell.
+  noise = np.random.default_rng(1).normal(size=[400, 64, 2])
+  center = [1.0, -3.0] + 3.0 * noise[0]
+  found = sampler_truth.compare(noise * _SD + center, _truth())
+  assert found['z_mean'] < 4.0
+  assert found['r_hat'] > 1.5 and found['holds'] is False
+
+
+def test_wrong_spread_is_seen():
+  noise = np.random.default_rng(1).normal(size=[400, 64, 2])
+  found = sampler_truth.compare(1.1 * noise * _SD + [1.0, -3.0], _truth())
+  assert found['z_sd'] > 10.0
+
+
+def test_run_prints_a_table_and_keeps_figures(tiny, capsys, tmp_path):
+  file = tmp_path / 'truth.json'
+  assert sampler_truth.main(['--json', str(file)]) == 0
+  header, row, *_ = capsys.readouterr().out.splitlines()
+  assert header.split()[:4] == ['target', 'preconditioner', 'd', 'z_mean']
+  assert row.startswith('tiny ') and row.endswith('holds')
+  # Columns are below their names.
+  for name in ('z_mean', 'r_hat', 'min_ess', 'seconds'):
+    end = header.index(name) + len(name)
+    assert row[end - 1].isdigit() and row[end : end + 1] == ' '
+  with open(file, encoding='utf-8') as f:
+    [figures] = json.load(f)['targets']
+  assert figures['acceptance'] == pytest.approx(0.574, abs=0.08)
+  assert figures['z_mean'] < 4.0 and figures['num_steps'] == 200
+
+
+def test_quick_is_a_tenth_and_judges_nothing(tiny, capsys):
+  assert sampler_truth.main(['--quick', '--target', 'tiny']) == 0
+  assert 'Too few steps to judge by' in capsys.readouterr().out
+
+
+def test_a_target_that_fails_is_named(tiny, monkeypatch, capsys):
+  monkeypatch.setattr(sampler_truth, 'load', lambda case: _truth((1.0, 0.0)))
+  assert sampler_truth.main([]) == 1
+  assert 'fall short: tiny' in capsys.readouterr().out
+
+
+def test_an_unknown_target_is_refused(capsys):
+  with pytest.raises(SystemExit):
+    sampler_truth.main(['--target', 'best'])
+  assert "invalid choice: 'best'" in capsys.readouterr().err
+
+
+def test_without_the_gym_the_way_out_is_said(monkeypatch):
+  for name in list(sys.modules):
+    if name.split('.')[0] == 'inference_gym':
+      monkeypatch.delitem(sys.modules, name)
+  monkeypatch.setitem(sys.modules, 'inference_gym', None)
+  with pytest.raises(SystemExit, match='pip install'):
+    sampler_truth.run(['banana'])
+
+
+def test_brownian_motion_by_quadrature():
+  """Beside draws from the prior, weighted with the likelihood."""
+  observed = np.array([0.3, np.nan, -0.2, 0.4])
+  mean, sd = truth_cases.brownian_motion_moments(observed)
+  rng = np.random.default_rng(5)
+  scales = np.exp(2.0 * rng.normal(size=[2, 400_000]))
+  steps = scales[0][:, np.newaxis] * rng.normal(size=[400_000, 4])
+  locs = np.cumsum(steps, -1)
+  seen = ~np.isnan(observed)
+  z = (observed - locs)[:, seen] / scales[1][:, np.newaxis]
+  log_weight = -0.5 * np.sum(z**2, -1) - 3 * np.log(scales[1])
+  weight = np.exp(log_weight - log_weight.max())
+  weight /= weight.sum()
+  draws = np.column_stack([scales[0], locs, scales[1]])
+  expected = weight @ draws
+  error = np.sqrt(weight**2 @ (draws - expected) ** 2)
+  assert np.max(np.abs(mean - expected) / error) < 5.0
+  spread = np.sqrt(weight @ (draws - expected) ** 2)
+  np.testing.assert_allclose(sd[1:-1], spread[1:-1], rtol=0.1)
+
+
+@pytest.mark.parametrize('name', truth_cases.CASES)
+def test_cases_are_complete(name):
+  case = truth_cases.CASES[name]
+  assert case.num_steps % case.thin == 0
+  # Enough draws for R-hat, also of a tenth.
+  assert case.num_steps // case.thin >= 40
+  assert case.num_adaptation_steps >= 200
