@@ -162,7 +162,9 @@ class SamplingRun:
       progress = progress._replace(
         probe_state=state, probe_log_prob=self._log_prob(state)
       )
-    self._kept.append([r[:num_new].numpy() for r in rows], num_rows, progress)
+    # In what follows are steps on the way to the next result.
+    rows = [row.numpy()[:num_new] for row in rows] if num_new else []
+    self._kept.append(rows, num_rows, progress)
     self._progress = progress
     return float(acceptance)
 
