@@ -134,7 +134,11 @@ def test_str_says_what_it_will_do():
 
 def test_str_without_structure():
   plan = tfp_diag.plan_diag_hessian(
-    dense, tf.TensorSpec([20]), memory_limit=1, mode='reverse_over_reverse'
+    dense,
+    tf.TensorSpec([20]),
+    memory_limit=1,
+    mode='reverse_over_reverse',
+    schedule='pfor',
   )
   lines = str(plan).splitlines()
   assert lines[0] == 'Plan for a diagonal Hessian: 20 passes'

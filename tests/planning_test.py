@@ -188,7 +188,7 @@ def test_number_of_colors(name):
   plan = tfp_diag.plan_diag_hessian(
     fn, tf.TensorSpec(shape, tf.float64), mode='reverse_over_reverse'
   )
-  assert plan.num_passes == colors
+  assert plan.coloring.num_colors == colors
   assert not plan.pattern.fallback_ops
 
 
@@ -366,11 +366,11 @@ def test_the_memory_is_bounded(detections, monkeypatch):
   fns = [lambda x, k=k: ring(x) * k for k in range(5)]
   specs = [tf.TensorSpec([20])]
   for fn in fns:
-    planning._remembered_colors('jacobian', fn, specs, 0)
+    planning._remembered('jacobian', fn, specs, 0)
   assert len(planning._recipes) == 3
-  planning._remembered_colors('jacobian', fns[4], specs, 0)
+  planning._remembered('jacobian', fns[4], specs, 0)
   assert detections.count == 5
-  planning._remembered_colors('jacobian', fns[0], specs, 0)
+  planning._remembered('jacobian', fns[0], specs, 0)
   assert detections.count == 6
 
 

@@ -212,7 +212,14 @@ def tilted_by_sample(x):
   return scale * tf.reduce_sum(tf.exp(0.1 * tf.cumsum(x, -1)), -1)
 
 
-@pytest.mark.parametrize('fn', [scaled_by_sample, tilted_by_sample])
+def tempered_by_sample(x):
+  scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[0])
+  return scale * quadratic_form(x)
+
+
+@pytest.mark.parametrize(
+  'fn', [scaled_by_sample, tempered_by_sample, tilted_by_sample]
+)
 def test_constants_that_differ_between_samples(fn):
   x = state(5)
   _, _, diag = tfp_diag.diag_hessian(fn, x)
@@ -301,6 +308,38 @@ def test_validate_args_compares_with_the_passes():
     logistic_regression, x, plan=plan, validate_args=True
   )
   np.testing.assert_allclose(diag, dense(logistic_regression, x), rtol=1e-9)
+
+
+def test_a_quadratic_form_is_known_to_be_one():
+  plan = tfp_diag.plan_diag_hessian(quadratic_form, state(4))
+  assert plan.split.is_constant
+  assert not tfp_diag.plan_diag_hessian(student_t, state(4)).split.is_constant
+  small = constant(PRECISION[:3, :3])
+  x = state(5)[:, :3]
+  few = tfp_diag.plan_diag_hessian(
+    lambda x: tf.reduce_sum(x * tf.matmul(x, small), -1), x
+  )
+  assert few.split.is_constant
+  expected = np.broadcast_to(2.0 * np.diag(small), [5, 3])
+  np.testing.assert_allclose(few(x)[2], expected, rtol=1e-12)
+
+
+def test_a_plan_may_be_made_with_other_constants():
+  """A number becomes an op, a Tensor of the graph around does not."""
+
+  def scaled(scale):
+    return lambda x: quadratic_form(x) * scale
+
+  x = state(3)
+  plan = tfp_diag.plan_diag_hessian(scaled(1.0), x)
+
+  @tf.function
+  def diagonal(x, scale):
+    return tfp_diag.diag_hessian(scaled(scale), x, plan=plan)[2]
+
+  np.testing.assert_allclose(
+    diagonal(x, constant(3.0)), 3.0 * dense(quadratic_form, x), rtol=1e-9
+  )
 
 
 def test_sparse_functions_keep_their_colors():

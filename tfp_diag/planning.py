@@ -56,6 +56,8 @@ _MAX_RECIPES = 64
 # A column of the matrix of a linear map costs a fraction of a pass, as if there
 # were at least so many samples.
 _SAMPLES_AT_LEAST = 4
+# A few passes of so few coordinates may still be too many: in a quadratic form.
+_FEW = 64
 
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
@@ -112,7 +114,9 @@ def make_plan(
     schedule = 'unrolled' if few else 'pfor'
   notes = [split.note] if split else _structure_notes(pattern, num_passes)
   graph, op_types = _traced(fn, xs)
-  if mode == 'auto':
+  if split is not None:
+    mode = 'reverse'
+  elif mode == 'auto':
     mode, note = _choose_mode(kind, fn, xs, num_passes, op_types)
     notes += note
   elif mode == 'forward':
@@ -235,7 +239,8 @@ def _found(kind, fn, specs, sample_rank):
 
 def _split(detection, num_passes, parts, sample_rank):
   """A `Split` where that costs less than half of the passes, or None."""
-  if num_passes <= schedule_lib.MAX_UNROLLED:
+  is_few = num_passes <= schedule_lib.MAX_UNROLLED
+  if num_passes <= 1 or (is_few and detection.num_coordinates > _FEW):
     return None
   curved_ops, pattern = detection.curvature()
   if curved_ops is None:
@@ -246,7 +251,11 @@ def _split(detection, num_passes, parts, sample_rank):
   # matrix cost less than a pass.
   num_samples = max(sample_shape.num_elements() or 1, _SAMPLES_AT_LEAST)
   split = Split(curved_ops, colors, signs(colors), num_samples)
-  if 2 * split.num_passes <= num_passes or split.is_by_coordinate:
+  if split.is_constant:
+    return split
+  if not is_few and (
+    2 * split.num_passes <= num_passes or split.is_by_coordinate
+  ):
     return split
   return None
 

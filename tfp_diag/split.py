@@ -26,6 +26,7 @@ from tfp_diag.sparsity.curvature import (
   CurvedOps,
   elementwise_pairs,
   own_ops,
+  signature,
 )
 from tfp_diag.sparsity.evaluation import repeat_op
 
@@ -64,6 +65,12 @@ class Split:
     return count
 
   @property
+  def is_constant(self):
+    """Whether the Hessian is that of a quadratic form."""
+    ops = self.curved_ops
+    return not ops.few and not ops.rest and all(term[-1] for term in ops.fixed)
+
+  @property
   def note(self):
     """A sentence for `str(plan)`."""
     ops = self.curved_ops
@@ -89,7 +96,7 @@ class Split:
     meta = dict(meta)
     num_samples = meta.pop('num_samples')
     ops = CurvedOps(
-      op_types=tuple(meta.pop('op_types')),
+      signature=tuple(meta.pop('signature')),
       fixed=tuple(tuple(map(int, term)) for term in meta.pop('fixed')),
       few=tuple(tuple(map(int, term)) for term in meta.pop('few')),
       rest=tuple(
@@ -99,7 +106,7 @@ class Split:
       samples_lead=bool(meta.pop('samples_lead')),
     )
     numbers = [k for k, *_ in (*ops.fixed, *ops.few, *ops.rest)]
-    if not all(0 <= k < len(ops.op_types) for k in numbers):
+    if not all(0 <= k < len(ops.signature) for k in numbers):
       raise ValueError('`split` names an op that is not there')
     return cls(ops, colors, signs, int(num_samples))
 
@@ -128,8 +135,9 @@ class Split:
       List of Tensors shaped as `xs`, or None if the ops are not those that the
       split was made for.
     """
-    ops = own_ops(ops)[: len(self.curved_ops.op_types)]
-    if tuple(op.type for op in ops) != self.curved_ops.op_types:
+    known = self.curved_ops.signature
+    ops = own_ops(ops)[: len(known)]
+    if len(ops) < len(known) or signature(ops, xs) != known:
       return None
     call = _Call(value, derivative, xs)
     diag = [tf.zeros_like(x) for x in xs]
@@ -145,8 +153,8 @@ class Split:
         'auto',
         recipe.chunk_size,
       )
-    for op, left, right in self.curved_ops.fixed:
-      diag = _add(diag, call.fixed(ops[op], left, right))
+    for op, left, right, same in self.curved_ops.fixed:
+      diag = _add(diag, call.fixed(ops[op], left, right, same))
     for op, left, right in self.curved_ops.few:
       diag = _add(diag, call.few(ops[op], left, right))
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
@@ -182,7 +190,7 @@ class _Call:
     """The `passes.LinearMap` from some tensors back to xs."""
     return self._derivative.between(tensors, self._xs)
 
-  def fixed(self, op, left, right):
+  def fixed(self, op, left, right, same):
     """The diagonal of A^T diag(w) B: the same A and B for all samples."""
     weight = self.weight(op, left, right)
     if weight is None:
@@ -193,7 +201,10 @@ class _Call:
     else:
       products = 2.0 * columns * self._columns(op.inputs[right])
     rows = tf.reshape(weight, [-1, tf.shape(products)[1]])
-    flat = tf.matmul(rows, products, transpose_b=True)
+    flat = tf.matmul(rows[:1] if same else rows, products, transpose_b=True)
+    if same:
+      shape = [tf.shape(rows)[0], tf.shape(products)[0]]
+      flat = tf.broadcast_to(flat, shape)
     sizes = [tf.reduce_prod(self._event_shape(x)) for x in self._xs]
     return [
       tf.cast(tf.reshape(piece, tf.shape(x)), x.dtype)
@@ -329,7 +340,13 @@ class _Rest:
     results = members if results is None else results
     if not self._terms:
       return [None] * len(results)
-    tangents = self._forward.apply(members, seeds, self._all)
+    tangents = [
+      # In a loop the shape may be lost.
+      None if t is None else tf.ensure_shape(t, tensor.shape)
+      for t, tensor in zip(
+        self._forward.apply(members, seeds, self._all), self._tensors
+      )
+    ]
     cotangents = [None] * len(tangents)
     for term in self._terms:
       for i, product in term.products(tangents):

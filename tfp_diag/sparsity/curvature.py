@@ -52,6 +52,7 @@ __all__ = [
   'elementwise_pairs',
   'find_curved_ops',
   'own_ops',
+  'signature',
   'without',
 ]
 
@@ -71,10 +72,11 @@ class CurvedOps:
   """How each curved op of a function is treated.
 
   Attributes:
-    op_types: `tuple` of `str`: the ops of the function, in the order in which
-      they are made: by these it is recognized when it is traced again.
-    fixed: `tuple` of (op, left, right): numbers in that order, and of two
-      arguments of the op that are fixed linear maps of xs.
+    signature: `tuple` of `str`: the ops of the function, in the order in which
+      they are made; see `signature`.
+    fixed: `tuple` of (op, left, right, same): numbers in that order, and of two
+      arguments of the op that are fixed linear maps of xs; and 1 if the weight
+      is the same for all samples, as in a quadratic form, else 0.
     few: `tuple` of (op, left, right), likewise, where `right` has few elements.
     rest: `tuple` of (op, arguments) for all other curved ops: which of their
       arguments depend on xs.
@@ -83,7 +85,7 @@ class CurvedOps:
       `rest` are those of the samples.
   """
 
-  op_types: tuple
+  signature: tuple
   fixed: tuple
   few: tuple
   rest: tuple
@@ -112,6 +114,7 @@ def find_curved_ops(tape, traced):
   if len(set(names)) < len(names) or not number.keys() >= set(names):
     return None
   uniform = _uniform(tape, traced, ops, number)
+  same = _same_weights(tape, traced, ops, number)
   counts = _dependencies(tape, traced)
   fixed, few, rest = [], [], []
   num_rows = entries = 0
@@ -123,7 +126,7 @@ def find_curved_ops(tape, traced):
     pairs = elementwise_pairs(step.op_type, used)
     size = step.outputs[0].size // traced.num_samples
     n = _num_coordinates(traced)
-    if counts[step.outputs[0]].max(initial=0) <= _LOCAL:
+    if counts[step.outputs[0]].max(initial=0) <= min(_LOCAL, n - 1):
       rest.append((k, used))
     elif pairs is None:
       rest.append((k, used))
@@ -131,9 +134,9 @@ def find_curved_ops(tape, traced):
       {*pair} <= uniform.get(step.op_name, frozenset()) for pair in pairs
     ) and (
       entries + size * n <= _MAX_ENTRIES
-      and all(_is_full(step, i, counts, n) for i in {*sum(pairs, ())})
+      and any(_is_full(step, i, counts, n) for i in {*sum(pairs, ())})
     ):
-      fixed += [(k, *pair) for pair in pairs]
+      fixed += [(k, *pair, int(same[step.op_name])) for pair in pairs]
       entries += size * n
     else:
       turned = [_fewer_last(step, pair, traced) for pair in pairs]
@@ -148,7 +151,7 @@ def find_curved_ops(tape, traced):
   # What follows the last of them may differ from call to call.
   last = max(number[name] for name in names)
   return CurvedOps(
-    op_types=tuple(op.type for op in ops[: last + 1]),
+    signature=signature(ops[: last + 1], traced.graph.inputs),
     fixed=tuple(fixed),
     few=tuple(few),
     rest=tuple(rest),
@@ -158,8 +161,27 @@ def find_curved_ops(tape, traced):
 
 
 def own_ops(ops):
-  """Without placeholders: what is captured depends on where one traces."""
-  return [op for op in ops if op.type not in ('Placeholder', 'NoOp')]
+  """Without constants: what is captured depends on where one traces."""
+  return [op for op in ops if op.type not in ('Const', 'NoOp', 'Placeholder')]
+
+
+def signature(ops, xs):
+  """By which a function is recognized when it is traced again.
+
+  Args:
+    ops: list of `tf.Operation`, as `own_ops` returns them.
+    xs: list of Tensors, what the function takes.
+
+  Returns:
+    `tuple` of `str`, one per op: its type, and where its inputs come from.
+  """
+  names = {x.name: f'x{i}' for i, x in enumerate(xs)}
+  result = []
+  for k, op in enumerate(ops):
+    inputs = ' '.join(names.get(t.name, '-') for t in op.inputs)
+    result.append(f'{op.type}({inputs})')
+    names.update({t.name: f'{k}:{i}' for i, t in enumerate(op.outputs)})
+  return tuple(result)
 
 
 def without(tape, op_names):
@@ -253,6 +275,40 @@ def _fewer_last(step, pair, traced):
   return (b, a) if step.inputs[a].size < step.inputs[b].size else (a, b)
 
 
+def _same_weights(tape, traced, ops, number):
+  """Of which curved ops the weights are the same for all samples.
+
+  Returns:
+    dict: op name -> bool: the op has constant second derivatives, and what
+    follows it up to the result is linear, and the same for all samples.
+  """
+  varies, found = set(), {}
+  for step in reversed(tape.steps):
+    is_curved = bool(step.structure.curved or step.structure.pairs)
+    own = traced.sample_rank < 2 and not any(y in varies for y in step.outputs)
+    if is_curved:
+      found[step.op_name] = own and _is_quadratic(step)
+      own = False
+    elif own:
+      view = _view(step, traced, ops, number)
+      own = view is not None and view.holds()
+    if not own:
+      varies.update(value for value in step.inputs if value.depends)
+  return found
+
+
+def _is_quadratic(step):
+  """Whether the second derivatives of an op are constants."""
+  if step.op_type == 'Pow':
+    try:
+      return not step.inputs[1].depends and bool(
+        np.all(step.inputs[1].value() == 2)
+      )
+    except CannotSay:
+      return False
+  return step.op_type in ('Mul', 'Square', 'SquaredDifference')
+
+
 def _uniform(tape, traced, ops, number):
   """Which arguments of curved ops are fixed linear maps of each sample.
 
@@ -264,7 +320,6 @@ def _uniform(tape, traced, ops, number):
     dict: op name -> `frozenset` of the numbers of the arguments that are, and
     have the shape of the result.
   """
-  lead = traced.sample_shape
   # Several sample dimensions were traced as one: what differs along the others
   # would not be seen.
   uniform = set(traced.inputs) if traced.sample_rank < 2 else set()
@@ -277,26 +332,31 @@ def _uniform(tape, traced, ops, number):
         if value in uniform and value.shape == step.outputs[0].shape
       )
       continue
-    used = [k for k, value in enumerate(step.inputs) if value.depends]
-    rule = _LINEAR.get(step.op_type)
+    view = _view(step, traced, ops, number)
     if (
-      rule is None
-      or any(step.inputs[k] not in uniform for k in used)
-      or any(y.shape[: len(lead)] != lead for y in step.outputs if y.depends)
+      view is not None
+      and all(step.inputs[k] in uniform for k in view.used)
+      and view.holds()
     ):
-      continue
-    view = _View(ops[number[step.op_name]], step, used, len(lead))
-    try:
-      if rule(view):
-        uniform.update(y for y in step.outputs if y.depends)
-    except CannotSay:
-      pass
+      uniform.update(y for y in step.outputs if y.depends)
   return found
+
+
+def _view(step, traced, ops, number):
+  """A `_View`, or None if an op is not linear, or moves the samples' axes."""
+  lead = traced.sample_shape
+  values = [v for v in (*step.inputs, *step.outputs) if v.depends]
+  if step.op_type not in _LINEAR or any(
+    v.shape is None or v.shape[: len(lead)] != lead for v in values
+  ):
+    return None
+  used = [k for k, value in enumerate(step.inputs) if value.depends]
+  return _View(ops[number[step.op_name]], step, used, len(lead))
 
 
 @dataclasses.dataclass(frozen=True)
 class _View:
-  """A linear op whose inputs are uniform, as the rules below see it.
+  """A linear op, as the rules below see it.
 
   Attributes:
     op: `tf.Operation`.
@@ -309,6 +369,13 @@ class _View:
   step: object
   used: list
   rank: int
+
+  def holds(self):
+    """Whether the op does the same with each sample, in its place."""
+    try:
+      return _LINEAR[self.step.op_type](self)
+    except CannotSay:
+      return False
 
   def shape(self, k):
     """The shape of an input."""

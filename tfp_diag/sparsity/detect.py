@@ -158,6 +158,13 @@ class Detection:
       self._walker.tape, self._traced, self._outputs
     )
 
+  @property
+  def num_coordinates(self):
+    """The number of coordinates of one sample."""
+    return sum(v.rows for v in self._traced.inputs) // max(
+      self._traced.num_samples, 1
+    )
+
   def pattern(self):
     """The `SparsityPattern`."""
     if self._kind == 'jacobian':
@@ -182,7 +189,7 @@ class Detection:
     if curved_ops is None:
       return None, None
     ops = own_ops(traced.graph.get_operations())
-    cheap = {ops[k].name for k, _, _ in curved_ops.fixed + curved_ops.few}
+    cheap = {ops[k].name for k, *_ in curved_ops.fixed + curved_ops.few}
     tape = without(self._walker.tape, cheap)
     matrix, notes = _hessian(tape, traced, self._outputs)
     return curved_ops, self._folded(matrix, traced.inputs, notes)
