@@ -40,11 +40,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 FULL = {
   'chains': 64,
-  'draws': 3000,
+  'draws': 2000,
   'adaptation': 1000,
   # Of TFP's MALA, which adapts nothing, but takes longer to arrive.
   'burnin': 3000,
-  'thinning': 4,
+  'thinning': 5,
   'tuning': 500,
 }
 # A draw of these takes many gradients.
@@ -115,8 +115,8 @@ def main(words=None):
   parser.add_argument(
     '--rounds',
     type=int,
-    default=3,
-    help='how often each is timed (%(default)s)',
+    default=2,
+    help='how often each is timed at least (%(default)s)',
   )
   parser.add_argument('--json', metavar='FILE', help='keep all figures')
   options = parser.parse_args(words)
@@ -134,7 +134,7 @@ def main(words=None):
   return 0 if all(t['holds'] for t in report['targets']) else 1
 
 
-def run(quick=False, rows=None, models=None, limit=150.0, rounds=3):
+def run(quick=False, rows=None, models=None, limit=150.0, rounds=2):
   """Runs some rows of the table, with a bar on standard error.
 
   Args:
@@ -176,17 +176,17 @@ def run(quick=False, rows=None, models=None, limit=150.0, rounds=3):
 def _step_time(quick, limit, rounds):
   """Seconds of a step of 1000 chains in 100 dimensions."""
   from_quick = ['tfp_diag constant', 'TFP constant', 'blackjax constant']
-  figures = _timed_in_turn(from_quick, quick, limit, max(rounds, 5))
+  figures = _timed_in_turn(from_quick, quick, limit, max(rounds, 9))
   ours = figures['tfp_diag constant']
   return figures, [
     _at_most(
       'a step, constant scale, in steps of TFP MALA',
-      _ratio(ours, figures['TFP constant'], 'median_s'),
+      _ratio(ours, figures['TFP constant'], 'least_s'),
       0.8,
     ),
     _at_most(
       'a step, constant scale, in steps of blackjax MALA',
-      _ratio(ours, figures['blackjax constant'], 'median_s'),
+      _ratio(ours, figures['blackjax constant'], 'least_s'),
       1.2,
     ),
   ]
@@ -201,17 +201,17 @@ def _volatility(quick, limit, rounds):
     'tfp_diag elementwise, graph',
     'TFP elementwise, graph',
   ]
-  figures = _timed_in_turn(names, quick, limit, max(rounds, 5))
+  figures = _timed_in_turn(names, quick, limit, max(rounds, 9))
   ours = figures['tfp_diag elementwise']
   return figures, [
     _at_most(
       'a step, elementwise volatility, in steps of constant scale',
-      _ratio(ours, figures['tfp_diag constant'], 'median_s'),
+      _ratio(ours, figures['tfp_diag constant'], 'least_s'),
       1.5,
     ),
     _at_least(
       'times faster than TFP MALA with that volatility, XLA',
-      _ratio(figures['TFP elementwise'], ours, 'median_s'),
+      _ratio(figures['TFP elementwise'], ours, 'least_s'),
       2.0,
     ),
     _at_least(
@@ -219,7 +219,7 @@ def _volatility(quick, limit, rounds):
       _ratio(
         figures['TFP elementwise, graph'],
         figures['tfp_diag elementwise, graph'],
-        'median_s',
+        'least_s',
       ),
       10.0,
     ),
@@ -246,6 +246,8 @@ def _efficiency(quick, limit, rounds, model):
     runs = {name: [] for name in contestants.names()}
     for i in range(1 if quick else rounds):
       for name in contestants.names():
+        if i and name in BESIDE:
+          continue  # Shown, but no target depends on them.
         answer = contestants.ask(name, (11, i))
         if 'seconds' in answer:
           runs[name].append(answer)
@@ -318,7 +320,7 @@ ROWS = {
 
 
 def _timed_in_turn(names, quick, limit, rounds):
-  """Seconds of one step of each, the median of some rounds."""
+  """Seconds of one step of each, the least and the median of some rounds."""
   figures = {}
   with _Contestants(limit) as contestants:
     for name in names:
@@ -340,6 +342,8 @@ def _timed_in_turn(names, quick, limit, rounds):
   for name, values in seconds.items():
     if values:
       figures[name] |= {
+        # What else the machine does only adds to it.
+        'least_s': min(values),
         'median_s': statistics.median(values),
         'seconds': values,
       }
