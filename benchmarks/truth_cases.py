@@ -19,7 +19,6 @@ closed forms. Here each target becomes a log density of one unconstrained vector
 per chain, and what is known about functions of it.
 """
 
-import contextlib
 import dataclasses
 import typing
 
@@ -246,20 +245,7 @@ def _inference_gym():
   """The one place where the gym, which is from 2023, meets newer packages."""
   import inference_gym.using_tensorflow as gym
 
-  # Its models join and split vectors. Under XLA, the gradient of a slice is an
-  # op that has none itself, so that the third derivatives of the local Hessian
-  # preconditioner would not exist.
-  with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
-    tf.RegisterGradient('XlaDynamicUpdateSlice')(_gradient_of_update)
   return gym
-
-
-def _gradient_of_update(op, grad):
-  _, update, begin = op.inputs
-  size = tf.shape(update, out_type=begin.dtype)
-  piece = tf.slice(grad, begin, size)
-  after = tf.shape(grad, out_type=begin.dtype) - begin - size
-  return grad - tf.pad(piece, tf.stack([begin, after], -1)), piece, None
 
 
 def _flat(tree):

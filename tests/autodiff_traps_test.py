@@ -335,3 +335,27 @@ def test_random_numbers_inside_are_drawn_once(mode):
     ys, diag = diag_jacobian(x, fn=fn, mode=mode, schedule='pfor')
   noise = ys[0] / (x * np.sum(x))
   np.testing.assert_allclose(diag[0], noise * (np.sum(x) + x), rtol=1e-12)
+
+
+def test_slices_under_xla():
+  """Whose gradient is an op of XLA that has no gradient in TensorFlow."""
+
+  def fn(x):
+    return tf.reduce_sum(tf.slice(x, [1], [3]) ** 4) + tf.reduce_prod(x)
+
+  def joined(x):
+    return tf.reduce_sum(tf.sin(tf.concat([x[:2] * x[2:4], x], 0)))
+
+  x = tf.constant([0.5, 1.0, 2.0, -1.5, 3.0], tf.float64)
+  for f in (fn, joined):
+
+    def third(x, f=f):
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        _, _, diag = diag_hessian(f, x)
+      return diag, tape.gradient(diag, x)
+
+    for plain, compiled in zip(
+      third(x), tf.function(third, jit_compile=True)(x)
+    ):
+      np.testing.assert_allclose(compiled, plain, rtol=1e-10)

@@ -294,6 +294,28 @@ def _of_connected(gradient):
   return wrapped
 
 
+def _gradient_of_update(op, cotangent):
+  """By the Tensor that a piece was written into, and by the piece."""
+  _, piece, begin = op.inputs
+  size = tf.shape(piece, out_type=begin.dtype)
+  written = tf.slice(cotangent, begin, size)
+  after = tf.shape(cotangent, out_type=begin.dtype) - begin - size
+  # Not a product: the cotangent may be infinite.
+  kept = tf.pad(
+    tf.zeros_like(written, tf.bool),
+    tf.stack([begin, after], axis=-1),
+    constant_values=True,
+  )
+  return tf.where(kept, cotangent, tf.zeros_like(cotangent)), written, None
+
+
+# Under XLA the gradient of a slice is this op, which has none itself: functions
+# with `tf.slice`, and third derivatives of ones with `tf.concat`, would have no
+# diagonal there.
+with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
+  tf.RegisterGradient('XlaDynamicUpdateSlice')(_gradient_of_update)
+
+
 _graph_gradient = _of_connected(
   lambda targets, sources, seeds: tf.gradients(targets, sources, grad_ys=seeds)
 )
