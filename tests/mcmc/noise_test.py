@@ -99,7 +99,6 @@ def test_ends_are_finite(jit_compile, monkeypatch):
 @pytest.mark.parametrize('shape', [[1], [3], [7, 5], [2, 3, 3], [1667, 3]])
 def test_a_shard_draws_its_slice(dtype, draw, jit_compile, shape):
   """Bit for bit, whatever block and vector the slice starts and ends in."""
-  seed = tf.constant([-7, 2**31 - 1])
 
   def fn(seed, shard):
     return draw(shape, seed, dtype, shard)
@@ -110,12 +109,15 @@ def test_a_shard_draws_its_slice(dtype, draw, jit_compile, shape):
   if jit_compile is not None:
     fn = tf.function(fn, jit_compile=jit_compile)
     whole_fn = tf.function(whole_fn, jit_compile=jit_compile)
-  whole = whole_fn(seed).numpy()
-  for shard in range(3):
-    actual = fn(seed, tf.constant(shard))
-    assert actual.shape == shape
-    expected = whole[shard * shape[0] : (shard + 1) * shape[0]]
-    np.testing.assert_array_equal(actual, expected)
+  # What scalar instructions round differently is rare: several draws.
+  for i in range(30):
+    seed = tf.constant([-i, 2**31 - 1])
+    whole = whole_fn(seed).numpy()
+    for shard in range(3):
+      actual = fn(seed, tf.constant(shard))
+      assert actual.shape == shape
+      expected = whole[shard * shape[0] : (shard + 1) * shape[0]]
+      np.testing.assert_array_equal(actual, expected)
 
 
 def test_seeds_that_differ_in_any_bit_are_independent():
