@@ -93,7 +93,8 @@ def _origin(data):
   )
   return (
     f'{about["date"]}, {machine["cores"]} cores ({machine["architecture"]}), '
-    f'{machine["memory_gib"]} GiB; Python {about["python"]}, {versions}'
+    f'{machine["memory_gib"]} GiB, {about.get("wall_s", 0) / 60:.0f} minutes; '
+    f'Python {about["python"]}, {versions}'
   )
 
 

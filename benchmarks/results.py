@@ -49,11 +49,12 @@ class Results:
 
   def __init__(self, path=None, go_on=True):
     self._path = path and pathlib.Path(path)
-    self.data = {'about': about()}
+    self.data = {'about': about() | {'wall_s': 0}}
     if go_on and self._path and self._path.exists():
       before = json.loads(self._path.read_text(encoding='utf-8'))
       # Of several runs, the versions of the last.
       self.data = before | self.data
+      self.data['about']['wall_s'] = before['about'].get('wall_s', 0)
 
   def row(self, group, name, **what):
     """A row, made if there is none."""
@@ -64,6 +65,11 @@ class Results:
   def has(self, group, name, tool):
     """Whether a cell is there."""
     return tool in self.data.get(group, {}).get(name, {}).get('tools', {})
+
+  def add_seconds(self, seconds):
+    """Adds to the time that the file has taken."""
+    self.data['about']['wall_s'] += round(seconds)
+    self.write()
 
   def put(self, group, name, tool, result):
     """Keeps a cell."""

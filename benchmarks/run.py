@@ -30,6 +30,7 @@ The file is written after each cell, and a run that finds one goes on with it.
 import argparse
 import dataclasses
 import sys
+import time
 
 import tqdm
 
@@ -71,9 +72,8 @@ def main(words=None):
   parser.add_argument(
     '--seconds',
     type=float,
-    default=20.0,
     metavar='S',
-    help='limit of a cell until its first result',
+    help='limit of a cell until its first result; 20, quick 10',
   )
   parser.add_argument(
     '--gib',
@@ -91,15 +91,18 @@ def main(words=None):
   )
   options = parser.parse_args(words)
   results = Results(options.json, go_on=not options.fresh)
+  seconds = options.seconds or (10.0 if options.quick else 20.0)
+  begin = time.monotonic()
   run(
     results,
     quick=options.quick,
     cases=options.case,
     tools=options.tool,
     sizes=options.sizes and [int(n) for n in options.sizes.split(',')],
-    limits=Limits(options.seconds, options.gib),
+    limits=Limits(seconds, options.gib),
     rounds=options.rounds,
   )
+  results.add_seconds(time.monotonic() - begin)
   return 0
 
 

@@ -56,7 +56,6 @@ CASES = [
 
 QUICK_CASES = [
   ['gaussian_3d', [100]],
-  ['logistic_regression', [5, 10, 50]],
   ['chain', [1000]],
   ['hierarchical', [20, 100, 4]],
 ]

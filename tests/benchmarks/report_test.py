@@ -50,6 +50,7 @@ def row(n, series, structured=True, **tools):
 ABOUT = {
   'date': '2026-01-02',
   'python': '3.11.1',
+  'wall_s': 1500,
   'versions': {'tensorflow': '2.16.1', 'jax': None},
   'machine': {
     'system': 'Linux',
@@ -158,7 +159,9 @@ def test_the_report_of_a_file(tmp_path, capsys):
   words = [str(file), '--all', '--write', str(readme)]
   assert report.main([*words, '--pictures', str(folder)]) == 0
   printed = capsys.readouterr().out
-  assert '2026-01-02, 2 cores (x86_64), 8 GiB; Python 3.11.1' in printed
+  assert (
+    '2026-01-02, 2 cores (x86_64), 8 GiB, 25 minutes; Python 3.11.1' in printed
+  )
   assert '### chain n = 100' in printed
   begin, *table, end, after = readme.read_text().splitlines()[1:]
   assert (begin, end, after) == (report.BEGIN, report.END, 'after')

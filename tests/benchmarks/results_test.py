@@ -51,6 +51,13 @@ def test_a_failed_write_leaves_the_file_before(tmp_path):
   assert [file.name for file in tmp_path.iterdir()] == ['results.json']
 
 
+def test_the_time_of_all_runs_is_added_up(tmp_path):
+  for _ in range(2):
+    Results(tmp_path / 'results.json').add_seconds(30.4)
+  data = json.loads((tmp_path / 'results.json').read_text())
+  assert data['about']['wall_s'] == 60
+
+
 def test_it_works_without_a_file():
   results = Results()
   results.put('cases', 'chain', 'tfp_diag', {})
