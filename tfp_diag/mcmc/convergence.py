@@ -117,7 +117,7 @@ def _by_arviz(draws, kind):
 
 
 def _by_tfp(draws, kind):
-  """Vehtari et al. (2021), sections 4.1 to 4.3."""
+  """What Vehtari et al. (2021) define, for all parameters at once."""
   if kind == 'r_hat':
     halves = split_chains(draws)
     bulk = _r_hat(normal_scores(halves))
@@ -144,7 +144,7 @@ def _r_hat(draws):
 
 
 def _ess(draws):
-  """Vehtari et al. (2021), section 3.2; the truncation is Geyer's (1992).
+  """Vehtari et al. (2021), equation (10); the truncation is Geyer's (1992).
 
   Not `tfp.mcmc.effective_sample_size`: it weights the share of the variance
   that is between the chains, too, by how many pairs of draws have a lag, and

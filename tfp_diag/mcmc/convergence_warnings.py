@@ -20,7 +20,7 @@ from tfp_diag.mcmc.convergence import LEAST_DRAWS
 
 __all__ = ['R_HAT_LIMIT', 'parameter_warnings', 'sampler_warnings']
 
-# Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021), section 2.
+# The recommendation of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 R_HAT_LIMIT = 1.01
 
 # In a sentence.

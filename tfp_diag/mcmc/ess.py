@@ -65,7 +65,7 @@ def ess(draws, *, kind='bulk', chain_ndims=1, backend='auto'):
   [1]: Aki Vehtari, Andrew Gelman, Daniel Simpson, Bob Carpenter and
        Paul-Christian Bürkner (2021). Rank-normalization, folding, and
        localization: an improved R-hat for assessing convergence of MCMC.
-       _Bayesian Analysis_ 16(2), section 4.
+       _Bayesian Analysis_ 16(2).
   """
   if kind not in ESS_KINDS:
     raise ValueError(
