@@ -26,7 +26,13 @@ PLOT = ['matplotlib>=3.8']
 
 ARVIZ = ['arviz>=0.17']
 
-NOTEBOOKS = ['ipykernel>=6.29', 'nbclient>=0.10', 'nbformat>=5.10', *PLOT]
+NOTEBOOKS = [
+  'ipykernel>=6.29',
+  'nbclient>=0.10',
+  'nbformat>=5.10',
+  *ARVIZ,
+  *PLOT,
+]
 
 # All that `pytest` needs, and the notebooks and pictures that it makes.
 TEST = [

@@ -349,3 +349,22 @@ def test_sparse_functions_keep_their_colors():
   plan = tfp_diag.plan_diag_hessian(chain, state(2))
   assert plan.split is None
   assert plan.num_passes == 2
+
+
+@pytest.mark.parametrize(
+  'fn, schedule',
+  [
+    # The derivative of the logarithm would be computed once for each place.
+    (lambda x: tf.reduce_sum(tf.math.log1p((x[1:] - x[:-1]) ** 2)), 'pfor'),
+    (lambda x: tf.reduce_sum((x[1:] - x[:-1]) ** 2), 'unrolled'),
+    (lambda x: tf.reduce_sum(tf.exp(x)), 'unrolled'),
+  ],
+  ids=['curved slices', 'quadratic slices', 'no slices'],
+)
+def test_schedule_of_a_few_passes(fn, schedule):
+  x = tf.cast(tf.linspace(0.5, 2.0, 100), tf.float64)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.schedule == schedule
+  _, _, loop = tfp_diag.diag_hessian(fn, x, schedule='while_loop')
+  np.testing.assert_allclose(plan(x)[2], loop, rtol=1e-12)
+  np.testing.assert_allclose(tfp_diag.diag_hessian(fn, x)[2], loop, rtol=1e-12)

@@ -111,6 +111,8 @@ def make_plan(
     split = _split(detection, num_passes, parts, sample_rank)
   if schedule == 'auto':
     few = num_passes <= schedule_lib.MAX_UNROLLED
+    if detection is not None and detection.shares_by_vectorizing:
+      few = num_passes == 1
     schedule = 'unrolled' if few else 'pfor'
   notes = [split.note] if split else _structure_notes(pattern, num_passes)
   graph, op_types = _traced(fn, xs)
@@ -169,12 +171,14 @@ def recipe_maker(kind, fn, xs, plan, schedule, chunk_size):
       return recipe
     if sum(s.num_elements() for s in shapes) < fewest:
       return recipe
-    colors, split = _remembered(kind, fn, nest.pack_as(xs, parts), rank)
-    if schedule != 'auto':
-      split = None
-    if colors is None:
-      return recipe._replace(split=split)
-    return recipe._replace(colors=colors, signs=signs(colors), split=split)
+    found = _remembered(kind, fn, nest.pack_as(xs, parts), rank)
+    if found is None:
+      return recipe
+    if schedule == 'auto':
+      recipe = recipe._replace(schedule=found.schedule, split=found.split)
+    if found.colors is None:
+      return recipe
+    return recipe._replace(colors=found.colors, signs=signs(found.colors))
 
   return recipe_for
 
@@ -186,8 +190,7 @@ def _remembered(kind, fn, xs, sample_rank):
   which is always right.
 
   Returns:
-    colors: int32 array, or None without structure.
-    split: `Split`, or None.
+    `evaluate.Recipe`, with `colors` of None without structure; or None.
   """
   specs = [tf.TensorSpec(x.shape, x.dtype) for x in nest.flatten(xs)]
   seen = []
@@ -212,7 +215,7 @@ def _remembered(kind, fn, xs, sample_rank):
 
 
 def _found(kind, fn, specs, sample_rank):
-  """Colors and a split; None where there is no structure, or no pattern."""
+  """What to do with a function, or None where there is no pattern."""
   parts = nest.flatten(specs)
   shapes = batching.event_shapes(parts, sample_rank)
   num_coordinates = sum(s.num_elements() for s in shapes)
@@ -223,18 +226,23 @@ def _found(kind, fn, specs, sample_rank):
       colors = color_diagonal(detection.pattern()).colors
       num_passes = int(colors.max(initial=-1)) + 1
       split = _split(detection, num_passes, parts, sample_rank)
+      shares = detection.shares_by_vectorizing
   except SampleMixingError as e:
     warnings.warn(
       f'{e} The derivative is taken as if samples did not mix.',
       RuntimeWarning,
       stacklevel=2,
     )
-    return None, None
+    return None
   except Exception:
     # `fn` may need a graph that is being built, a fixed batch, or eager mode.
     # What is wrong with it comes up again where it is differentiated.
-    return None, None
-  return (colors if num_passes < colors.size else None), split
+    return None
+  return evaluate.Recipe(
+    colors=colors if num_passes < colors.size else None,
+    schedule='pfor' if shares and num_passes > 1 else 'auto',
+    split=split,
+  )
 
 
 def _split(detection, num_passes, parts, sample_rank):

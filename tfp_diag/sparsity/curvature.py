@@ -51,6 +51,7 @@ __all__ = [
   'CurvedOps',
   'elementwise_pairs',
   'find_curved_ops',
+  'has_curved_slices',
   'own_ops',
   'signature',
   'without',
@@ -158,6 +159,27 @@ def find_curved_ops(tape, traced):
     num_rows=num_rows,
     samples_lead=_samples_lead(tape, traced, {ops[k].name for k, _ in rest}),
   )
+
+
+def has_curved_slices(tape):
+  """Whether pieces of Tensors go into ops whose curvature is no constant.
+
+  The passes for such a function put the curvature back into its place, and XLA
+  computes it anew for each pass and each place if passes are written out one by
+  one; vectorized they share it.
+  """
+  pieces = set()
+  for step in tape.steps:
+    if isinstance(step, Loop) or step.is_fallback:
+      return False
+    if step.op_type not in ('Slice', 'StridedSlice'):
+      if pieces.isdisjoint(step.inputs):
+        continue
+      is_curved = step.structure.curved or step.structure.pairs
+      if is_curved and not _is_quadratic(step):
+        return True
+    pieces.update(step.outputs)
+  return False
 
 
 def own_ops(ops):

@@ -26,7 +26,12 @@ from tfp_diag.sparsity import (
   rules,  # noqa: F401 (registers the rules)
   tracing,
 )
-from tfp_diag.sparsity.curvature import find_curved_ops, own_ops, without
+from tfp_diag.sparsity.curvature import (
+  find_curved_ops,
+  has_curved_slices,
+  own_ops,
+  without,
+)
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.interpreter import Walker
@@ -164,6 +169,11 @@ class Detection:
     return sum(v.rows for v in self._traced.inputs) // max(
       self._traced.num_samples, 1
     )
+
+  @property
+  def shares_by_vectorizing(self):
+    """Whether even a few passes should be vectorized."""
+    return self._kind == 'hessian' and has_curved_slices(self._walker.tape)
 
   def pattern(self):
     """The `SparsityPattern`."""
