@@ -20,7 +20,11 @@ import scipy.stats
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.mcmc import FisherAdaptiveMALA, PreconditionedMALA
+from tfp_diag.mcmc import (
+  FisherAdaptiveMALA,
+  FisherDivergenceMALA,
+  PreconditionedMALA,
+)
 
 # A rotated normal in 4 coordinates, of standard deviations 0.05 to 2.
 _ROTATION = np.linalg.qr(np.random.default_rng(0).normal(size=[4, 4]))[0]
@@ -227,8 +231,11 @@ def test_refuses_a_dynamic_event_shape():
     start(tf.ones([2, 3]))
 
 
-def test_a_sharded_state_is_refused():
-  kernel = FisherAdaptiveMALA(_log_prob, 0.01, 10)
+@pytest.mark.parametrize('made', [FisherAdaptiveMALA, FisherDivergenceMALA])
+def test_a_sharded_state_is_refused(made):
+  kernel = made(_log_prob, 0.01, 10)
   assert kernel.experimental_with_shard_axes([None, None]) is kernel
-  with pytest.raises(ValueError, match='no device holds all of a sharded one'):
+  with pytest.raises(
+    ValueError, match=f'{made.__name__} learns a matrix over all'
+  ):
     kernel.experimental_with_shard_axes([None, 'data'])

@@ -125,6 +125,7 @@ def adapting(**kwargs):
       diagonal, 20, target_accept_prob=0.574, **pool_step_size
     ),
     mcmc.FisherAdaptiveMALA(log_prob, 0.05, 15, 3, **axis),
+    mcmc.FisherDivergenceMALA(log_prob, 0.05, 15, **axis),
   ]
 
 SEED = tf.constant([3, -4])

@@ -18,17 +18,9 @@ import typing
 
 import tensorflow as tf
 
-from tfp_diag.mcmc.arguments import (
-  as_log_prob,
-  as_parts,
-  check_callable,
-  is_list_like,
-)
 from tfp_diag.mcmc.fisher_recursion import add_signals
-from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
-from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
-from tfp_diag.mcmc.sharding import gather_over_shards
-from tfp_diag.mcmc.vector_layout import VectorLayout
+from tfp_diag.mcmc.full_matrix_kernel import FullMatrixKernel
+from tfp_diag.mcmc.parameterized_kernel import argument
 
 __all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
 
@@ -50,7 +42,7 @@ class FisherAdaptiveMALAResults(typing.NamedTuple):
   step: typing.Any
 
 
-class FisherAdaptiveMALA(ParameterizedKernel):
+class FisherAdaptiveMALA(FullMatrixKernel):
   """MALA whose preconditioner learns the inverse Fisher matrix of the target.
 
   The best constant preconditioner of MALA, by expected squared jump distance,
@@ -158,17 +150,11 @@ class FisherAdaptiveMALA(ParameterizedKernel):
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
       ValueError: if `damping` is not positive.
     """
-    check_callable('target_log_prob_fn', target_log_prob_fn)
-    if is_list_like(step_size):
-      raise TypeError(
-        '`step_size` is a list, but a full matrix scales all parts together; '
-        'pass one step size.'
-      )
     if not damping > 0.0:
       raise ValueError(f'`damping` must be positive, but is {damping}.')
     super().__init__(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
+      target_log_prob_fn,
+      step_size,
       num_adaptation_steps=num_adaptation_steps,
       num_step_size_steps=num_step_size_steps,
       damping=damping,
@@ -176,44 +162,10 @@ class FisherAdaptiveMALA(ParameterizedKernel):
       name=name,
     )
 
-  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
-  step_size = argument('step_size', 'The step size of the first step.')
-  num_adaptation_steps = argument(
-    'num_adaptation_steps', 'Until which step the matrix changes.'
-  )
   num_step_size_steps = argument(
     'num_step_size_steps', 'From which step on the matrix changes.'
   )
   damping = argument('damping', 'How much the identity counts.')
-  experimental_chain_axis_names = argument(
-    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
-  )
-
-  @property
-  def is_calibrated(self):
-    """True, after `num_adaptation_steps`."""
-    return True
-
-  def experimental_with_shard_axes(self, shard_axis_names):
-    """Refuses a sharded state: the matrix is over all of its members.
-
-    Args:
-      shard_axis_names: Structure of `str`s or Nones.
-
-    Returns:
-      This kernel, if all members are None.
-
-    Raises:
-      ValueError: if a member of the state is sharded.
-    """
-    if any(tf.nest.flatten(shard_axis_names)):
-      raise ValueError(
-        f'`shard_axis_names` is {shard_axis_names}, but FisherAdaptiveMALA '
-        'learns a matrix over all members of the state, and no device holds '
-        'all of a sharded one. Shard the chains instead, or use '
-        '`DiagonalPreconditionerAdaptation` around a PreconditionedMALA.'
-      )
-    return self
 
   def bootstrap_results(self, init_state):
     """Starts with the identity.
@@ -231,13 +183,7 @@ class FisherAdaptiveMALA(ParameterizedKernel):
         gradient, cannot be used at `init_state`.
     """
     with self._scope('bootstrap_results'):
-      parts = as_parts(init_state)
-      chain_ndims = as_log_prob(self.target_log_prob_fn(*parts)).shape.rank
-      layout = VectorLayout(init_state, chain_ndims)
-      factor = tf.eye(layout.size, dtype=layout.dtype)
-      inner_results = self._kernel(layout, factor).bootstrap_results(
-        layout.join(init_state)
-      )
+      inner_results, factor = self._start(init_state)
       return FisherAdaptiveMALAResults(
         inner_results=inner_results,
         factor=factor * self.damping**-0.5,
@@ -259,43 +205,25 @@ class FisherAdaptiveMALA(ParameterizedKernel):
     """
     with self._scope('one_step'):
       before = previous_kernel_results
-      chain_ndims = before.inner_results.log_accept_ratio.shape.rank
-      layout = VectorLayout(current_state, chain_ndims)
-      next_vector, inner_results = self._kernel(
-        layout, _normalized(before.factor)
-      ).one_step(layout.join(current_state), before.inner_results, seed=seed)
+      next_state, _, inner_results = self._step(
+        current_state, before.inner_results, _normalized(before.factor), seed
+      )
       step = before.step + 1
-      axis_names = self.experimental_chain_axis_names
-      if axis_names:
-        # Not in the branch below: replicas cannot wait for each other there.
-        pooled = gather_over_shards(
-          _signals(before.inner_results, inner_results), axis_names
-        )
+      signals = self._pooling(
+        lambda: _signals(before.inner_results, inner_results)
+      )
       # A branch, so that a frozen matrix costs nothing.
       factor = tf.cond(
         (step > self.num_step_size_steps) & (step <= self.num_adaptation_steps),
         lambda: tf.ensure_shape(
-          add_signals(
-            before.factor,
-            pooled
-            if axis_names
-            else _signals(before.inner_results, inner_results),
-          ),
+          add_signals(before.factor, signals()),
           before.factor.shape,
         ),
         lambda: before.factor,
       )
-      return layout.split(next_vector), FisherAdaptiveMALAResults(
+      return next_state, FisherAdaptiveMALAResults(
         inner_results=inner_results, factor=factor, step=step
       )
-
-  def _kernel(self, layout, factor):
-    return PreconditionedMALA(
-      layout.of_vector(self.target_log_prob_fn),
-      self.step_size,
-      tf.linalg.LinearOperatorFullMatrix(factor),
-      experimental_chain_axis_names=self.experimental_chain_axis_names,
-    )
 
 
 def _normalized(factor):

@@ -19,11 +19,9 @@ import typing
 import tensorflow as tf
 
 from tfp_diag.mcmc.adaptation_windows import adaptation_windows
-from tfp_diag.mcmc.arguments import as_parts, check_callable, is_list_like
+from tfp_diag.mcmc.full_matrix_kernel import FullMatrixKernel
 from tfp_diag.mcmc.geometric_mean import geometric_mean
-from tfp_diag.mcmc.parameterized_kernel import ParameterizedKernel, argument
-from tfp_diag.mcmc.preconditioned_mala import PreconditionedMALA
-from tfp_diag.mcmc.vector_layout import VectorLayout
+from tfp_diag.mcmc.parameterized_kernel import argument
 
 __all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
 
@@ -55,7 +53,7 @@ class FisherDivergenceMALAResults(typing.NamedTuple):
   scatters: typing.Any
 
 
-class FisherDivergenceMALA(ParameterizedKernel):
+class FisherDivergenceMALA(FullMatrixKernel):
   """MALA whose preconditioner is the full matrix of least Fisher divergence.
 
   With the gradient g of the log density, the matrix is the V with
@@ -138,6 +136,7 @@ class FisherDivergenceMALA(ParameterizedKernel):
     num_adaptation_steps,
     *,
     discretization='euler',
+    experimental_chain_axis_names=None,
     name=None,
   ):
     """Initializes the kernel.
@@ -150,18 +149,17 @@ class FisherDivergenceMALA(ParameterizedKernel):
         1 behind it: one for all coordinates.
       num_adaptation_steps: Python `int`: for how many steps the matrix changes.
       discretization: 'euler' or 'exponential', as for `PreconditionedMALA`.
+      experimental_chain_axis_names: `str`, any name that is not empty: the
+        first chain axis is spread in equal slices over the replicas of a
+        `tf.distribute` strategy, as for `PreconditionedMALA`. The draws of all
+        replicas are pooled, for which they exchange 2 d numbers per chain at
+        each step. Default: None, each replica has all chains.
       name: Python `str`, the prefix of op names.
 
     Raises:
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
       ValueError: if `num_adaptation_steps` is negative or not known in Python.
     """
-    check_callable('target_log_prob_fn', target_log_prob_fn)
-    if is_list_like(step_size):
-      raise TypeError(
-        '`step_size` is a list, but a full matrix scales all parts together; '
-        'pass one step size.'
-      )
     num_steps = tf.get_static_value(num_adaptation_steps)
     if num_steps is None or num_steps != int(num_steps) or num_steps < 0:
       raise ValueError(
@@ -170,26 +168,17 @@ class FisherDivergenceMALA(ParameterizedKernel):
       )
     self._window_ends = adaptation_windows(int(num_steps))
     super().__init__(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
+      target_log_prob_fn,
+      step_size,
       num_adaptation_steps=num_adaptation_steps,
       discretization=discretization,
+      experimental_chain_axis_names=experimental_chain_axis_names,
       name=name,
     )
 
-  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
-  step_size = argument('step_size', 'The step size of the first step.')
-  num_adaptation_steps = argument(
-    'num_adaptation_steps', 'For how many steps the matrix changes.'
-  )
   discretization = argument(
     'discretization', 'How the diffusion is discretized.'
   )
-
-  @property
-  def is_calibrated(self):
-    """True, after `num_adaptation_steps`."""
-    return True
 
   def bootstrap_results(self, init_state):
     """Starts with the identity.
@@ -207,19 +196,15 @@ class FisherDivergenceMALA(ParameterizedKernel):
         gradient, cannot be used at `init_state`.
     """
     with self._scope('bootstrap_results'):
-      parts = as_parts(init_state)
-      chain_ndims = self.target_log_prob_fn(*parts).shape.rank
-      layout = VectorLayout(init_state, chain_ndims)
-      factor = tf.eye(layout.size, dtype=layout.dtype)
+      inner_results, factor = self._start(init_state)
+      size, dtype = factor.shape[0], factor.dtype
       return FisherDivergenceMALAResults(
-        inner_results=self._kernel(layout, factor).bootstrap_results(
-          layout.join(init_state)
-        ),
+        inner_results=inner_results,
         factor=factor,
         step=tf.zeros([], tf.int32),
-        count=tf.zeros([], layout.dtype),
-        means=tf.zeros([2, layout.size], layout.dtype),
-        scatters=tf.zeros([2, layout.size, layout.size], layout.dtype),
+        count=tf.zeros([], dtype),
+        means=tf.zeros([2, size], dtype),
+        scatters=tf.zeros([2, size, size], dtype),
       )
 
   def one_step(self, current_state, previous_kernel_results, seed=None):
@@ -237,42 +222,39 @@ class FisherDivergenceMALA(ParameterizedKernel):
     """
     with self._scope('one_step'):
       before = previous_kernel_results
-      chain_ndims = before.inner_results.log_accept_ratio.shape.rank
-      layout = VectorLayout(current_state, chain_ndims)
-      vector, inner_results = self._kernel(layout, before.factor).one_step(
-        layout.join(current_state), before.inner_results, seed=seed
+      next_state, vector, inner_results = self._step(
+        current_state, before.inner_results, before.factor, seed
       )
       step = before.step + 1
       after = before._replace(inner_results=inner_results, step=step)
       if self._window_ends:
+        draws = self._pooling(lambda: _draws(vector, inner_results))
         # A branch, so that a frozen matrix costs nothing.
         learned = tf.cond(
           step <= self._window_ends[-1],
-          lambda: self._learn(step, vector, before, inner_results),
+          lambda: self._learn(step, before, draws()),
           lambda: _learned_by(before),
         )
         after = after._replace(**learned)
-      return layout.split(vector), after
+      return next_state, after
 
-  def _learn(self, step, vector, before, inner_results):
+  def _learn(self, step, before, draws):
     """What `_learned_by` names, after a step of adaptation."""
-    [gradient] = inner_results.accepted_results.grads_target_log_prob
-    size = vector.shape[-1]
-    rows = [tf.reshape(x, [-1, size]) for x in (vector, gradient)]
-    after = before._replace(**_add(before, _whitened(before.factor, *rows)))
+    after = before._replace(**_add(before, _whitened(before.factor, draws)))
     return tf.cond(
       tf.reduce_any(tf.equal(step, self._window_ends)),
       lambda: _new_window(after),
       lambda: _learned_by(after),
     )
 
-  def _kernel(self, layout, factor):
-    return PreconditionedMALA(
-      layout.of_vector(self.target_log_prob_fn),
-      self.step_size,
-      tf.linalg.LinearOperatorFullMatrix(factor),
-      discretization=self.discretization,
-    )
+
+def _draws(vector, inner_results):
+  """x and g, of shape [chains, 2, d]."""
+  [gradient] = inner_results.accepted_results.grads_target_log_prob
+  size = vector.shape[-1]
+  return tf.stack(
+    [tf.reshape(x, [-1, size]) for x in (vector, gradient)], axis=1
+  )
 
 
 def _learned_by(results):
@@ -282,17 +264,17 @@ def _learned_by(results):
   }
 
 
-def _whitened(factor, rows, gradients):
+def _whitened(factor, draws):
   """L⁻¹ x and Lᵀ g, of shape [2, draws, d].
 
   In these coordinates all variances are alike if the matrix in use is about
   right, so that single precision holds all of them.
   """
   positions = tf.linalg.triangular_solve(
-    factor, tf.linalg.matrix_transpose(rows)
+    factor, tf.linalg.matrix_transpose(draws[:, 0])
   )
   return tf.stack(
-    [tf.linalg.matrix_transpose(positions), tf.matmul(gradients, factor)]
+    [tf.linalg.matrix_transpose(positions), tf.matmul(draws[:, 1], factor)]
   )
 
 
