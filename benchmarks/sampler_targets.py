@@ -73,7 +73,7 @@ EFFICIENCY = {
   'eight_schools': (DENSE, 1.0),
   'brownian_motion': (DENSE, 3.0),
   'stochastic_volatility': (DENSE, 3.0),
-  'item_response': (DIAGONAL, 1.0),
+  'item_response': (DENSE, 1.0),
   'gaussian_rotated': (DENSE, 3.0),
   'gaussian_aligned': (DIAGONAL, 3.0),
   'logistic_regression': (DENSE, 1.0),

@@ -112,8 +112,9 @@ def windowed_adaptive_mala(
     discretization: 'euler', or 'exponential' for steps that are the larger the
       more the target is like a Gaussian of the covariance that was learned; see
       `PreconditionedMALA`. On a Gaussian every step is accepted, the step size
-      grows without bound, and draws become independent. Not for 'full_fisher', which learns the covariance
-      but for a factor, or a scale that depends on the position.
+      grows without bound, and draws become independent. Not for 'full_fisher',
+      which learns the covariance but for a factor, or a scale that depends on
+      the position.
     init: Where the chains start: a structure of Tensors as the model's unpinned
       variables, with leading chain shape. Default: uniform on (-2, 2) in the
       unconstrained space.
