@@ -20,6 +20,7 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.stats
 import tensorflow as tf
 
 from benchmarks import sampler_truth, truth_cases
@@ -137,24 +138,32 @@ def test_without_the_gym_the_way_out_is_said(monkeypatch):
 
 
 def test_brownian_motion_by_quadrature():
-  """Beside draws from the prior, weighted with the likelihood."""
+  """Beside SciPy's densities at the same nodes, with dense matrices."""
   observed = np.array([0.3, np.nan, -0.2, 0.4])
-  mean, sd = truth_cases.brownian_motion_moments(observed)
-  rng = np.random.default_rng(5)
-  scales = np.exp(2.0 * rng.normal(size=[2, 400_000]))
-  steps = scales[0][:, np.newaxis] * rng.normal(size=[400_000, 4])
-  locs = np.cumsum(steps, -1)
-  seen = ~np.isnan(observed)
-  z = (observed - locs)[:, seen] / scales[1][:, np.newaxis]
-  log_weight = -0.5 * np.sum(z**2, -1) - 3 * np.log(scales[1])
-  weight = np.exp(log_weight - log_weight.max())
-  weight /= weight.sum()
-  draws = np.column_stack([scales[0], locs, scales[1]])
-  expected = weight @ draws
-  error = np.sqrt(weight**2 @ (draws - expected) ** 2)
-  assert np.max(np.abs(mean - expected) / error) < 5.0
-  spread = np.sqrt(weight @ (draws - expected) ** 2)
-  np.testing.assert_allclose(sd[1:-1], spread[1:-1], rtol=0.1)
+  nodes = np.linspace(-12.5, 12.5, 30)
+  mean, sd = truth_cases.brownian_motion_moments(observed, len(nodes))
+  walk = np.minimum.outer(np.arange(1, 5), np.arange(1, 5))
+  seen = np.eye(4)[[0, 2, 3]]
+  data = observed[[0, 2, 3]]
+  total, first, second = 0.0, np.zeros(6), np.zeros(6)
+  for log_a in nodes:
+    for log_b in nodes:
+      prior, noise = np.exp(2 * log_a) * walk, np.exp(2 * log_b) * np.eye(3)
+      covariance = seen @ prior @ seen.T + noise
+      weight = scipy.stats.multivariate_normal(cov=covariance).pdf(data)
+      weight *= scipy.stats.norm.pdf([log_a, log_b], scale=2.0).prod()
+      gain = prior @ seen.T @ np.linalg.inv(covariance)
+      locs = gain @ data
+      spread = np.diag(prior - gain @ seen @ prior)
+      scales = np.exp([log_a, log_b])
+      total += weight
+      first += weight * np.array([scales[0], *locs, scales[1]])
+      second += weight * np.array(
+        [scales[0] ** 2, *(locs**2 + spread), scales[1] ** 2]
+      )
+  np.testing.assert_allclose(mean, first / total, rtol=1e-6)
+  expected = np.sqrt(second / total - (first / total) ** 2)
+  np.testing.assert_allclose(sd, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize('name', truth_cases.CASES)
