@@ -40,7 +40,6 @@ TEST = [
   'pytest-xdist>=3.5',
   'hypothesis>=6.100',
   *NOTEBOOKS,
-  *ARVIZ,
 ]
 
 # The formatter is pinned: another version may want other line breaks.
