@@ -69,7 +69,8 @@ def diag_hessian(
       'reverse_over_reverse' (vector-Jacobian products of it) or 'auto'. They
       give the same numbers.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
-      `tfp_diag.diag_jacobian`.
+      `tfp_diag.diag_jacobian`. Only 'auto' adds up the curvature op by op where
+      that takes fewer passes: in regressions, normalizers, quadratic forms.
     parallel_iterations: Python int, how many passes run together.
       A plan brings its own chunk size.
     validate_args: Python bool. Checks at run time that `sample_shape` leads

@@ -152,6 +152,8 @@ class Plan:
       'pfor': f'vectorized, {self.chunk_size} at a time',
       'while_loop': 'one after the other in a loop',
     }.get(self.schedule, self.schedule)
+    if self.split is not None:
+      how = 'op by op'
     lines = [
       f'Plan for a diagonal {self.kind.capitalize()}: {cost}',
       f'  coordinates  {n:,}, of event shape {shapes}; {samples}',
