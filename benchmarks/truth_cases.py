@@ -88,20 +88,22 @@ CASES = {
     'VectorizedStochasticVolatilitySP500Small',
     'fisher_divergence',
     'euler',
-    num_steps=10_000,
-    thin=20,
+    num_steps=30_000,
+    thin=60,
     start=0.2,
   ),
   'cox_process': Case(
     'SyntheticLogGaussianCoxProcess',
-    num_adaptation_steps=600,
-    num_steps=2400,
+    'fisher_divergence',
+    'euler',
+    num_adaptation_steps=500,
+    num_steps=3000,
     thin=6,
     # A Cholesky factor of 100 × 100 in every step, which XLA is slow at.
     jit_compile=False,
   ),
   'item_response': Case(
-    'SyntheticItemResponseTheory', num_steps=12_000, thin=30, start=0.5
+    'SyntheticItemResponseTheory', num_steps=9_000, thin=30, start=0.5
   ),
   'lorenz_bridge': Case(
     'ConvectionLorenzBridge',
