@@ -78,6 +78,8 @@ EFFICIENCY = {
   'gaussian_aligned': (DIAGONAL, 3.0),
   'logistic_regression': (DENSE, 1.0),
 }
+# The largest R-hat of 64 chains whose ESS means something.
+CONVERGED = 1.05
 BESIDE = ['TFP NUTS', 'TFP HMC']
 
 PUBLISHED = {'MALA': 760, 'NUTS': 2193, 'MAMS': 449}
@@ -258,9 +260,18 @@ def _efficiency(quick, limit, rounds, model):
       figures[name][key] = statistics.median(a[key] for a in answers)
   figures['tfp_diag'] |= {k: str(v) for k, v in options.items()}
   ratio = _ratio(figures['tfp_diag'], figures['TFP MALA'], 'min_ess_per_second')
-  return figures, [
+  targets = [
     _at_least(f'{model}: times the least ESS/s of TFP MALA', ratio, bound)
   ]
+  # An ESS of chains that have not converged estimates nothing.
+  targets.append(
+    _at_most(
+      f'{model}: largest R-hat of ours',
+      figures['tfp_diag'].get('max_rhat', float('nan')),
+      CONVERGED,
+    )
+  )
+  return figures, targets
 
 
 def _funnel(quick, limit, rounds):

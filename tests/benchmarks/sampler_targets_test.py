@@ -105,7 +105,12 @@ def test_the_report_judges_every_target(monkeypatch, capsys):
     'step_time': [{'status': 'ready'}, {'seconds': 0.01}],
     'efficiency': [
       {'status': 'ready', 'step_size': None},
-      {'seconds': 2.0, 'min_ess': 100.0, 'min_ess_per_second': 50.0},
+      {
+        'seconds': 2.0,
+        'min_ess': 100.0,
+        'min_ess_per_second': 50.0,
+        'max_rhat': 1.0,
+      },
     ],
     'funnel': [{'status': 'ready', 'z_mean': 1.0, 'z_sd': 2.0, 'rhat': 1.0}],
     'low_error': [{'status': 'ready', 'gradients': 200}],
@@ -139,7 +144,7 @@ def test_the_report_judges_every_target(monkeypatch, capsys):
   monkeypatch.setattr(sampler_targets, '_Contestants', Contestants)
   report = sampler_targets.run(quick=True)
   holds = {t['what']: t['holds'] for t in report['targets']}
-  assert len(holds) == 2 + 3 + len(MODELS) + 2 + 1
+  assert len(holds) == 2 + 3 + 2 * len(MODELS) + 2 + 1
   # The constant scale was told to do as well as the local one.
   failing = [what for what, held in holds.items() if not held]
   assert failing == ['funnel, constant scale: fails, in MCSEs or R-hat']
