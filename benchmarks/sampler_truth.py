@@ -155,6 +155,8 @@ def run(names=None, quick=False, seed=1):
     }
     report['targets'].append(row)
     print(line(row), flush=True)
+    if case.note:
+      print(f'  {case.note}', flush=True)
   return report
 
 
