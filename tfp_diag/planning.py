@@ -261,10 +261,13 @@ def _split(detection, num_passes, parts, sample_rank):
   split = Split(curved_ops, colors, signs(colors), num_samples)
   if split.is_constant:
     return split
-  if not is_few and (
-    2 * split.num_passes <= num_passes or split.is_by_coordinate
-  ):
+  if is_few:
+    return None
+  if 2 * split.num_passes <= num_passes:
     return split
+  if split.is_by_coordinate:
+    # The tangents of all arguments come along.
+    return dataclasses.replace(split, curved_ops=curved_ops.all_as_rest())
   return None
 
 

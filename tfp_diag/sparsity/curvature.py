@@ -66,6 +66,7 @@ _LOCAL = 4
 # An argument is 'fixed' only if it is a matrix that is at least so full: in a
 # sparse one the passes do not multiply with the zeros.
 _MIN_DENSITY = 0.25
+_NOT_FOR_PFOR = ('ConcatV2', 'Slice', 'Split', 'SplitV')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +83,8 @@ class CurvedOps:
     rest: `tuple` of (op, arguments) for all other curved ops: which of their
       arguments depend on xs.
     num_rows: `int`: how many elements the `right` arguments of `few` have.
-    samples_lead: `bool`: whether the leading axes of the arguments of the
-      `rest` are those of the samples.
+    samples_lead: `bool`: whether the leading axes of all arguments are those of
+      the samples.
   """
 
   signature: tuple
@@ -92,6 +93,16 @@ class CurvedOps:
   rest: tuple
   num_rows: int
   samples_lead: bool
+
+  def all_as_rest(self):
+    """Nothing is `fixed`, and nothing `few`."""
+    used = {}
+    for k, *pair in (term[:3] for term in self.fixed + self.few):
+      used.setdefault(k, set()).update(pair)
+    more = tuple((k, tuple(sorted(which))) for k, which in used.items())
+    return dataclasses.replace(
+      self, fixed=(), few=(), rest=self.rest + more, num_rows=0
+    )
 
 
 def find_curved_ops(tape, traced):
@@ -157,7 +168,7 @@ def find_curved_ops(tape, traced):
     few=tuple(few),
     rest=tuple(rest),
     num_rows=num_rows,
-    samples_lead=_samples_lead(tape, traced, {ops[k].name for k, _ in rest}),
+    samples_lead=_samples_lead(tape, traced),
   )
 
 
@@ -168,11 +179,18 @@ def has_curved_slices(tape):
   computes it anew for each pass and each place if passes are written out one by
   one; vectorized they share it.
   """
+  # pfor does not know what the gradients of some ops are under XLA.
+  if any(
+    isinstance(step, Loop) or step.is_fallback or step.op_type in _NOT_FOR_PFOR
+    for step in tape.steps
+  ):
+    return False
   pieces = set()
   for step in tape.steps:
-    if isinstance(step, Loop) or step.is_fallback:
-      return False
-    if step.op_type not in ('Slice', 'StridedSlice'):
+    is_piece = step.op_type == 'StridedSlice' and (
+      step.outputs[0].rows < step.inputs[0].rows
+    )
+    if not is_piece:
       if pieces.isdisjoint(step.inputs):
         continue
       is_curved = step.structure.curved or step.structure.pairs
@@ -265,8 +283,8 @@ def _dependencies(tape, traced):
   return counts
 
 
-def _samples_lead(tape, traced, names):
-  """Whether the samples are the leading axis of all arguments of some ops."""
+def _samples_lead(tape, traced):
+  """Whether the samples are the leading axis of all that curved ops take."""
   if traced.sample_rank > 1:
     return False
   columns = Columns(Groups(traced.num_samples))
@@ -276,7 +294,7 @@ def _samples_lead(tape, traced, names):
   }
   tape.forward(sample_of, columns)
   for step in tape.steps:
-    if step.op_name in names:
+    if step.structure.curved or step.structure.pairs:
       for value in step.inputs:
         if value.depends:
           if value.shape[: traced.sample_rank] != traced.sample_shape:
