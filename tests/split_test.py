@@ -312,14 +312,16 @@ def test_validate_args_compares_with_the_passes():
 
 def test_a_quadratic_form_is_known_to_be_one():
   plan = tfp_diag.plan_diag_hessian(quadratic_form, state(4))
-  assert plan.split.is_constant
-  assert not tfp_diag.plan_diag_hessian(student_t, state(4)).split.is_constant
+  assert plan.split.is_one_product
+  assert not tfp_diag.plan_diag_hessian(
+    student_t, state(4)
+  ).split.is_one_product
   small = constant(PRECISION[:3, :3])
   x = state(5)[:, :3]
   few = tfp_diag.plan_diag_hessian(
     lambda x: tf.reduce_sum(x * tf.matmul(x, small), -1), x
   )
-  assert few.split.is_constant
+  assert few.split.is_one_product
   expected = np.broadcast_to(2.0 * np.diag(small), [5, 3])
   np.testing.assert_allclose(few(x)[2], expected, rtol=1e-12)
 
@@ -368,3 +370,60 @@ def test_schedule_of_a_few_passes(fn, schedule):
   _, _, loop = tfp_diag.diag_hessian(fn, x, schedule='while_loop')
   np.testing.assert_allclose(plan(x)[2], loop, rtol=1e-12)
   np.testing.assert_allclose(tfp_diag.diag_hessian(fn, x)[2], loop, rtol=1e-12)
+
+
+def autoregression(x):
+  steps = x[..., 1:] - 0.9 * x[..., :-1]
+  return -0.5 * tf.reduce_sum(steps**2, -1) - 0.5 * x[..., 0] ** 2
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('batch', [1, 2, 3, 7])
+def test_samples_share_the_colors_of_a_constant(
+  batch, jit_compile, split_calls
+):
+  x = state(batch)
+  plan = tfp_diag.plan_diag_hessian(autoregression, state(2))
+  assert plan.split.is_over_samples
+  assert plan.num_passes == 1
+  diagonal = tf.function(
+    lambda x: tfp_diag.diag_hessian(autoregression, x, plan=plan)[2],
+    jit_compile=jit_compile,
+  )
+  expected = np.full([batch, N], -1.81)
+  expected[:, -1] = -1.0
+  np.testing.assert_allclose(diagonal(x), expected, rtol=1e-12)
+  assert split_calls.count == 1
+
+
+def test_a_constant_that_differs_between_samples_has_its_own_passes():
+  def tempered(x):
+    return tf.linspace(constant(1.0), 2.0, tf.shape(x)[0]) * autoregression(x)
+
+  x = state(5)
+  plan = tfp_diag.plan_diag_hessian(tempered, x)
+  assert plan.split is None
+  np.testing.assert_allclose(plan(x)[2], dense_of_each(tempered, x), rtol=1e-9)
+
+
+def dense_of_each(fn, x):
+  with tf.GradientTape(persistent=True) as outer:
+    outer.watch(x)
+    with tf.GradientTape() as inner:
+      inner.watch(x)
+      value = fn(x)
+    gradient = inner.gradient(value, x)
+  return tf.linalg.diag_part(
+    outer.batch_jacobian(gradient, x, experimental_use_pfor=False)
+  )
+
+
+@pytest.mark.parametrize('batch', [1, 3, 40])
+def test_a_curved_prior_is_no_constant(batch):
+  def fn(x):
+    return autoregression(x) + 0.01 * tf.reduce_sum(x**3, -1)
+
+  x = state(batch)
+  np.testing.assert_allclose(
+    tfp_diag.diag_hessian(fn, x)[2], dense_of_each(fn, x), rtol=1e-9
+  )

@@ -108,7 +108,7 @@ def make_plan(
   sample_rank = parts[0].shape.rank - len(pattern.column_shapes[0])
   split = None
   if detection and mode in ('auto', 'reverse') and schedule == 'auto':
-    split = _split(detection, num_passes, parts, sample_rank)
+    split = _split(detection, colors, parts, sample_rank)
   if schedule == 'auto':
     few = num_passes <= schedule_lib.MAX_UNROLLED
     if detection is not None and detection.shares_by_vectorizing:
@@ -225,7 +225,7 @@ def _found(kind, fn, specs, sample_rank):
       detection = _detection(kind, fn, specs, sample_rank)
       colors = color_diagonal(detection.pattern()).colors
       num_passes = int(colors.max(initial=-1)) + 1
-      split = _split(detection, num_passes, parts, sample_rank)
+      split = _split(detection, colors, parts, sample_rank)
       shares = detection.shares_by_vectorizing
   except SampleMixingError as e:
     warnings.warn(
@@ -245,30 +245,52 @@ def _found(kind, fn, specs, sample_rank):
   )
 
 
-def _split(detection, num_passes, parts, sample_rank):
-  """A `Split` where that costs less than half of the passes, or None."""
+def _split(detection, colors, parts, sample_rank):
+  """A `Split` where that costs less than the passes, or None.
+
+  Args:
+    detection: `detect.Detection`.
+    colors: int32 array, the colors of its pattern.
+    parts: List of Tensors or specs.
+    sample_rank: Python int.
+
+  Returns:
+    `Split` or None.
+  """
+  num_passes = int(colors.max(initial=-1)) + 1
+  if num_passes <= 1:
+    return None
+  num_samples = parts[0].shape[:sample_rank].num_elements() or 1
   is_few = num_passes <= schedule_lib.MAX_UNROLLED
-  if num_passes <= 1 or (is_few and detection.num_coordinates > _FEW):
-    return None
-  curved_ops, pattern = detection.curvature()
-  if curved_ops is None:
-    return None
-  colors = color_diagonal(pattern).colors
-  sample_shape = parts[0].shape[:sample_rank]
-  # Of how many samples a plan will be asked need not be known; columns of a
-  # matrix cost less than a pass.
-  num_samples = max(sample_shape.num_elements() or 1, _SAMPLES_AT_LEAST)
-  split = Split(curved_ops, colors, signs(colors), num_samples)
-  if split.is_constant:
+  split = None
+  if not is_few or colors.size <= _FEW:
+    split = _op_by_op(detection, num_samples)
+  if split is not None and split.is_one_product:
     return split
-  if is_few:
+  if num_samples > 1:
+    quadratic = detection.quadratic()
+    if quadratic is not None:
+      return Split(quadratic, colors, signs(colors), num_samples)
+  if split is None or is_few:
     return None
   if 2 * split.num_passes <= num_passes:
     return split
   if split.is_by_coordinate:
     # The tangents of all arguments come along.
-    return dataclasses.replace(split, curved_ops=curved_ops.all_as_rest())
+    all_as_rest = split.curved_ops.all_as_rest()
+    return dataclasses.replace(split, curved_ops=all_as_rest)
   return None
+
+
+def _op_by_op(detection, num_samples):
+  curved_ops, pattern = detection.curvature()
+  if curved_ops is None:
+    return None
+  colors = color_diagonal(pattern).colors
+  # Of how many samples a plan will be asked need not be known; columns of a
+  # matrix cost less than a pass.
+  num_samples = max(num_samples, _SAMPLES_AT_LEAST)
+  return Split(curved_ops, colors, signs(colors), num_samples)
 
 
 def _detection(kind, fn, xs, sample_rank):

@@ -32,6 +32,9 @@ from tfp_diag.sparsity.evaluation import repeat_op
 
 __all__ = ['Split']
 
+# So many passes over shared samples are written out one by one.
+_MAX_SHARED = 8
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
@@ -56,6 +59,8 @@ class Split:
   @property
   def num_passes(self):
     """What a diagonal costs, in passes through the function."""
+    if self.is_over_samples:
+      return -(-int(self.colors.max() + 1) // self.num_samples)
     count = 2 * self.curved_ops.num_rows
     if self.curved_ops.rest:
       count += int(self.colors.max(initial=-1)) + 1
@@ -65,14 +70,25 @@ class Split:
     return count
 
   @property
-  def is_constant(self):
-    """Whether the Hessian is that of a quadratic form."""
+  def is_one_product(self):
+    """Whether one product of matrices gives the diagonal for all samples."""
     ops = self.curved_ops
     return not ops.few and not ops.rest and all(term[-1] for term in ops.fixed)
 
   @property
+  def is_over_samples(self):
+    """Whether the colors are spread over the samples.
+
+    The Hessian of a quadratic form is the same for all of them, so that each
+    can be seeded with another color in the same pass.
+    """
+    return self.curved_ops.is_quadratic
+
+  @property
   def note(self):
     """A sentence for `str(plan)`."""
+    if self.is_over_samples:
+      return 'The Hessian is a constant: the samples share the colors.'
     ops = self.curved_ops
     pieces = [
       (len({k for k, *_ in ops.fixed}), 'by the matrix of its argument'),
@@ -104,6 +120,7 @@ class Split:
       ),
       num_rows=int(meta.pop('num_rows')),
       samples_lead=bool(meta.pop('samples_lead')),
+      is_quadratic=bool(meta.pop('is_quadratic')),
     )
     numbers = [k for k, *_ in (*ops.fixed, *ops.few, *ops.rest)]
     if not all(0 <= k < len(ops.signature) for k in numbers):
@@ -139,16 +156,19 @@ class Split:
     ops = own_ops(ops)[: len(known)]
     if len(ops) < len(known) or signature(ops, xs) != known:
       return None
+    event_shapes = batching.event_shapes(xs, value.shape.rank)
+    colors = schedule_lib.Colors.from_vector(
+      self.colors, recipe.event_shapes or event_shapes, self.signs
+    )
+    if self.is_over_samples:
+      return _over_samples(colors, value, derivative, xs)
     call = _Call(value, derivative, xs)
     diag = [tf.zeros_like(x) for x in xs]
     rest = [(ops[op], used) for op, used in self.curved_ops.rest]
     if rest:
-      event_shapes = batching.event_shapes(xs, value.shape.rank)
       diag = schedule_lib.diagonal(
         _Rest(call, rest, self.is_by_coordinate),
-        schedule_lib.Colors.from_vector(
-          self.colors, recipe.event_shapes or event_shapes, self.signs
-        ),
+        colors,
         xs,
         'auto',
         recipe.chunk_size,
@@ -158,6 +178,40 @@ class Split:
     for op, left, right in self.curved_ops.few:
       diag = _add(diag, call.few(ops[op], left, right))
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
+
+
+def _over_samples(colors, value, derivative, xs):
+  """The diagonal of a Hessian that is the same for all samples, or None."""
+  num_samples = value.shape.num_elements()
+  if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
+    return None
+  parts = list(range(len(xs)))
+  sample = tf.reshape(tf.range(num_samples), tf.shape(value))
+  total = [None] * len(xs)
+  for first in range(0, colors.num_colors, num_samples):
+    masks, seeds = [], []
+    for i, x in enumerate(xs):
+      event_ndims = x.shape.rank - value.shape.rank
+      here = first + sample[(..., *[tf.newaxis] * event_ndims)]
+      masks.append(tf.equal(colors.parts[i], here))
+      seed = tf.where(masks[i], colors.sign(i, x.dtype), tf.zeros([], x.dtype))
+      seeds.append(seed)
+    results = derivative.apply(parts, seeds)
+    found = [
+      None if r is None else tf.where(m, s * r, tf.zeros_like(r))
+      for m, s, r in zip(masks, seeds, results)
+    ]
+    total = _add(total, found)
+  axes = list(range(value.shape.rank))
+  return [
+    tf.zeros_like(x)
+    if t is None
+    else tf.ensure_shape(
+      tf.broadcast_to(tf.reduce_sum(t, axes, keepdims=True), tf.shape(x)),
+      x.shape,
+    )
+    for t, x in zip(total, xs)
+  ]
 
 
 class _Call:

@@ -51,6 +51,7 @@ __all__ = [
   'CurvedOps',
   'elementwise_pairs',
   'find_curved_ops',
+  'find_quadratic',
   'has_curved_slices',
   'own_ops',
   'signature',
@@ -85,6 +86,8 @@ class CurvedOps:
     num_rows: `int`: how many elements the `right` arguments of `few` have.
     samples_lead: `bool`: whether the leading axes of all arguments are those of
       the samples.
+    is_quadratic: `bool`: whether the Hessian is a constant, the same for all
+      samples; then no op is named.
   """
 
   signature: tuple
@@ -93,6 +96,7 @@ class CurvedOps:
   rest: tuple
   num_rows: int
   samples_lead: bool
+  is_quadratic: bool
 
   def all_as_rest(self):
     """Nothing is `fixed`, and nothing `few`."""
@@ -115,17 +119,12 @@ def find_curved_ops(tape, traced):
   Returns:
     `CurvedOps`, or None if an op stands in the way.
   """
-  ops = own_ops(traced.graph.get_operations())
-  if any(isinstance(s, Loop) or s.is_fallback for s in tape.steps):
+  numbered = _numbered_ops(tape, traced)
+  if numbered is None:
     return None
-  if any(map(_is_call, ops)):
-    return None
-  number = {op.name: k for k, op in enumerate(ops)}
-  # The same op twice, or an op that a rule has made up.
+  ops, number = numbered
   names = [step.op_name for step in tape.steps]
-  if len(set(names)) < len(names) or not number.keys() >= set(names):
-    return None
-  uniform = _uniform(tape, traced, ops, number)
+  uniform, _ = _uniform(tape, traced, ops, number)
   same = _same_weights(tape, traced, ops, number)
   counts = _dependencies(tape, traced)
   fixed, few, rest = [], [], []
@@ -169,7 +168,49 @@ def find_curved_ops(tape, traced):
     rest=tuple(rest),
     num_rows=num_rows,
     samples_lead=_samples_lead(tape, traced),
+    is_quadratic=False,
   )
+
+
+def find_quadratic(tape, traced):
+  """Of a quadratic form, the `CurvedOps` without any op; else None."""
+  numbered = _numbered_ops(tape, traced)
+  if numbered is None:
+    return None
+  ops, number = numbered
+  if not all(_same_weights(tape, traced, ops, number).values()):
+    return None
+  _, is_affine = _uniform(tape, traced, ops, number)
+  if not is_affine:
+    return None
+  last = max([number[step.op_name] for step in tape.steps], default=-1)
+  return CurvedOps(
+    signature=signature(ops[: last + 1], traced.graph.inputs),
+    fixed=(),
+    few=(),
+    rest=(),
+    num_rows=0,
+    samples_lead=False,
+    is_quadratic=True,
+  )
+
+
+def _numbered_ops(tape, traced):
+  """The ops of a function and their numbers by name, or None.
+
+  None if an op is not known, or is not one of the function's own graph.
+  """
+  if any(isinstance(step, Loop) or step.is_fallback for step in tape.steps):
+    return None
+  ops = own_ops(traced.graph.get_operations())
+  if any(map(_is_call, ops)):
+    return None
+  number = {op.name: k for k, op in enumerate(ops)}
+  # The same op twice, or an op that a rule has made up.
+  names = [step.op_name for step in tape.steps]
+  if len(set(names)) < len(names) or not number.keys() >= set(names):
+    return None
+  return ops, number
 
 
 def has_curved_slices(tape):
@@ -357,15 +398,17 @@ def _uniform(tape, traced, ops, number):
   matrix for all samples.
 
   Returns:
-    dict: op name -> `frozenset` of the numbers of the arguments that are, and
-    have the shape of the result.
+    found: dict: op name -> `frozenset` of the numbers of the arguments that
+      are, and have the shape of the result.
+    is_affine: `bool`: whether all arguments of curved ops are.
   """
   # Several sample dimensions were traced as one: what differs along the others
   # would not be seen.
   uniform = set(traced.inputs) if traced.sample_rank < 2 else set()
-  found = {}
+  found, is_affine = {}, True
   for step in tape.steps:
     if step.structure.curved or step.structure.pairs:
+      is_affine &= all(v in uniform for v in step.inputs if v.depends)
       found[step.op_name] = frozenset(
         k
         for k, value in enumerate(step.inputs)
@@ -379,7 +422,7 @@ def _uniform(tape, traced, ops, number):
       and view.holds()
     ):
       uniform.update(y for y in step.outputs if y.depends)
-  return found
+  return found, is_affine
 
 
 def _view(step, traced, ops, number):

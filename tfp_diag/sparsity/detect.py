@@ -28,6 +28,7 @@ from tfp_diag.sparsity import (
 )
 from tfp_diag.sparsity.curvature import (
   find_curved_ops,
+  find_quadratic,
   has_curved_slices,
   own_ops,
   without,
@@ -184,6 +185,12 @@ class Detection:
       rows = self._traced.inputs
       matrix, notes = _hessian(self._walker.tape, self._traced, self._outputs)
     return self._folded(matrix, rows, notes)
+
+  def quadratic(self):
+    """`CurvedOps` if the Hessian is the same for all samples, or None."""
+    if self._kind != 'hessian' or self._traced.variables:
+      return None
+    return find_quadratic(self._walker.tape, self._traced)
 
   def curvature(self):
     """What is cheaper about a Hessian than its pattern says.
