@@ -359,11 +359,12 @@ def _choose_mode(kind, fn, xs, num_passes, op_types):
   """The mode, and notes on it.
 
   A few forward passes are cheaper than reverse ones: they share all that does
-  not depend on the seed. For many, vectorized, reverse mode is cheaper. So it
-  is through loops, where one transposition more also takes long to trace: a
-  minute for a state-space model.
+  not depend on the seed. For many of a Hessian, vectorized, reverse mode is
+  cheaper. So it is through loops, where one transposition more also takes long
+  to trace: a minute for a state-space model.
   """
-  if num_passes > schedule_lib.MAX_UNROLLED or num_passes == 0:
+  is_many = num_passes > schedule_lib.MAX_UNROLLED
+  if num_passes == 0 or (is_many and kind == 'hessian'):
     return 'reverse', []
   if evaluate.loop_among(op_types) is not None:
     return 'reverse', []

@@ -29,7 +29,7 @@ def own_mala(case, with_volatility=False):
   return _loop(
     tfp_diag.mcmc.PreconditionedMALA(
       function_of(case, 1.0),
-      step_size=step_size(case),
+      step_size=step_size(case) if not with_volatility else _small_step(case),
       volatility_fn=_volatility if with_volatility else None,
     )
   )
@@ -40,7 +40,7 @@ def tfp_mala(case, with_volatility=False):
   return _loop(
     tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(
       function_of(case, 1.0),
-      step_size=step_size(case),
+      step_size=step_size(case) if not with_volatility else _small_step(case),
       volatility_fn=_volatility if with_volatility else None,
     )
   )
@@ -55,6 +55,11 @@ def tfp_hmc(case):
       num_leapfrog_steps=1,
     )
   )
+
+
+def _small_step(case):
+  """With a volatility the error of a step grows with the dimension."""
+  return step_size(case) / max(1.0, case.num_coordinates / 100)
 
 
 def _volatility(x):

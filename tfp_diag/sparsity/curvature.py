@@ -35,6 +35,7 @@ coordinate, `sum of w_ab (J_a e_i) (J_b e_i)`, still takes only the tangents of
 the arguments, and not a whole product with the Hessian.
 """
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -214,11 +215,11 @@ def _numbered_ops(tape, traced):
 
 
 def has_curved_slices(tape):
-  """Whether pieces of Tensors go into ops whose curvature is no constant.
+  """Whether pieces that overlap go into ops whose curvature is no constant.
 
-  The passes for such a function put the curvature back into its place, and XLA
-  computes it anew for each pass and each place if passes are written out one by
-  one; vectorized they share it.
+  As the steps of a chain, `x[1:] - x[:-1]`, do. The passes put the curvature
+  back into its two places, and XLA computes it anew for each pass and place if
+  passes are written out one by one; vectorized they share it.
   """
   # pfor does not know what the gradients of some ops are under XLA.
   if any(
@@ -226,12 +227,12 @@ def has_curved_slices(tape):
     for step in tape.steps
   ):
     return False
+  sources = collections.Counter(
+    step.inputs[0] for step in tape.steps if _is_large_piece(step)
+  )
   pieces = set()
   for step in tape.steps:
-    is_piece = step.op_type == 'StridedSlice' and (
-      step.outputs[0].rows < step.inputs[0].rows
-    )
-    if not is_piece:
+    if not (_is_large_piece(step) and sources[step.inputs[0]] > 1):
       if pieces.isdisjoint(step.inputs):
         continue
       is_curved = step.structure.curved or step.structure.pairs
@@ -239,6 +240,14 @@ def has_curved_slices(tape):
         return True
     pieces.update(step.outputs)
   return False
+
+
+def _is_large_piece(step):
+  """Whether an op cuts off less than half."""
+  if step.op_type != 'StridedSlice':
+    return False
+  before, after = step.inputs[0].rows, step.outputs[0].rows
+  return before / 2 < after < before
 
 
 def own_ops(ops):
