@@ -347,9 +347,9 @@ def test_plan_of_a_function(user_file, tmp_path, capsys):
   words = ['plan', f'{user_file}:chain', '--init', str([0.0] * 12)]
   assert main([*words, '--plot', str(picture), '--save', str(saved)]) == 0
   printed = capsys.readouterr().out
-  assert '2 passes' in printed
+  assert 'the samples share the colors' in printed
   assert picture.read_bytes()[:4] == b'\x89PNG'
-  assert tfp_diag.load_plan(saved).num_passes == 2
+  assert tfp_diag.load_plan(saved).coloring.num_colors == 2
 
 
 @pytest.mark.parametrize(

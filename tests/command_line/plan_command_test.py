@@ -79,9 +79,10 @@ def test_prints_what_str_of_the_plan_says(user_file, tmp_path, capsys):
   [
     (['chain', '--shape', '[50]'], 2, 50 + 2 * 49, [[50]]),
     (['chain', '--shape', '50', '--sample-shape', '[3, 2]'], 2, 148, [[50]]),
-    (['school', '--shape', '([], [7])'], 2, 8 + 2 * 7, [[], [7]]),
-    (['school', '--shape', '{"theta": [7], "mu": []}'], 2, 22, [[7], []]),
-    (['school', '--init', '(0., [1., 2.])'], 2, 3 + 2 * 2, [[], [2]]),
+    # The samples share the colors of a quadratic form.
+    (['school', '--shape', '([], [7])'], 1, 8 + 2 * 7, [[], [7]]),
+    (['school', '--shape', '{"theta": [7], "mu": []}'], 1, 22, [[7], []]),
+    (['school', '--init', '(0., [1., 2.])'], 1, 3 + 2 * 2, [[], [2]]),
     (['ring', '--jacobian', '--shape', '[8]'], 2, 16, [[8]]),
     (
       ['one_state', '--init', '[0.,0.,0.]', '--sample-shape', '[]'],
