@@ -347,8 +347,13 @@ class _Call:
         columns = tf.concat([some_columns(k) for k in range(count)], axis=0)
         return columns[:total]
     count = -(-total // num_samples)
-    columns = tf.map_fn(
-      some_columns, tf.range(count), fn_output_signature=tensor.dtype
+    columns = schedule_lib.vectorized_or_loop(
+      lambda: tf.vectorized_map(
+        some_columns, tf.range(count), fallback_to_while_loop=False
+      ),
+      lambda: tf.map_fn(
+        some_columns, tf.range(count), fn_output_signature=tensor.dtype
+      ),
     )
     return tf.reshape(columns, [-1, tf.shape(columns)[2]])[:total]
 
