@@ -170,7 +170,9 @@ def load(case):
   Raises:
     ModuleNotFoundError: if inference-gym is not installed.
   """
-  targets = _inference_gym().targets
+  import inference_gym.using_tensorflow as gym
+
+  targets = gym.targets
   model = targets.VectorModel(getattr(targets, case.model)(**case.arguments))
   bijector = model.default_event_space_bijector
   transformation = model.sample_transformations['identity']
@@ -251,13 +253,6 @@ def _observed_locs():
 
   found = data.brownian_motion_missing_middle_observations()
   return np.asarray(found['observed_locs'])
-
-
-def _inference_gym():
-  """The one place where the gym, which is from 2023, meets newer packages."""
-  import inference_gym.using_tensorflow as gym
-
-  return gym
 
 
 def _flat(tree):
