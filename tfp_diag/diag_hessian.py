@@ -133,7 +133,7 @@ def diag_hessian(
       if validate_args and rank:
         validation.check_sample_shape(state, sample_shape)
 
-      def call():
+      def call(state):
         return nest.call_traceable(
           fn, [] if is_closure else nest.pack_as(xs, state)
         )

@@ -26,16 +26,18 @@ import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
+from tfp_diag.hessian_split import HessianSplit
 from tfp_diag.internal import evaluate
+from tfp_diag.jacobian_split import JacobianSplit
 from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.pattern import SparsityPattern
-from tfp_diag.split import Split
 
 __all__ = ['Plan', 'load_plan']
 
 # Raised when the meaning of what is saved changes.
 _FORMAT = 1
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
+_SPLITS = {'jacobian': JacobianSplit, 'hessian': HessianSplit}
 _MODE_NAMES = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {
@@ -69,8 +71,9 @@ class Plan:
     notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
     fn: The function, or None in a plan that was loaded without one.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    split: None, or how the curvature of a dense function is added up op by op
-      with fewer passes than `colors` has.
+    split: None, or how a dense derivative is taken apart, so that it needs
+      fewer passes than there are colors: a Hessian op by op, a Jacobian where
+      it can be cut.
   """
 
   kind: str
@@ -153,7 +156,7 @@ class Plan:
       'while_loop': 'one after the other in a loop',
     }.get(self.schedule, self.schedule)
     if self.split is not None:
-      how = 'op by op'
+      how = 'op by op' if self.kind == 'hessian' else 'around cuts'
     lines = [
       f'Plan for a diagonal {self.kind.capitalize()}: {cost}',
       f'  coordinates  {n:,}, of event shape {shapes}; {samples}',
@@ -341,7 +344,9 @@ def _read(file, fn):
   if split is not None:
     if split_colors.shape != (n,) or split_colors.dtype.kind != 'i':
       raise ValueError('`split_colors` does not fit the rest')
-    split = Split.from_meta(split, split_colors, signs(split_colors))
+    split = _SPLITS[meta['kind']].from_meta(
+      split, split_colors, signs(split_colors)
+    )
   return Plan(
     kind=meta['kind'],
     colors=colors,

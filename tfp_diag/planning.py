@@ -21,6 +21,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.hessian_split import HessianSplit
 from tfp_diag.internal import (
   arguments,
   batching,
@@ -31,13 +32,13 @@ from tfp_diag.internal import (
   passes,
 )
 from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.jacobian_split import JacobianSplit
 from tfp_diag.plan import Plan, mode_name, signs
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity import detect as detect_lib
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import SampleMixingError
-from tfp_diag.split import Split
 
 __all__ = ['make_plan', 'recipe_maker']
 
@@ -56,8 +57,12 @@ _MAX_RECIPES = 64
 # A column of the matrix of a linear map costs a fraction of a pass, as if there
 # were at least so many samples.
 _SAMPLES_AT_LEAST = 4
+# A batch whose size is not known is rarely small.
+_UNKNOWN_SAMPLES = 32
 # A few passes of so few coordinates may still be too many: in a quadratic form.
 _FEW = 64
+# With so many samples per pass a quadratic form is evaluated on a few of them.
+_MANY = 2
 
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
@@ -246,7 +251,7 @@ def _found(kind, fn, specs, sample_rank):
 
 
 def _split(detection, colors, parts, sample_rank):
-  """A `Split` where that costs less than the passes, or None.
+  """A cheaper way than the passes, or None.
 
   Args:
     detection: `detect.Detection`.
@@ -255,24 +260,36 @@ def _split(detection, colors, parts, sample_rank):
     sample_rank: Python int.
 
   Returns:
-    `Split` or None.
+    `HessianSplit`, `JacobianSplit` or None.
   """
   num_passes = int(colors.max(initial=-1)) + 1
   if num_passes <= 1:
     return None
-  num_samples = parts[0].shape[:sample_rank].num_elements() or 1
+  known = parts[0].shape[:sample_rank].num_elements()
+  # Columns of a matrix cost less than a pass.
+  num_samples = max(known or _UNKNOWN_SAMPLES, _SAMPLES_AT_LEAST)
+  split = _around_cuts(detection, num_samples, num_passes)
+  if split is not None:
+    return split
+  quadratic = None
+  if known is not None and known > 1:
+    quadratic = detection.quadratic()
+  if quadratic is not None:
+    quadratic = HessianSplit(quadratic, colors, signs(colors), known)
+    if quadratic.curved_ops.any_batch and known > _MANY * num_passes:
+      return quadratic
   is_few = num_passes <= schedule_lib.MAX_UNROLLED
   split = None
-  if not is_few or colors.size <= _FEW:
+  if not is_few or colors.size <= _FEW or detection.has_curved_sums:
     split = _op_by_op(detection, num_samples)
   if split is not None and split.is_one_product:
     return split
-  if num_samples > 1:
-    quadratic = detection.quadratic()
-    if quadratic is not None:
-      return Split(quadratic, colors, signs(colors), num_samples)
-  if split is None or is_few:
-    return None
+  if quadratic is not None or split is None:
+    return quadratic
+  if is_few:
+    # A pass adds up over a normalizer again, its rows do not.
+    is_less = split.curved_ops.few and split.num_passes <= num_passes
+    return split if is_less else None
   if 2 * split.num_passes <= num_passes:
     return split
   if split.is_by_coordinate:
@@ -282,15 +299,24 @@ def _split(detection, colors, parts, sample_rank):
   return None
 
 
+def _around_cuts(detection, num_samples, num_passes):
+  """A `JacobianSplit` that takes at most half of the passes, or None."""
+  expanded = detection.expanded()
+  for cuts, pattern in (expanded or detection).cuts():
+    colors = color_diagonal(pattern).colors
+    cuts = dataclasses.replace(cuts, is_expanded=expanded is not None)
+    split = JacobianSplit(cuts, colors, signs(colors), num_samples)
+    if 2 * split.num_passes <= num_passes:
+      return split
+  return None
+
+
 def _op_by_op(detection, num_samples):
   curved_ops, pattern = detection.curvature()
   if curved_ops is None:
     return None
   colors = color_diagonal(pattern).colors
-  # Of how many samples a plan will be asked need not be known; columns of a
-  # matrix cost less than a pass.
-  num_samples = max(num_samples, _SAMPLES_AT_LEAST)
-  return Split(curved_ops, colors, signs(colors), num_samples)
+  return HessianSplit(curved_ops, colors, signs(colors), num_samples)
 
 
 def _detection(kind, fn, xs, sample_rank):

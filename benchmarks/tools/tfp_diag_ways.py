@@ -29,14 +29,16 @@ _MOST_UNROLLED = 64
 def diagonal(case, jit_compile=True, mode='auto', schedule='auto'):
   """The diagonal alone, with a plan made beforehand."""
   plan = _plan(case)
-  if schedule == 'unrolled' and plan.num_passes > _MOST_UNROLLED:
-    raise Skipped(f'{plan.num_passes:,} passes are not written out')
+  # Only 'auto' takes anything but the passes.
+  passes = plan.num_passes if schedule == 'auto' else plan.coloring.num_colors
+  if schedule == 'unrolled' and passes > _MOST_UNROLLED:
+    raise Skipped(f'{passes:,} passes are not written out')
   choice = {'mode': _mode(case, mode), 'schedule': schedule, 'plan': plan}
   run = compiled_loop(
     lambda x, scale: _call(case, x, scale, **choice)[-1], jit_compile
   )
   run.about = {
-    'passes': plan.num_passes,
+    'passes': passes,
     'mode': plan.mode if mode == 'auto' else choice['mode'],
     'schedule': plan.schedule if schedule == 'auto' else schedule,
   }

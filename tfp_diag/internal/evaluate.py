@@ -14,6 +14,8 @@
 # ============================================================================
 """One body for all regimes: evaluate once, apply the linear map, add up."""
 
+import contextlib
+import functools
 from typing import Any, NamedTuple
 
 from tfp_diag.internal import batching, nest, passes, validation
@@ -43,7 +45,7 @@ class Recipe(NamedTuple):
     chunk_size: Python int, how many passes run together.
     event_shapes: List of the event shapes that the colors are for; None: those
       of the state.
-    split: `split.Split`, a cheaper way to a diagonal Hessian, or None.
+    split: `JacobianSplit` or `HessianSplit`, a cheaper way, or None.
   """
 
   colors: Any = None
@@ -72,7 +74,7 @@ def jacobian_diagonal(fn, ys, xs, mode, recipe_for, rank, validate=False):
     diag: List of Tensors shaped as `xs`.
   """
 
-  def linear_map(mode):
+  def linear_map(mode, xs):
     if fn is None:
       outputs, targets = align(ys, xs)
       return outputs, passes.linear_map_of_graph(targets, xs, mode)
@@ -87,7 +89,7 @@ def hessian_diagonal(fn, xs, mode, recipe_for, rank, validate=False):
   """The value, the gradient and the diagonal of the Hessian of `fn()`.
 
   Args:
-    fn: Python callable without arguments; one scalar per sample, from `xs`.
+    fn: Python callable of one argument, `xs`; one scalar per sample.
     xs: List of Tensors or Variables.
     mode: 'forward', 'reverse' or 'auto'.
     recipe_for: Callable, `xs` and the number of sample dimensions to a
@@ -101,13 +103,16 @@ def hessian_diagonal(fn, xs, mode, recipe_for, rank, validate=False):
     diag: List of Tensors shaped as `xs`.
   """
 
-  def value_and_gradient():
-    value, gradient = passes.value_and_gradient(fn, xs)
-    batching.check_value(value, xs, rank)
-    return (value, gradient), gradient
+  def linear_map(mode, xs):
+    def value_and_gradient():
+      value, gradient = passes.value_and_gradient(lambda: fn(xs), xs)
+      batching.check_value(value, xs, rank)
+      return (value, gradient), gradient
+
+    return passes.linearize(value_and_gradient, xs, mode)
 
   (value, gradient), diag = _run(
-    lambda mode: passes.linearize(value_and_gradient, xs, mode),
+    linear_map,
     xs,
     mode,
     recipe_for,
@@ -145,7 +150,7 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
   """Evaluates, then runs the schedule.
 
   Args:
-    linear_map: Callable, mode to `(outputs, passes.LinearMap)`.
+    linear_map: Callable, mode and `xs` to `(outputs, passes.LinearMap)`.
     xs: List of Tensors or Variables.
     mode: 'forward', 'reverse' or 'auto'.
     recipe_for: Callable, `xs` and the number of sample dimensions to a
@@ -157,10 +162,14 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
     outputs: What `linear_map` returned.
     diag: List of Tensors shaped as `xs`.
   """
+
+  def again(xs):
+    return linear_map('reverse', xs)[1]
+
   # Reverse mode differentiates once less.
   mode = 'reverse' if mode == 'auto' else mode
   with passes.recorded_ops() as ops:
-    outputs, derivative = linear_map(mode)
+    outputs, derivative = linear_map(mode, xs)
   rank = rank_of(outputs)
   recipe = recipe_for(xs, rank)
   event_shapes = batching.event_shapes(xs, rank)
@@ -173,9 +182,17 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
     )
   diag = None
   if recipe.split is not None and mode == 'reverse':
-    diag = recipe.split.diagonal(
-      ops.operations, outputs[0], derivative, xs, recipe
-    )
+    # An op may have a gradient that cannot be transposed: the passes need none.
+    with contextlib.suppress(passes.MissingGradientError):
+      diag = recipe.split.diagonal(
+        ops.operations,
+        outputs,
+        derivative,
+        xs,
+        rank,
+        recipe,
+        again,
+      )
   if diag is None:
     diag = schedule_lib.diagonal(
       derivative,
@@ -186,7 +203,9 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
       loop_among(ops),
     )
   if validate:
-    compare = (lambda: linear_map('reverse')[1]) if mode == 'forward' else None
+    compare = None
+    if mode == 'forward':
+      compare = functools.partial(again, xs)
     validation.check(diag, derivative, compare, colors, xs, rank, recipe)
   return outputs, diag
 

@@ -107,18 +107,35 @@ class LinearMap:
     tf.function(probe, autograph=False).get_concrete_function()
     return any(r is not None for r in found)
 
-  def between(self, targets, sources):
+  @property
+  def targets(self):
+    """List of Tensors: in reverse mode the outputs, in forward mode `J^T u`."""
+    return self._targets
+
+  def between(self, targets, sources, held=()):
     """The map between other Tensors of the same evaluation of the function.
 
     Args:
       targets: List of Tensors that the function computed on the way.
       sources: List of such Tensors that they depend on.
+      held: List of such Tensors that count as constants, though the sources
+        may reach them. Only while a graph is built.
 
     Returns:
       `LinearMap`, of the transposed Jacobian of `targets` by `sources` if this
       one is in reverse mode.
     """
-    return LinearMap(self._gradient, targets, sources)
+    if not held:
+      return LinearMap(self._gradient, targets, sources)
+    return LinearMap(
+      _of_connected(
+        lambda targets, sources, seeds: tf.gradients(
+          targets, sources, grad_ys=seeds, stop_gradients=held
+        )
+      ),
+      targets,
+      sources,
+    )
 
   def transposed(self):
     """The map in the other direction, from the same evaluation of the function.

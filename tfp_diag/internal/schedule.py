@@ -34,6 +34,7 @@ __all__ = [
   'MAX_UNROLLED',
   'SCHEDULES',
   'Colors',
+  'add_up',
   'diagonal',
   'one_color_each',
   'vectorized_or_loop',
@@ -178,6 +179,23 @@ def diagonal(linear_map, colors, xs, schedule, chunk_size, obstacle=None):
     for i, part in zip(members, parts):
       result[i] = part
   return result
+
+
+def add_up(one_pass, total, num_passes, chunk_size):
+  """The sum of the results of some passes.
+
+  Args:
+    one_pass: Callable, a Python int or scalar int32 Tensor to a list of Tensors
+      or None, shaped as `total`.
+    total: List of Tensors to start from.
+    num_passes: Python int.
+    chunk_size: Python int, how many of them run together if they are many.
+
+  Returns:
+    List of Tensors shaped as `total`.
+  """
+  run = _choose('auto', 0, num_passes, None)
+  return run(one_pass, total, 0, num_passes, chunk_size)
 
 
 def _choose(schedule, start, stop, obstacle):

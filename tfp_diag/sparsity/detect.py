@@ -21,7 +21,7 @@ import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from tfp_diag.internal import nest
+from tfp_diag.internal import nest, passes
 from tfp_diag.sparsity import (
   rules,  # noqa: F401 (registers the rules)
   tracing,
@@ -30,13 +30,17 @@ from tfp_diag.sparsity.curvature import (
   find_curved_ops,
   find_quadratic,
   has_curved_slices,
-  own_ops,
+  has_curved_sums,
   without,
 )
+from tfp_diag.sparsity.cuts import cut_tape, find_cuts
 from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.expansion import can_expand, expand
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.recognition import own_ops
+from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.samples import SampleMixingError, check_samples
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import Columns
@@ -158,23 +162,23 @@ class Detection:
 
   def __init__(self, kind, fn, xs, sample_rank):
     """Walks a function; the arguments are those of `detect`."""
-    self._kind = kind
+    self._kind, self._fn, self._xs = kind, fn, xs
+    self._sample_rank = sample_rank
     self._traced, self._walker, self._outputs = _walk(kind, fn, xs, sample_rank)
     self._may_mix = check_samples(
       self._walker.tape, self._traced, self._outputs
     )
 
   @property
-  def num_coordinates(self):
-    """The number of coordinates of one sample."""
-    return sum(v.rows for v in self._traced.inputs) // max(
-      self._traced.num_samples, 1
-    )
-
-  @property
   def shares_by_vectorizing(self):
     """Whether even a few passes should be vectorized."""
     return self._kind == 'hessian' and has_curved_slices(self._walker.tape)
+
+  @property
+  def has_curved_sums(self):
+    """Whether even a few passes may be more than what a split needs."""
+    tape = self._walker.tape
+    return self._kind == 'hessian' and has_curved_sums(tape, self._traced)
 
   def pattern(self):
     """The `SparsityPattern`."""
@@ -210,6 +214,38 @@ class Detection:
     tape = without(self._walker.tape, cheap)
     matrix, notes = _hessian(tape, traced, self._outputs)
     return curved_ops, self._folded(matrix, traced.inputs, notes)
+
+  def expanded(self):
+    """The same function with its normalizers written out, or None."""
+    ops = self._traced.graph.get_operations()
+    if self._kind != 'jacobian' or not can_expand(ops):
+      return None
+
+    def fn(*parts):
+      with passes.recorded_ops() as recorded:
+        targets = nest.flatten(self._fn(*parts))
+      return expand(recorded.operations, targets)
+
+    try:
+      return Detection(self._kind, fn, self._xs, self._sample_rank)
+    except CannotSay:
+      return None
+
+  def cuts(self):
+    """Where a Jacobian can be cut so that its diagonal is cheap.
+
+    Yields:
+      cuts: `Cuts`.
+      pattern: `SparsityPattern` of what is left while the values are held.
+    """
+    traced = self._traced
+    if self._kind != 'jacobian' or traced.variables:
+      return
+    ops = own_ops(traced.graph.get_operations())
+    for cuts in find_cuts(self._walker.tape, traced, self._outputs):
+      tape = cut_tape(self._walker.tape, {ops[k].name for k in cuts.held})
+      matrix, notes = _jacobian(tape, traced, self._outputs)
+      yield cuts, self._folded(matrix, self._outputs, notes)
 
   def _folded(self, matrix, rows, notes):
     """The pattern over the coordinates of one sample."""
@@ -268,12 +304,20 @@ class Traced:
     inputs: list of `Value`, one per part.
     variables: dict of those parts that are captured variables; see `Walker`.
     sample_shape: `tuple` of int: on how many samples it was traced.
+    is_any_batch: `bool`: whether these were others than were given, so that
+      the function seems to take any number of samples.
   """
 
   graph: object
   inputs: list
   variables: dict
   sample_shape: tuple
+  is_any_batch: bool
+
+  @property
+  def arguments(self):
+    """list of Tensors: xs in the graph, without what it has captured."""
+    return self.graph.inputs[: len(self.inputs)]
 
   @property
   def sample_rank(self):
@@ -284,6 +328,11 @@ class Traced:
   def num_samples(self):
     """The number of samples."""
     return int(np.prod(self.sample_shape, dtype=np.int64))
+
+  @property
+  def num_coordinates(self):
+    """The number of coordinates of one sample."""
+    return sum(v.rows for v in self.inputs) // max(self.num_samples, 1)
 
 
 def _walk(kind, fn, xs, sample_rank):
@@ -357,7 +406,8 @@ def _traced_on(kind, trace, parts, shapes, sample_shape):
   handles = {}
   if variables is not None:
     handles = {id(v.handle): value for v, value in zip(variables, values)}
-  return Traced(graph, values, handles, sample_shape)
+  given = tuple(tracing.shape_of(parts[0]))[:rank]
+  return Traced(graph, values, handles, sample_shape, sample_shape != given)
 
 
 def _value_rank(trace, shapes):

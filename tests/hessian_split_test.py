@@ -132,14 +132,14 @@ def dense(fn, x):
 def fixture_split_calls(monkeypatch):
   """Counts the diagonals that come from a split."""
   counter = types.SimpleNamespace(count=0)
-  diagonal = planning.Split.diagonal
+  diagonal = planning.HessianSplit.diagonal
 
   def counted(*args):
     result = diagonal(*args)
     counter.count += result is not None
     return result
 
-  monkeypatch.setattr(planning.Split, 'diagonal', counted)
+  monkeypatch.setattr(planning.HessianSplit, 'diagonal', counted)
   return counter
 
 
@@ -239,6 +239,65 @@ def test_constants_that_differ_along_the_second_sample_axis():
   np.testing.assert_allclose(diag, plain, rtol=1e-9)
 
 
+@pytest.mark.parametrize('kind', [tf.constant, tf.Variable])
+@pytest.mark.parametrize('in_graph', [False, True])
+def test_what_the_function_closes_over(kind, in_graph, split_calls):
+  design = kind(DESIGN)
+
+  def fn(x):
+    return tf.reduce_sum(tf.sin(tf.matmul(x, design, transpose_b=True)), -1)
+
+  x = state(3)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+
+  def run(x):
+    return tfp_diag.diag_hessian(fn, x, plan=plan)[2]
+
+  run = tf.function(run) if in_graph else run
+  np.testing.assert_allclose(run(x), dense(fn, x), rtol=1e-9)
+  assert split_calls.count == 1
+
+
+def samples_behind(x):
+  """Few elements, but the samples are not their leading axis."""
+  sums = tf.reduce_sum(tf.exp(tf.stack([x, 2.0 * x])), -1)
+  return tf.reduce_sum(tf.math.log(sums), 0)
+
+
+def test_samples_that_do_not_lead():
+  for batch in (1, 2, 5):
+    x = state(batch)
+    _, _, diag = tfp_diag.diag_hessian(samples_behind, x)
+    _, _, loop = tfp_diag.diag_hessian(samples_behind, x, schedule='while_loop')
+    np.testing.assert_allclose(diag, loop, rtol=1e-9)
+
+
+def test_complex_numbers_take_the_passes(split_calls):
+  def fn(x):
+    spectrum = tf.signal.rfft(x)
+    return tf.math.log(tf.reduce_sum(tf.abs(spectrum) ** 2, -1))
+
+  x = state(3)
+  _, _, diag = tfp_diag.diag_hessian(fn, x)
+  np.testing.assert_allclose(diag, dense_of_each(fn, x), rtol=1e-9)
+  assert split_calls.count == 0
+
+
+def arrowhead(x):
+  squares = tf.reduce_sum(x[..., 1:] ** 2, -1)
+  return -0.5 * squares * tf.exp(-2.0 * x[..., 0]) - x[..., 0] ** 2
+
+
+def test_a_few_passes_may_still_be_more_than_a_row(split_calls):
+  """A pass adds up the squares again, the row of their sum does not."""
+  x = state(4)
+  plan = tfp_diag.plan_diag_hessian(arrowhead, x)
+  assert len(plan.split.curved_ops.few) == 1
+  assert plan.num_passes == 2
+  np.testing.assert_allclose(plan(x)[2], dense(arrowhead, x), rtol=1e-9)
+  assert split_calls.count == 1
+
+
 def test_several_parts():
   x = state(6)
   parts = [x[:, 0], x[:, 1:]]
@@ -258,9 +317,10 @@ def test_several_parts():
 def test_number_of_passes(passes_run):
   x = state(N)
   plan = tfp_diag.plan_diag_hessian(logistic_regression, x)
-  # The prior has one color; the columns of the design, one pass.
+  # The prior has one color, and so have the exponentials; the columns of the
+  # design take a pass, and so does the row of the sum.
   assert plan.num_passes == 2
-  assert tfp_diag.plan_diag_hessian(log_normalizer, x).num_passes == 3
+  assert tfp_diag.plan_diag_hessian(log_normalizer, x).num_passes == 2
   passes_run.count = 0
   tfp_diag.diag_hessian(logistic_regression, x, plan=plan)
   few = passes_run.count
@@ -394,6 +454,44 @@ def test_samples_share_the_colors_of_a_constant(
   expected[:, -1] = -1.0
   np.testing.assert_allclose(diagonal(x), expected, rtol=1e-12)
   assert split_calls.count == 1
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_a_constant_is_computed_on_a_few_of_many_samples(jit_compile):
+  calls = []
+
+  def fn(x):
+    calls.append(x.shape[0])
+    return autoregression(x)
+
+  x = state(50)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  run = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x, plan=plan)[2],
+    jit_compile=jit_compile,
+  )
+  expected = np.full([50, N], -1.81)
+  expected[:, -1] = -1.0
+  calls.clear()
+  np.testing.assert_allclose(run(x), expected, rtol=1e-12)
+  assert calls == [50, 2]
+
+
+def test_a_function_of_one_batch_size_keeps_all_samples():
+  shift = constant(RNG.standard_normal((50, N)))
+  calls = []
+
+  def fn(x):
+    calls.append(x.shape[0])
+    return autoregression(x + shift)
+
+  x = state(50)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  calls.clear()
+  expected = np.full([50, N], -1.81)
+  expected[:, -1] = -1.0
+  np.testing.assert_allclose(plan(x)[2], expected, rtol=1e-12)
+  assert set(calls) == {50}
 
 
 def test_a_constant_that_differs_between_samples_has_its_own_passes():

@@ -20,24 +20,22 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import batching, passes
+from tfp_diag.internal import basis, batching, passes
 from tfp_diag.internal import schedule as schedule_lib
-from tfp_diag.sparsity.curvature import (
-  CurvedOps,
-  elementwise_pairs,
-  own_ops,
-  signature,
-)
+from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
 from tfp_diag.sparsity.evaluation import repeat_op
+from tfp_diag.sparsity.recognition import find_again
 
-__all__ = ['Split']
+__all__ = ['HessianSplit']
 
 # So many passes over shared samples are written out one by one.
 _MAX_SHARED = 8
+# A function was seen to take two samples; with one, axes may vanish.
+_FEWEST_SAMPLES = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Split:
+class HessianSplit:
   """A Hessian as the sum of what is cheap to have and of what has few colors.
 
   See `sparsity.curvature` for the formula and its terms.
@@ -61,7 +59,8 @@ class Split:
     """What a diagonal costs, in passes through the function."""
     if self.is_over_samples:
       return -(-int(self.colors.max() + 1) // self.num_samples)
-    count = 2 * self.curved_ops.num_rows
+    # For each row two reverse passes: as much as a product with the Hessian.
+    count = self.curved_ops.num_rows
     if self.curved_ops.rest:
       count += int(self.colors.max(initial=-1)) + 1
     if self.curved_ops.fixed:
@@ -121,6 +120,7 @@ class Split:
       num_rows=int(meta.pop('num_rows')),
       samples_lead=bool(meta.pop('samples_lead')),
       is_quadratic=bool(meta.pop('is_quadratic')),
+      any_batch=bool(meta.pop('any_batch')),
     )
     numbers = [k for k, *_ in (*ops.fixed, *ops.few, *ops.rest)]
     if not all(0 <= k < len(ops.signature) for k in numbers):
@@ -137,31 +137,46 @@ class Split:
       np.all(np.bincount(self.colors) == 1)
     )
 
-  def diagonal(self, ops, value, derivative, xs, recipe):
+  def diagonal(self, ops, outputs, derivative, xs, rank, recipe, again):
     """The diagonal of the Hessian of a function that was called just now.
 
     Args:
       ops: List of `tf.Operation`s: what was added to the graph since, in order;
         more may follow those of the function.
-      value: Tensor of the sample shape, what the function returned.
+      outputs: The value, a Tensor of the sample shape, and the gradient.
       derivative: A `passes.LinearMap` in reverse mode, from the same call.
       xs: List of Tensors, the parts.
+      rank: Python int, the number of sample dimensions.
       recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
+      again: Callable, other parts to their `passes.LinearMap` in reverse mode.
 
     Returns:
       List of Tensors shaped as `xs`, or None if the ops are not those that the
       split was made for.
     """
-    known = self.curved_ops.signature
-    ops = own_ops(ops)[: len(known)]
-    if len(ops) < len(known) or signature(ops, xs) != known:
+    value = outputs[0]
+    ops = find_again(self.curved_ops.signature, ops, xs)
+    if ops is None:
       return None
-    event_shapes = batching.event_shapes(xs, value.shape.rank)
+    few = [ops[op].inputs[right] for op, _, right in self.curved_ops.few]
+    num_rows = [b.shape[rank:].num_elements() for b in few]
+    if None in num_rows or sum(num_rows) != self.curved_ops.num_rows:
+      return None
+    event_shapes = batching.event_shapes(xs, rank)
     colors = schedule_lib.Colors.from_vector(
       self.colors, recipe.event_shapes or event_shapes, self.signs
     )
     if self.is_over_samples:
-      return _over_samples(colors, value, derivative, xs)
+      num_samples = value.shape.num_elements()
+      enough = max(colors.num_colors, _FEWEST_SAMPLES)
+      if self.curved_ops.any_batch and num_samples and num_samples > enough:
+        some = [x[:enough] for x in xs]
+        diag = _over_samples(colors, enough, rank, again(some), some)
+        return [
+          tf.ensure_shape(tf.broadcast_to(d[:1], tf.shape(x)), x.shape)
+          for d, x in zip(diag, xs)
+        ]
+      return _over_samples(colors, num_samples, rank, derivative, xs)
     call = _Call(value, derivative, xs)
     diag = [tf.zeros_like(x) for x in xs]
     rest = [(ops[op], used) for op, used in self.curved_ops.rest]
@@ -180,18 +195,28 @@ class Split:
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
-def _over_samples(colors, value, derivative, xs):
-  """The diagonal of a Hessian that is the same for all samples, or None."""
-  num_samples = value.shape.num_elements()
+def _over_samples(colors, num_samples, rank, derivative, xs):
+  """The diagonal of a Hessian that is the same for all samples, or None.
+
+  Args:
+    colors: `schedule.Colors`.
+    num_samples: Python int, or None if it is not known.
+    rank: Python int, the number of sample dimensions.
+    derivative: A `passes.LinearMap` in reverse mode.
+    xs: List of Tensors, the parts.
+
+  Returns:
+    List of Tensors shaped as `xs`, or None if the samples are too few.
+  """
   if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
     return None
   parts = list(range(len(xs)))
-  sample = tf.reshape(tf.range(num_samples), tf.shape(value))
+  sample = tf.reshape(tf.range(num_samples), tf.shape(xs[0])[:rank])
   total = [None] * len(xs)
   for first in range(0, colors.num_colors, num_samples):
     masks, seeds = [], []
     for i, x in enumerate(xs):
-      event_ndims = x.shape.rank - value.shape.rank
+      event_ndims = x.shape.rank - rank
       here = first + sample[(..., *[tf.newaxis] * event_ndims)]
       masks.append(tf.equal(colors.parts[i], here))
       seed = tf.where(masks[i], colors.sign(i, x.dtype), tf.zeros([], x.dtype))
@@ -202,7 +227,7 @@ def _over_samples(colors, value, derivative, xs):
       for m, s, r in zip(masks, seeds, results)
     ]
     total = _add(total, found)
-  axes = list(range(value.shape.rank))
+  axes = list(range(rank))
   return [
     tf.zeros_like(x)
     if t is None
@@ -316,46 +341,17 @@ class _Call:
     )[0]
 
   def _columns(self, tensor):
-    """The columns of the matrix of a fixed linear map, one in each row.
-
-    The basis vectors are the seeds of different samples, so that one pass
-    gives as many columns as there are samples.
-    """
+    """The columns of the matrix of a fixed linear map, one in each row."""
     forward = self.reverse([tensor]).transposed()
     parts = list(range(len(self._xs)))
-    num_samples = self._value.shape.num_elements() or tf.size(self._value)
-    sample = tf.reshape(tf.range(num_samples), tf.shape(self._value))
 
-    def some_columns(k):
-      seeds, start = [], k * num_samples
-      for x in self._xs:
-        event_shape = self._event_shape(x)
-        size = tf.reduce_prod(event_shape)
-        coordinate = tf.reshape(tf.range(size), event_shape)
-        event_ndims = x.shape.rank - sample.shape.rank
-        here = sample[(..., *[tf.newaxis] * event_ndims)] + start
-        seeds.append(tf.cast(tf.equal(coordinate, here), x.dtype))
-        start -= size
+    def apply(seeds):
       (columns,) = forward.apply(parts, seeds, [0])
-      return tf.reshape(columns, [num_samples, -1])
+      return columns
 
-    total = tf.add_n([tf.reduce_prod(self._event_shape(x)) for x in self._xs])
-    static = [x.shape[sample.shape.rank :].num_elements() for x in self._xs]
-    if isinstance(num_samples, int) and None not in static:
-      count = -(-sum(static) // num_samples)
-      if count <= schedule_lib.MAX_UNROLLED:
-        columns = tf.concat([some_columns(k) for k in range(count)], axis=0)
-        return columns[:total]
-    count = -(-total // num_samples)
-    columns = schedule_lib.vectorized_or_loop(
-      lambda: tf.vectorized_map(
-        some_columns, tf.range(count), fallback_to_while_loop=False
-      ),
-      lambda: tf.map_fn(
-        some_columns, tf.range(count), fn_output_signature=tensor.dtype
-      ),
+    return basis.images_of_basis(
+      apply, self._xs, self._value.shape.rank, tensor.dtype
     )
-    return tf.reshape(columns, [-1, tf.shape(columns)[2]])[:total]
 
   def _event_shape(self, x):
     return tf.shape(x)[self._value.shape.rank :]

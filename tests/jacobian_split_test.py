@@ -1,0 +1,449 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Diagonal Jacobians of functions that are dense, and yet have structure."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+from tfp_diag import planning
+
+RNG = np.random.default_rng(11)
+N = 20
+INNER = RNG.standard_normal((N, 28)) / 4.0
+GATE = RNG.standard_normal((N, 28)) / 4.0
+OUTER = RNG.standard_normal((28, N)) / 4.0
+SQUARE = RNG.standard_normal((N, N)) / 4.0
+NARROW = RNG.standard_normal((N, 3)) / 4.0
+WIDE_MEANS = RNG.standard_normal((N // 2, N))
+WIDE = RNG.standard_normal((3, N)) / 4.0
+
+
+def constant(value):
+  return tf.constant(value, tf.float64)
+
+
+def softmax(x):
+  return tf.exp(x - tf.reduce_logsumexp(x, -1, keepdims=True))
+
+
+def softmax_op(x):
+  return tf.nn.softmax(x) * x
+
+
+def log_softmax_op(x):
+  return tf.sin(tf.nn.log_softmax(2.0 * x))
+
+
+def two_softmax_ops(x):
+  return tf.nn.softmax(tf.nn.softmax(x) * x + x)
+
+
+def attention(x):
+  return (
+    x + tf.nn.softmax(x) * tf.reduce_sum(tf.nn.softmax(-x) * x, -1)[:, None]
+  )
+
+
+def normalized(x):
+  center = x - tf.reduce_mean(x, -1, keepdims=True)
+  variance = tf.reduce_mean(center**2, -1, keepdims=True)
+  return center * tf.math.rsqrt(variance + 1e-3)
+
+
+def mean_field(x):
+  return tf.sin(x * tf.reduce_mean(x**2, -1, keepdims=True))
+
+
+def between_extremes(x):
+  least = tf.reduce_min(x, -1, keepdims=True)
+  return (x - least) / (tf.reduce_max(x, -1, keepdims=True) - least) + x**2
+
+
+def two_means(x):
+  """A value of two elements."""
+  halves = tf.reshape(x**2, tf.concat([tf.shape(x)[:-1], [2, N // 2]], 0))
+  means = tf.reduce_mean(halves, -1)
+  return tf.sin(means[..., :1] * x) + tf.cos(means[..., 1:] * x)
+
+
+def hidden_layer(x):
+  return tf.matmul(tf.tanh(tf.matmul(x, constant(INNER)) - 0.3), OUTER)
+
+
+def transposed_layer(x):
+  hidden = tf.linalg.matvec(constant(INNER), x, transpose_a=True)
+  return tf.linalg.matvec(constant(OUTER), tf.exp(-(hidden**2)), True)
+
+
+def residual(x):
+  return x + tf.sin(x) * 0.1 + hidden_layer(x)
+
+
+def gelu_layer(x):
+  return tf.matmul(tf.nn.gelu(tf.matmul(x, constant(INNER))), constant(OUTER))
+
+
+def gated_layer(x):
+  gate = tf.sigmoid(tf.matmul(x, constant(GATE)))
+  return tf.matmul(gate * tf.tanh(tf.matmul(x, constant(INNER))), OUTER)
+
+
+def activated(x):
+  return tf.tanh(hidden_layer(x) + 0.2 * x) * x
+
+
+def two_layers_of_one(x):
+  """Two hidden values of one base, and two that ys follow from."""
+  base = tf.matmul(x, constant(INNER))
+  left = tf.matmul(tf.tanh(base), constant(OUTER))
+  right = tf.matmul(tf.exp(0.1 * base), constant(OUTER))
+  return tf.tanh(left) * tf.sin(right)
+
+
+def chained_outputs(x):
+  """One of the values that ys follow from depends on another one."""
+  hidden = tf.tanh(tf.matmul(x, constant(INNER)))
+  first = tf.matmul(hidden, constant(OUTER))
+  z = tf.reverse(tf.matmul(hidden, constant(OUTER)), [-1])
+  return tf.sin(first) * (z + first) + tf.roll(z, 1, -1)
+
+
+def shrunk_layer(x):
+  """A hidden layer of fewer elements than there are coordinates."""
+  hidden = tf.tanh(tf.matmul(x, constant(NARROW)))
+  return tf.matmul(hidden, constant(WIDE)) + x
+
+
+def gate_of_itself(x):
+  return x * tf.sigmoid(tf.matmul(x, constant(SQUARE)))
+
+
+def normalized_layer(x):
+  return normalized(hidden_layer(x))
+
+
+def planar_flow(x):
+  step = tf.tanh(tf.reduce_sum(constant(NARROW[:, 0]) * x, -1, keepdims=True))
+  return x + step * constant(WIDE[0])
+
+
+FUNCTIONS = [
+  activated,
+  between_extremes,
+  chained_outputs,
+  gate_of_itself,
+  gated_layer,
+  gelu_layer,
+  hidden_layer,
+  mean_field,
+  normalized,
+  normalized_layer,
+  planar_flow,
+  residual,
+  shrunk_layer,
+  attention,
+  log_softmax_op,
+  softmax,
+  softmax_op,
+  two_softmax_ops,
+  transposed_layer,
+  two_layers_of_one,
+  two_means,
+]
+
+
+def state(*sample_shape, dtype=tf.float64):
+  return tf.constant(RNG.uniform(0.2, 1.5, (*sample_shape, N)), dtype)
+
+
+def dense(fn, x):
+  """The diagonal of the whole Jacobian, sample by sample."""
+  rows = []
+  for sample in tf.reshape(x, [-1, 1, x.shape[-1]]):
+    with tf.GradientTape(persistent=True) as tape:
+      tape.watch(sample)
+      y = fn(sample)
+    jacobian = tape.jacobian(y, sample, experimental_use_pfor=False)
+    rows.append(np.diag(np.squeeze(jacobian.numpy(), (0, 2))))
+  return np.reshape(rows, x.shape)
+
+
+def diagonal(x, fn, sample_shape=None, **kwargs):
+  sample_shape = x.shape[:-1] if sample_shape is None else sample_shape
+  _, diag = tfp_diag.diag_jacobian(
+    x, fn=fn, sample_shape=sample_shape, **kwargs
+  )
+  return diag[0]
+
+
+@pytest.fixture(name='split_calls')
+def fixture_split_calls(monkeypatch):
+  """Counts the diagonals that come from a split."""
+  counter = types.SimpleNamespace(count=0)
+  own = planning.JacobianSplit.diagonal
+
+  def counted(*args):
+    result = own(*args)
+    counter.count += result is not None
+    return result
+
+  monkeypatch.setattr(planning.JacobianSplit, 'diagonal', counted)
+  return counter
+
+
+@pytest.mark.parametrize('fn', FUNCTIONS)
+def test_agrees_with_the_dense_jacobian(fn, split_calls):
+  x = state(24)
+  np.testing.assert_allclose(
+    diagonal(x, fn), dense(fn, x), rtol=1e-9, atol=1e-12
+  )
+  assert split_calls.count == 1
+
+
+@pytest.mark.parametrize('fn', FUNCTIONS)
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_in_graphs(fn, jit_compile, split_calls):
+  x = state(24, dtype=tf.float32)
+  run = tf.function(lambda x: diagonal(x, single(fn)), jit_compile=jit_compile)
+  expected = dense(fn, tf.cast(x, tf.float64))
+  np.testing.assert_allclose(run(x), expected, rtol=2e-4, atol=2e-5)
+  assert split_calls.count == 1
+
+
+def single(fn):
+  """The function in float64, of a state in float32."""
+  return lambda x: tf.cast(fn(tf.cast(x, tf.float64)), tf.float32)
+
+
+@pytest.mark.parametrize(
+  'fn, num_passes',
+  [
+    # One color is left; a row and a column for each element that is held.
+    (softmax, 3),
+    (softmax_op, 3),
+    (two_softmax_ops, 5),
+    (normalized, 5),
+    (two_means, 5),
+    # Both matrices take one pass, as there are samples enough.
+    (hidden_layer, 3),
+    (gated_layer, 4),
+    (normalized_layer, 7),
+    (gate_of_itself, 3),
+  ],
+)
+def test_number_of_passes(fn, num_passes):
+  x = state(32)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [32])
+  assert plan.num_passes == num_passes
+  assert f'{num_passes} passes instead of 20' in str(plan)
+  assert 'The Jacobian is cut' in str(plan)
+
+
+@pytest.mark.parametrize('sample_shape', [(), (1,), (50,), (2, 3)])
+@pytest.mark.parametrize(
+  'fn', [softmax, two_means, transposed_layer, planar_flow]
+)
+def test_any_sample_shape(fn, sample_shape):
+  x = state(*sample_shape)
+  np.testing.assert_allclose(
+    diagonal(x, fn), dense(fn, x), rtol=1e-9, atol=1e-12
+  )
+
+
+@pytest.mark.parametrize('fn', [hidden_layer, normalized, shrunk_layer])
+def test_batch_of_unknown_size(fn, split_calls):
+  run = tf.function(
+    lambda x: diagonal(x, fn, [None]),
+    input_signature=[tf.TensorSpec([None, N], tf.float64)],
+  )
+  for batch in (1, 7, 33):
+    x = state(batch)
+    np.testing.assert_allclose(run(x), dense(fn, x), rtol=1e-9, atol=1e-12)
+  assert split_calls.count == 1
+
+
+@pytest.mark.parametrize('fn', [normalized, hidden_layer])
+def test_of_no_sample(fn):
+  plan = tfp_diag.plan_diag_jacobian(fn, state(24), [24])
+  assert diagonal(state(0), fn, plan=plan).shape == [0, N]
+
+
+@pytest.mark.parametrize('kind', [tf.constant, tf.Variable])
+@pytest.mark.parametrize('in_graph', [False, True])
+def test_what_the_function_closes_over(kind, in_graph, split_calls):
+  inner, outer = kind(INNER), kind(OUTER)
+
+  def fn(x):
+    return tf.matmul(tf.tanh(tf.matmul(x, inner)), outer)
+
+  x = state(24)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [24])
+
+  def run(x):
+    return diagonal(x, fn, plan=plan)
+
+  run = tf.function(run) if in_graph else run
+  np.testing.assert_allclose(run(x), dense(fn, x), rtol=1e-9)
+  assert split_calls.count == 1
+
+
+def test_several_parts():
+  """What is held depends on both parts, and both depend on it."""
+
+  def of_parts(a, b):
+    total = tf.reduce_sum(tf.exp(a), -1) + tf.reduce_sum(b**2, [-1, -2])
+    return [
+      a / total[:, tf.newaxis],
+      tf.sin(b * total[:, tf.newaxis, tf.newaxis]),
+    ]
+
+  a, b = state(4), tf.reshape(state(4), [4, 4, 5])
+  plan = tfp_diag.plan_diag_jacobian(of_parts, [a, b], [4])
+  assert plan.num_passes == 3
+  _, diag = tfp_diag.diag_jacobian(
+    [a, b], fn=of_parts, sample_shape=[4], plan=plan
+  )
+  _, loop = tfp_diag.diag_jacobian(
+    [a, b], fn=of_parts, sample_shape=[4], schedule='while_loop'
+  )
+  for found, expected in zip(diag, loop):
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def scaled_by_sample(x):
+  """A matrix that differs between the samples, made from their number."""
+  scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[0])[:, tf.newaxis]
+  return hidden_layer(scale * x)
+
+
+def mixed_by_sample(x):
+  scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[0])[:, tf.newaxis]
+  return tf.matmul(scale * tf.tanh(tf.matmul(x, constant(INNER))), OUTER)
+
+
+def samples_last(x):
+  """A value of two elements behind which the samples are."""
+  both = tf.reduce_mean(tf.stack([x, x**2]), -1)
+  return tf.sin(x * tf.reduce_sum(both, 0)[:, tf.newaxis] + both[0, :, None])
+
+
+@pytest.mark.parametrize(
+  'fn', [scaled_by_sample, mixed_by_sample, samples_last]
+)
+@pytest.mark.parametrize('batch', [2, 24])
+def test_samples_that_differ_in_more_than_their_state(fn, batch):
+  x = state(batch)
+  np.testing.assert_allclose(
+    diagonal(x, fn), diagonal(x, fn, schedule='while_loop'), rtol=1e-9
+  )
+
+
+def deep(x):
+  for _ in range(3):
+    x = tf.tanh(tf.matmul(x, constant(SQUARE)))
+  return x
+
+
+def two_at_a_time(x):
+  """Too many elements would have to be held."""
+  means = tf.reduce_mean(tf.reshape(x**2, [-1, N // 2, 2]), -1)
+  return tf.sin(tf.matmul(tf.sin(tf.matmul(means, WIDE_MEANS)), SQUARE))
+
+
+@pytest.mark.parametrize('fn', [deep, two_at_a_time])
+def test_takes_the_passes_where_no_cut_pays(fn, split_calls):
+  x = state(5)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [5])
+  assert plan.split is None and plan.num_passes == N
+  np.testing.assert_allclose(diagonal(x, fn), dense(fn, x), rtol=1e-9)
+  assert split_calls.count == 0
+
+
+def test_sparse_functions_keep_their_colors():
+  plan = tfp_diag.plan_diag_jacobian(
+    lambda x: x + tf.roll(x, 1, -1) * tf.roll(x, -1, -1), state(4), [4]
+  )
+  assert plan.split is None
+
+
+def test_can_be_differentiated():
+  x = state(24)
+  gradients = []
+  for schedule in ('auto', 'while_loop'):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      trace = tf.reduce_sum(diagonal(x, activated, schedule=schedule) ** 2)
+    gradients.append(tape.gradient(trace, x))
+  np.testing.assert_allclose(*gradients, rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize('fn', [normalized, gated_layer, softmax_op])
+def test_a_plan_is_kept_in_a_file(fn, tmp_path, split_calls):
+  x = state(24)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [24])
+  plan.save(tmp_path / 'plan.npz')
+  loaded = tfp_diag.load_plan(tmp_path / 'plan.npz', fn=fn)
+  assert str(loaded) == str(plan)
+  np.testing.assert_allclose(loaded(x)[1][0], dense(fn, x), rtol=1e-9)
+  assert split_calls.count == 1
+
+
+def test_a_plan_for_another_function_takes_the_passes(split_calls):
+  x = state(24)
+  plan = tfp_diag.plan_diag_jacobian(softmax, x, [24])
+  diag = diagonal(x, hidden_layer, plan=plan, schedule='pfor')
+  assert split_calls.count == 0
+  plan = tfp_diag.plan_diag_jacobian(hidden_layer, x, [24])
+  diag = diagonal(x, deep, plan=plan)
+  assert split_calls.count == 0
+  np.testing.assert_allclose(diag, dense(deep, x), rtol=1e-9)
+
+
+@pytest.mark.parametrize('fn', [softmax, hidden_layer])
+def test_validate_args_compares_with_the_passes(fn, split_calls):
+  x = state(24)
+  diag = diagonal(x, fn, validate_args=True)
+  np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9)
+  assert split_calls.count == 1
+
+
+def test_validate_args_finds_a_cut_that_does_not_fit():
+  """The same ops, but the first matrix differs between samples."""
+  x = state(24)
+
+  def scaled(scale):
+    return lambda x: hidden_layer(scale * x)
+
+  plan = tfp_diag.plan_diag_jacobian(scaled(constant(np.ones([1, 1]))), x, [24])
+  other = scaled(constant(np.linspace(1.0, 2.0, 24)[:, np.newaxis]))
+  with pytest.raises(tf.errors.InvalidArgumentError, match='do not fit'):
+    diagonal(x, other, plan=plan, validate_args=True)
+
+
+def test_an_op_that_cannot_be_transposed_takes_the_passes(split_calls):
+  @tf.custom_gradient
+  def rounded(x):
+    return tf.round(x), lambda g: g * x
+
+  def fn(x):
+    return x * tf.reduce_mean(rounded(3.0 * x), -1, keepdims=True)
+
+  x = state(4)
+  np.testing.assert_allclose(diagonal(x, fn), dense(fn, x), rtol=1e-9)
+  assert split_calls.count == 0

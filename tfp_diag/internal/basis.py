@@ -1,0 +1,79 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The matrix of a linear map that is the same for all samples."""
+
+import tensorflow as tf
+
+from tfp_diag.internal import schedule as schedule_lib
+
+__all__ = ['images_of_basis']
+
+
+def images_of_basis(apply, tensors, rank, dtype):
+  """What a linear map makes of each basis vector.
+
+  The basis vectors are the seeds of different samples, so that one pass gives
+  as many images as there are samples.
+
+  Args:
+    apply: Callable, seeds to a Tensor of shape `sample_shape + some_shape`. It
+      is linear, and does the same with each sample.
+    tensors: List of Tensors of shapes `sample_shape + event_shape_i`, as which
+      the seeds are shaped; each element of an event is a basis vector.
+    rank: Python int, the number of sample dimensions.
+    dtype: `tf.DType` of the result.
+
+  Returns:
+    Tensor of shape `[number of basis vectors, size of some_shape]`.
+  """
+  sample_shape = tf.shape(tensors[0])[:rank]
+  num_samples = tensors[0].shape[:rank].num_elements()
+  if num_samples is None:
+    num_samples = tf.reduce_prod(sample_shape)
+  sample = tf.reshape(tf.range(num_samples), sample_shape)
+
+  def some_images(k):
+    seeds, start = [], k * num_samples
+    for tensor in tensors:
+      event_shape = tf.shape(tensor)[rank:]
+      size = tf.reduce_prod(event_shape)
+      coordinate = tf.reshape(tf.range(size), event_shape)
+      event_ndims = tensor.shape.rank - rank
+      here = sample[(..., *[tf.newaxis] * event_ndims)] + start
+      seeds.append(tf.cast(tf.equal(coordinate, here), tensor.dtype))
+      start -= size
+    images = tf.cast(apply(seeds), dtype)
+    size = tf.reduce_prod(tf.shape(images)[rank:])
+    return tf.reshape(images, [num_samples, size])
+
+  total = tf.add_n([tf.reduce_prod(tf.shape(t)[rank:]) for t in tensors])
+  static = [t.shape[rank:].num_elements() for t in tensors]
+  if isinstance(num_samples, int) and num_samples and None not in static:
+    count = -(-sum(static) // num_samples)
+    if count <= schedule_lib.MAX_UNROLLED:
+      images = tf.concat([some_images(k) for k in range(count)], axis=0)
+      return images[:total]
+  count = -(-total // tf.maximum(num_samples, 1))
+  images = schedule_lib.vectorized_or_loop(
+    lambda: tf.vectorized_map(
+      some_images, tf.range(count), fallback_to_while_loop=False
+    ),
+    lambda: tf.map_fn(some_images, tf.range(count), fn_output_signature=dtype),
+  )
+  shape = tf.shape(images)
+  images = tf.reshape(images, [shape[0] * shape[1], shape[2]])
+  # Without a sample there is no seed, and nothing that depends on its image.
+  missing = tf.maximum(total - shape[0] * shape[1], 0)
+  return tf.pad(images, [[0, missing], [0, 0]])[:total]
