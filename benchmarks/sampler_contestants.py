@@ -255,6 +255,36 @@ def tfp_windowed(model, sizes, sampler, **options):
   return sample
 
 
+def numpyro_nuts(model, sizes):
+  """numpyro's adaptive NUTS, its chains vectorized."""
+  import jax
+  import jax.numpy as jnp
+  from numpyro.infer import MCMC, NUTS
+
+  mcmc = MCMC(
+    NUTS(potential_fn=lambda x: -model.log_prob(jnp, x)),
+    num_warmup=sizes['adaptation'],
+    num_samples=sizes['draws'],
+    num_chains=sizes['chains'],
+    chain_method='vectorized',
+    progress_bar=False,
+  )
+
+  def sample(seed):
+    key = jax.random.fold_in(jax.random.key(seed[0]), seed[1])
+    shape = [sizes['chains'], model.size]
+    start = jax.random.uniform(key, shape, minval=-2.0, maxval=2.0)
+    mcmc.run(key, init_params=start, extra_fields=('accept_prob',))
+    draws = mcmc.get_samples(group_by_chain=True)
+    if model.constrained is not None:
+      constrained = functools.partial(model.constrained, jnp)
+      draws = jax.vmap(jax.vmap(constrained))(draws)
+    rates = mcmc.get_extra_fields()['accept_prob']
+    return np.asarray(draws).swapaxes(0, 1), float(jnp.mean(rates))
+
+  return sample
+
+
 def _target(model, sizes):
   from tfp_diag.mcmc.unconstrained_target import target_of_model
 
@@ -278,4 +308,5 @@ SAMPLERS = {
   'TFP MALA': tfp_mala,
   'TFP NUTS': _NUTS,
   'TFP HMC': _HMC,
+  'numpyro NUTS': numpyro_nuts,
 }

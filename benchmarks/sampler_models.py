@@ -15,7 +15,10 @@
 """Posteriors and densities that samplers are compared on, in plain TFP.
 
 The models are those of inference_gym, under its names and with its priors, but
-for sizes and data, which are drawn here from fixed seeds.
+for sizes and data, which are drawn here from fixed seeds. Each is written
+twice: as a joint distribution of TFP, and, for samplers of other frameworks, as
+a log density of one unconstrained vector in terms of NumPy, or of what has its
+names.
 """
 
 import dataclasses
@@ -40,6 +43,11 @@ class Model:
     name: Python str, for people.
     joint: A `tfd.JointDistribution`.
     pins: Dict, what is observed.
+    log_prob: Callable, a module such as NumPy and a vector of all variables,
+      in order and without constraints, to their log density up to a constant.
+    size: Python int, the length of that vector.
+    constrained: Callable, the same arguments to the variables as the joint
+      distribution has them, in one vector; or None if they have no constraints.
     axes: Array whose columns are the principal axes, where these are other ones
       than the coordinates, or None.
   """
@@ -47,6 +55,9 @@ class Model:
   name: str
   joint: typing.Any
   pins: dict
+  log_prob: typing.Callable
+  size: int
+  constrained: typing.Callable | None = None
   axes: typing.Any = None
 
 
@@ -74,7 +85,14 @@ def eight_schools():
       tfd.Normal(location, errors), 1, name='treatment_effects'
     )
 
-  return Model('eight schools', joint, {'treatment_effects': effects})
+  def log_prob(np, x):
+    mean, log_sd, standard = x[0], x[1], x[2:]
+    residuals = (effects - mean - np.exp(log_sd) * standard) / errors
+    prior = (mean / 10.0) ** 2 + (log_sd - 5.0) ** 2 + np.sum(standard**2)
+    return -0.5 * (prior + np.sum(residuals**2))
+
+  pins = {'treatment_effects': effects}
+  return Model('eight schools', joint, pins, log_prob, 10)
 
 
 def brownian_motion():
@@ -104,8 +122,25 @@ def brownian_motion():
       name='observed_locs',
     )
 
+  def log_prob(np, x):
+    log_scales, walk = x[:2], x[2:]
+    innovation, noise = np.exp(-log_scales)
+    moves = np.sum(((walk[1:] - walk[:-1]) * innovation) ** 2)
+    residuals = (observed - walk[seen]) * noise
+    return (
+      -0.5 * np.sum((log_scales / 2.0) ** 2)
+      - 0.5 * (moves + (walk[0] * innovation) ** 2)
+      - steps * log_scales[0]
+      - 0.5 * np.sum(residuals**2)
+      - len(seen) * log_scales[1]
+    )
+
+  def constrained(np, x):
+    return np.concatenate([np.exp(x[:2]), x[2:]])
+
   pins = {'observed_locs': observed.astype(np.float32)}
-  return Model('Brownian motion, unknown scales', joint, pins)
+  name = 'Brownian motion, unknown scales'
+  return Model(name, joint, pins, log_prob, 2 + steps, constrained)
 
 
 def stochastic_volatility():
@@ -144,8 +179,34 @@ def stochastic_volatility():
       tfd.Normal(0.0, tf.exp(log_volatility / 2.0)), 1, name='centered_returns'
     )
 
+  def log_prob(np, x):
+    logit, mean, log_shock, path = x[0], x[1], x[2], x[3:]
+    persistence = np.tanh(0.5 * logit)
+    shock = np.exp(log_shock)
+    moves = path[1:] - mean - persistence * (path[:-1] - mean)
+    # 1 - persistence^2, which may be tiny.
+    rest = np.exp(-np.logaddexp(0.0, logit) - np.logaddexp(0.0, -logit)) * 4.0
+    first = (path[0] - mean) ** 2 * rest
+    return (
+      -20.0 * np.logaddexp(0.0, -logit)
+      - 1.5 * np.logaddexp(0.0, logit)
+      - np.log1p((mean / 5.0) ** 2)
+      - np.log1p((shock / 2.0) ** 2)
+      + log_shock
+      - 0.5 * (first + np.sum(moves**2)) / shock**2
+      + 0.5 * np.log(rest)
+      - steps * log_shock
+      - 0.5 * np.sum(returns**2 * np.exp(-path) + path)
+    )
+
+  def constrained(np, x):
+    logit, mean, log_shock = x[:1], x[1:2], x[2:3]
+    scales = [np.tanh(0.5 * logit), mean, np.exp(log_shock)]
+    return np.concatenate([*scales, x[3:]])
+
   pins = {'centered_returns': returns.astype(np.float32)}
-  return Model('stochastic volatility, T = 100', joint, pins)
+  name = 'stochastic volatility, T = 100'
+  return Model(name, joint, pins, log_prob, 3 + steps, constrained)
 
 
 def item_response(num_students=100, num_questions=30):
@@ -176,8 +237,20 @@ def item_response(num_students=100, num_questions=30):
       tfd.Bernoulli(logits=logits, dtype=tf.float32), 2, name='correct'
     )
 
+  def log_prob(np, x):
+    mean, ability, difficulty = (
+      x[0],
+      x[1 : 1 + num_students],
+      x[-num_questions:],
+    )
+    logits = (mean + ability)[:, None] - difficulty
+    prior = (mean - 0.75) ** 2 + np.sum(x[1:] ** 2)
+    fit = np.where(correct, logits, 0.0) - np.logaddexp(0.0, logits)
+    return np.sum(fit) - 0.5 * prior
+
   pins = {'correct': correct.astype(np.float32)}
-  return Model('item response theory', joint, pins)
+  size = 1 + num_students + num_questions
+  return Model('item response theory', joint, pins, log_prob, size)
 
 
 def logistic_regression(num_rows=1000, num_columns=24):
@@ -202,8 +275,14 @@ def logistic_regression(num_rows=1000, num_columns=24):
       tfd.Bernoulli(logits=logits, dtype=tf.float32), 1, name='labels'
     )
 
+  def log_prob(np, x):
+    logits = columns @ x
+    fit = np.where(labels, logits, 0.0) - np.logaddexp(0.0, logits)
+    return np.sum(fit) - 0.5 * np.sum(x**2)
+
   pins = {'labels': labels.astype(np.float32)}
-  return Model('logistic regression', joint, pins)
+  size = num_columns + 1
+  return Model('logistic regression', joint, pins, log_prob, size)
 
 
 def gaussian_rotated(d=100):
@@ -240,7 +319,13 @@ def _gaussian(kind, precision):
       )
     )
 
-  return Model(f'ill-conditioned Gaussian, {kind}', joint, {})
+  def log_prob(np, x):
+    if kind == 'axis-aligned':
+      return -0.5 * np.sum((factor.diagonal() * x) ** 2)
+    return -0.5 * np.sum((x @ factor) ** 2)
+
+  name = f'ill-conditioned Gaussian, {kind}'
+  return Model(name, joint, {}, log_prob, len(factor))
 
 
 MODELS = {

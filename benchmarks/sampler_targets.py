@@ -80,7 +80,7 @@ EFFICIENCY = {
 }
 # The largest R-hat of 64 chains whose ESS means something.
 CONVERGED = 1.05
-BESIDE = ['TFP NUTS', 'TFP HMC']
+BESIDE = ['TFP NUTS', 'TFP HMC', 'numpyro NUTS']
 
 PUBLISHED = {'MALA': 760, 'NUTS': 2193, 'MAMS': 449}
 

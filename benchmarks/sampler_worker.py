@@ -54,7 +54,11 @@ def efficiency(contestant, model, sizes, options):
   from benchmarks.sampler_models import make_model
 
   model = make_model(model)
-  sample = SAMPLERS[contestant](model, sizes, **options)
+  try:
+    sample = SAMPLERS[contestant](model, sizes, **options)
+  except ImportError as e:
+    yield {'status': 'missing', 'reason': str(e)}
+    return
   sample((0, 0))  # Compiles.
   seed = yield {
     'status': 'ready',

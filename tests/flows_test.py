@@ -93,6 +93,37 @@ def test_hutchinson_estimates_it():
   assert np.abs(one - estimates(1, [0, 2])).max() > 1e-3
 
 
+def test_a_network_of_one_hidden_layer_is_cut(monkeypatch):
+  """The field of a continuous flow, as in the paper, costs three passes."""
+  rng = np.random.default_rng(3)
+  inner = tf.Variable(rng.normal(size=(13, 30)) / 4.0)
+  bias = tf.Variable(rng.normal(size=30))
+  outer = tf.Variable(rng.normal(size=(30, 12)) / 4.0)
+
+  def network(time, x):
+    time = tf.fill([tf.shape(x)[0], 1], tf.cast(time, x.dtype))
+    hidden = tf.matmul(tf.concat([time, x], -1), inner)
+    return tf.matmul(tf.tanh(tf.nn.bias_add(hidden, bias)), outer)
+
+  plans = []
+  diagonal = tfp_diag.jacobian_split.JacobianSplit.diagonal
+
+  def spy(split, *args):
+    result = diagonal(split, *args)
+    plans.append((split.num_passes, result is not None))
+    return result
+
+  monkeypatch.setattr(tfp_diag.jacobian_split.JacobianSplit, 'diagonal', spy)
+  x = rng.normal(size=(16, 12))
+  augmented = tfp_diag.trace_jacobian_exact(network, x.shape, tf.float64)
+  time = tf.constant(0.4, tf.float64)
+  _, diag = tf.function(augmented)(time, (x, tf.zeros_like(x)))
+  slope = 1 - np.tanh(x @ inner[1:].numpy() + 0.4 * inner[0] + bias) ** 2
+  expected = slope @ (inner[1:].numpy().T * outer.numpy())
+  np.testing.assert_allclose(diag, expected, rtol=1e-10, atol=1e-12)
+  assert plans == [(3, True)]
+
+
 def test_exact_goes_through_a_plan(monkeypatch):
   counts = []
   original = schedule.diagonal

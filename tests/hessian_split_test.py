@@ -132,14 +132,15 @@ def dense(fn, x):
 def fixture_split_calls(monkeypatch):
   """Counts the diagonals that come from a split."""
   counter = types.SimpleNamespace(count=0)
-  diagonal = planning.HessianSplit.diagonal
+  for split in (planning.HessianSplit, planning.QuadraticSplit):
+    diagonal = split.diagonal
 
-  def counted(*args):
-    result = diagonal(*args)
-    counter.count += result is not None
-    return result
+    def counted(*args, diagonal=diagonal):
+      result = diagonal(*args)
+      counter.count += result is not None
+      return result
 
-  monkeypatch.setattr(planning.HessianSplit, 'diagonal', counted)
+    monkeypatch.setattr(split, 'diagonal', counted)
   return counter
 
 
@@ -444,7 +445,7 @@ def test_samples_share_the_colors_of_a_constant(
 ):
   x = state(batch)
   plan = tfp_diag.plan_diag_hessian(autoregression, state(2))
-  assert plan.split.is_over_samples
+  assert isinstance(plan.split, planning.QuadraticSplit)
   assert plan.num_passes == 1
   diagonal = tf.function(
     lambda x: tfp_diag.diag_hessian(autoregression, x, plan=plan)[2],

@@ -28,11 +28,6 @@ from tfp_diag.sparsity.recognition import find_again
 
 __all__ = ['HessianSplit']
 
-# So many passes over shared samples are written out one by one.
-_MAX_SHARED = 8
-# A function was seen to take two samples; with one, axes may vanish.
-_FEWEST_SAMPLES = 2
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HessianSplit:
@@ -57,8 +52,6 @@ class HessianSplit:
   @property
   def num_passes(self):
     """What a diagonal costs, in passes through the function."""
-    if self.is_over_samples:
-      return -(-int(self.colors.max() + 1) // self.num_samples)
     # For each row two reverse passes: as much as a product with the Hessian.
     count = self.curved_ops.num_rows
     if self.curved_ops.rest:
@@ -75,19 +68,8 @@ class HessianSplit:
     return not ops.few and not ops.rest and all(term[-1] for term in ops.fixed)
 
   @property
-  def is_over_samples(self):
-    """Whether the colors are spread over the samples.
-
-    The Hessian of a quadratic form is the same for all of them, so that each
-    can be seeded with another color in the same pass.
-    """
-    return self.curved_ops.is_quadratic
-
-  @property
   def note(self):
     """A sentence for `str(plan)`."""
-    if self.is_over_samples:
-      return 'The Hessian is a constant: the samples share the colors.'
     ops = self.curved_ops
     pieces = [
       (len({k for k, *_ in ops.fixed}), 'by the matrix of its argument'),
@@ -108,24 +90,18 @@ class HessianSplit:
   @classmethod
   def from_meta(cls, meta, colors, signs):
     """The split of which `to_meta` gave `meta`; raises if it is none."""
-    meta = dict(meta)
-    num_samples = meta.pop('num_samples')
     ops = CurvedOps(
-      signature=tuple(meta.pop('signature')),
-      fixed=tuple(tuple(map(int, term)) for term in meta.pop('fixed')),
-      few=tuple(tuple(map(int, term)) for term in meta.pop('few')),
-      rest=tuple(
-        (int(k), tuple(map(int, used))) for k, used in meta.pop('rest')
-      ),
-      num_rows=int(meta.pop('num_rows')),
-      samples_lead=bool(meta.pop('samples_lead')),
-      is_quadratic=bool(meta.pop('is_quadratic')),
-      any_batch=bool(meta.pop('any_batch')),
+      signature=tuple(meta['signature']),
+      fixed=tuple(tuple(map(int, term)) for term in meta['fixed']),
+      few=tuple(tuple(map(int, term)) for term in meta['few']),
+      rest=tuple((int(k), tuple(map(int, used))) for k, used in meta['rest']),
+      num_rows=int(meta['num_rows']),
+      samples_lead=bool(meta['samples_lead']),
     )
     numbers = [k for k, *_ in (*ops.fixed, *ops.few, *ops.rest)]
     if not all(0 <= k < len(ops.signature) for k in numbers):
       raise ValueError('`split` names an op that is not there')
-    return cls(ops, colors, signs, int(num_samples))
+    return cls(ops, colors, signs, int(meta['num_samples']))
 
   @property
   def is_by_coordinate(self):
@@ -137,47 +113,31 @@ class HessianSplit:
       np.all(np.bincount(self.colors) == 1)
     )
 
-  def diagonal(self, ops, outputs, derivative, xs, rank, recipe, again):
+  def diagonal(self, called, recipe):
     """The diagonal of the Hessian of a function that was called just now.
 
     Args:
-      ops: List of `tf.Operation`s: what was added to the graph since, in order;
-        more may follow those of the function.
-      outputs: The value, a Tensor of the sample shape, and the gradient.
-      derivative: A `passes.LinearMap` in reverse mode, from the same call.
-      xs: List of Tensors, the parts.
-      rank: Python int, the number of sample dimensions.
+      called: `evaluate.Called`, in reverse mode.
       recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
-      again: Callable, other parts to their `passes.LinearMap` in reverse mode.
 
     Returns:
       List of Tensors shaped as `xs`, or None if the ops are not those that the
       split was made for.
     """
-    value = outputs[0]
-    ops = find_again(self.curved_ops.signature, ops, xs)
+    value, xs, rank = called.outputs[0], called.xs, called.rank
+    ops = find_again(self.curved_ops.signature, called.ops, xs)
     if ops is None:
       return None
     few = [ops[op].inputs[right] for op, _, right in self.curved_ops.few]
     num_rows = [b.shape[rank:].num_elements() for b in few]
     if None in num_rows or sum(num_rows) != self.curved_ops.num_rows:
       return None
-    event_shapes = batching.event_shapes(xs, rank)
     colors = schedule_lib.Colors.from_vector(
-      self.colors, recipe.event_shapes or event_shapes, self.signs
+      self.colors,
+      recipe.event_shapes or batching.event_shapes(xs, rank),
+      self.signs,
     )
-    if self.is_over_samples:
-      num_samples = value.shape.num_elements()
-      enough = max(colors.num_colors, _FEWEST_SAMPLES)
-      if self.curved_ops.any_batch and num_samples and num_samples > enough:
-        some = [x[:enough] for x in xs]
-        diag = _over_samples(colors, enough, rank, again(some), some)
-        return [
-          tf.ensure_shape(tf.broadcast_to(d[:1], tf.shape(x)), x.shape)
-          for d, x in zip(diag, xs)
-        ]
-      return _over_samples(colors, num_samples, rank, derivative, xs)
-    call = _Call(value, derivative, xs)
+    call = _Call(value, called.derivative, xs)
     diag = [tf.zeros_like(x) for x in xs]
     rest = [(ops[op], used) for op, used in self.curved_ops.rest]
     if rest:
@@ -193,50 +153,6 @@ class HessianSplit:
     for op, left, right in self.curved_ops.few:
       diag = _add(diag, call.few(ops[op], left, right))
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
-
-
-def _over_samples(colors, num_samples, rank, derivative, xs):
-  """The diagonal of a Hessian that is the same for all samples, or None.
-
-  Args:
-    colors: `schedule.Colors`.
-    num_samples: Python int, or None if it is not known.
-    rank: Python int, the number of sample dimensions.
-    derivative: A `passes.LinearMap` in reverse mode.
-    xs: List of Tensors, the parts.
-
-  Returns:
-    List of Tensors shaped as `xs`, or None if the samples are too few.
-  """
-  if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
-    return None
-  parts = list(range(len(xs)))
-  sample = tf.reshape(tf.range(num_samples), tf.shape(xs[0])[:rank])
-  total = [None] * len(xs)
-  for first in range(0, colors.num_colors, num_samples):
-    masks, seeds = [], []
-    for i, x in enumerate(xs):
-      event_ndims = x.shape.rank - rank
-      here = first + sample[(..., *[tf.newaxis] * event_ndims)]
-      masks.append(tf.equal(colors.parts[i], here))
-      seed = tf.where(masks[i], colors.sign(i, x.dtype), tf.zeros([], x.dtype))
-      seeds.append(seed)
-    results = derivative.apply(parts, seeds)
-    found = [
-      None if r is None else tf.where(m, s * r, tf.zeros_like(r))
-      for m, s, r in zip(masks, seeds, results)
-    ]
-    total = _add(total, found)
-  axes = list(range(rank))
-  return [
-    tf.zeros_like(x)
-    if t is None
-    else tf.ensure_shape(
-      tf.broadcast_to(tf.reduce_sum(t, axes, keepdims=True), tf.shape(x)),
-      x.shape,
-    )
-    for t, x in zip(total, xs)
-  ]
 
 
 class _Call:

@@ -100,24 +100,19 @@ class JacobianSplit:
       raise ValueError('`split` names an op that is not there')
     return cls(cuts, colors, signs, int(meta['num_samples']))
 
-  def diagonal(self, ops, outputs, derivative, xs, rank, recipe, again):
+  def diagonal(self, called, recipe):
     """The diagonal of the Jacobian of a function that was called just now.
 
     Args:
-      ops: List of `tf.Operation`s: what was added to the graph since, in order;
-        more may follow those of the function.
-      outputs: What the function returned.
-      derivative: A `passes.LinearMap` in reverse mode, from the same call.
-      xs: List of Tensors, the parts.
-      rank: Python int, the number of sample dimensions.
+      called: `evaluate.Called`, in reverse mode.
       recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
-      again: Callable, other parts to their `passes.LinearMap`. Not needed here.
 
     Returns:
       List of Tensors shaped as `xs`, or None if the ops are not those that the
       split was made for.
     """
-    del outputs, again
+    ops, xs, rank = called.ops, called.xs, called.rank
+    derivative = called.derivative
     if self.cuts.is_expanded:
       ops, derivative = _expanded(ops, derivative, xs)
     ops = find_again(self.cuts.signature, ops, xs)

@@ -29,6 +29,7 @@ import tensorflow as tf
 from tfp_diag.hessian_split import HessianSplit
 from tfp_diag.internal import evaluate
 from tfp_diag.jacobian_split import JacobianSplit
+from tfp_diag.quadratic_split import QuadraticSplit
 from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.pattern import SparsityPattern
 
@@ -37,7 +38,9 @@ __all__ = ['Plan', 'load_plan']
 # Raised when the meaning of what is saved changes.
 _FORMAT = 1
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
-_SPLITS = {'jacobian': JacobianSplit, 'hessian': HessianSplit}
+_SPLITS = {
+  cls.__name__: cls for cls in (HessianSplit, JacobianSplit, QuadraticSplit)
+}
 _MODE_NAMES = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {
@@ -249,6 +252,7 @@ class Plan:
       'fallback_ops': list(self.pattern.fallback_ops),
       'pattern_notes': list(self.pattern.notes),
       'split': self.split and self.split.to_meta(),
+      'split_type': type(self.split).__name__,
     }
     arrays = {'colors': self.colors}
     if self.split is not None:
@@ -344,7 +348,7 @@ def _read(file, fn):
   if split is not None:
     if split_colors.shape != (n,) or split_colors.dtype.kind != 'i':
       raise ValueError('`split_colors` does not fit the rest')
-    split = _SPLITS[meta['kind']].from_meta(
+    split = _SPLITS[meta['split_type']].from_meta(
       split, split_colors, signs(split_colors)
     )
   return Plan(

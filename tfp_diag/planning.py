@@ -34,6 +34,7 @@ from tfp_diag.internal import (
 from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.jacobian_split import JacobianSplit
 from tfp_diag.plan import Plan, mode_name, signs
+from tfp_diag.quadratic_split import QuadraticSplit
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity import detect as detect_lib
 from tfp_diag.sparsity.coloring import color_diagonal
@@ -57,6 +58,8 @@ _MAX_RECIPES = 64
 # A column of the matrix of a linear map costs a fraction of a pass, as if there
 # were at least so many samples.
 _SAMPLES_AT_LEAST = 4
+# A cut takes a pass for what is left, and two for an element that is held.
+_FEWEST_TO_CUT = 6
 # A batch whose size is not known is rarely small.
 _UNKNOWN_SAMPLES = 32
 # A few passes of so few coordinates may still be too many: in a quadratic form.
@@ -260,7 +263,7 @@ def _split(detection, colors, parts, sample_rank):
     sample_rank: Python int.
 
   Returns:
-    `HessianSplit`, `JacobianSplit` or None.
+    `HessianSplit`, `QuadraticSplit`, `JacobianSplit` or None.
   """
   num_passes = int(colors.max(initial=-1)) + 1
   if num_passes <= 1:
@@ -275,8 +278,10 @@ def _split(detection, colors, parts, sample_rank):
   if known is not None and known > 1:
     quadratic = detection.quadratic()
   if quadratic is not None:
-    quadratic = HessianSplit(quadratic, colors, signs(colors), known)
-    if quadratic.curved_ops.any_batch and known > _MANY * num_passes:
+    quadratic = QuadraticSplit(
+      quadratic, detection.is_any_batch, colors, signs(colors), known
+    )
+    if quadratic.any_batch and known > _MANY * num_passes:
       return quadratic
   is_few = num_passes <= schedule_lib.MAX_UNROLLED
   split = None
@@ -301,6 +306,8 @@ def _split(detection, colors, parts, sample_rank):
 
 def _around_cuts(detection, num_samples, num_passes):
   """A `JacobianSplit` that takes at most half of the passes, or None."""
+  if num_passes < _FEWEST_TO_CUT:
+    return None
   expanded = detection.expanded()
   for cuts, pattern in (expanded or detection).cuts():
     colors = color_diagonal(pattern).colors

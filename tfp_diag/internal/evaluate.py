@@ -22,6 +22,7 @@ from tfp_diag.internal import batching, nest, passes, validation
 from tfp_diag.internal import schedule as schedule_lib
 
 __all__ = [
+  'Called',
   'Recipe',
   'align',
   'hessian_diagonal',
@@ -45,7 +46,8 @@ class Recipe(NamedTuple):
     chunk_size: Python int, how many passes run together.
     event_shapes: List of the event shapes that the colors are for; None: those
       of the state.
-    split: `JacobianSplit` or `HessianSplit`, a cheaper way, or None.
+    split: `JacobianSplit`, `HessianSplit` or `QuadraticSplit`, a cheaper way to
+      a diagonal than passes, or None.
   """
 
   colors: Any = None
@@ -54,6 +56,27 @@ class Recipe(NamedTuple):
   chunk_size: int = 10
   event_shapes: Any = None
   split: Any = None
+
+
+class Called(NamedTuple):
+  """A function that was called just now, for a `Recipe.split`.
+
+  Attributes:
+    ops: List of `tf.Operation`s: what was added to the graph since, in order;
+      more may follow those of the function. Empty in eager mode.
+    outputs: What is returned beside the diagonal.
+    derivative: A `passes.LinearMap`.
+    xs: List of Tensors, the parts.
+    rank: Python int, the number of sample dimensions.
+    again: Callable, other parts to their `passes.LinearMap` in reverse mode.
+  """
+
+  ops: list
+  outputs: Any
+  derivative: Any
+  xs: list
+  rank: int
+  again: Any
 
 
 def jacobian_diagonal(fn, ys, xs, mode, recipe_for, rank, validate=False):
@@ -185,13 +208,7 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
     # An op may have a gradient that cannot be transposed: the passes need none.
     with contextlib.suppress(passes.MissingGradientError):
       diag = recipe.split.diagonal(
-        ops.operations,
-        outputs,
-        derivative,
-        xs,
-        rank,
-        recipe,
-        again,
+        Called(ops.operations, outputs, derivative, xs, rank, again), recipe
       )
   if diag is None:
     diag = schedule_lib.diagonal(

@@ -100,9 +100,6 @@ class CurvedOps:
     num_rows: `int`: how many elements the `right` arguments of `few` have.
     samples_lead: `bool`: whether the leading axes of all arguments are those of
       the samples.
-    is_quadratic: `bool`: whether the Hessian is a constant, the same for all
-      samples; then no op is named.
-    any_batch: `bool`: whether a quadratic form takes any number of samples.
   """
 
   signature: tuple
@@ -111,8 +108,6 @@ class CurvedOps:
   rest: tuple
   num_rows: int
   samples_lead: bool
-  is_quadratic: bool
-  any_batch: bool
 
   def all_as_rest(self):
     """Nothing is `fixed`, and nothing `few`."""
@@ -184,13 +179,19 @@ def find_curved_ops(tape, traced):
     num_rows=num_rows,
     samples_lead=traced.sample_rank < 2
     and all(v in leading for step in curved for v in step.inputs if v.depends),
-    is_quadratic=False,
-    any_batch=False,
   )
 
 
 def find_quadratic(tape, traced):
-  """Of a quadratic form, the `CurvedOps` without any op; else None."""
+  """Whether a function is a quadratic form, the same for all samples.
+
+  Args:
+    tape: `Tape` of the function, with second derivatives.
+    traced: `detect.Traced`.
+
+  Returns:
+    Its signature, see `recognition.signature`; or None if it is none.
+  """
   numbered = numbered_ops(tape, traced)
   if numbered is None:
     return None
@@ -207,16 +208,7 @@ def find_quadratic(tape, traced):
   ):
     return None
   last = max([number[step.op_name] for step in tape.steps], default=-1)
-  return CurvedOps(
-    signature=signature(ops[: last + 1], traced.arguments),
-    fixed=(),
-    few=(),
-    rest=(),
-    num_rows=0,
-    samples_lead=False,
-    is_quadratic=True,
-    any_batch=traced.is_any_batch,
-  )
+  return signature(ops[: last + 1], traced.arguments)
 
 
 def has_curved_sums(tape, traced):

@@ -1,0 +1,157 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The diagonal of the Hessian of a quadratic form, once for all samples."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.internal import batching
+from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.sparsity.recognition import find_again
+
+__all__ = ['QuadraticSplit']
+
+# So many passes over shared samples are written out one by one.
+_MAX_SHARED = 8
+# A function was seen to take two samples; with one, axes may vanish.
+_FEWEST_SAMPLES = 2
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QuadraticSplit:
+  """A Hessian that is the same for all samples.
+
+  So each of them can be seeded with another color in the same pass; and of many
+  samples only as many are looked at as there are colors.
+
+  Attributes:
+    signature: Tuple of str: the ops of the function; see
+      `sparsity.recognition.signature`.
+    any_batch: Python bool, whether the function takes any number of samples.
+    colors: int32 array, one color per coordinate.
+    signs: Array of +1 and -1, one per coordinate, or None for +1.
+    num_samples: Python int, the number of samples it was made for; any other
+      will do.
+  """
+
+  signature: tuple
+  any_batch: bool
+  colors: np.ndarray
+  signs: np.ndarray | None
+  num_samples: int
+
+  @property
+  def num_passes(self):
+    """What a diagonal costs, in passes through the function."""
+    return -(-int(self.colors.max() + 1) // self.num_samples)
+
+  @property
+  def note(self):
+    """A sentence for `str(plan)`."""
+    return 'The Hessian is a constant: the samples share the colors.'
+
+  def to_meta(self):
+    """What `from_meta` needs beside the arrays, as values of JSON."""
+    return {
+      'signature': self.signature,
+      'any_batch': self.any_batch,
+      'num_samples': self.num_samples,
+    }
+
+  @classmethod
+  def from_meta(cls, meta, colors, signs):
+    """The split of which `to_meta` gave `meta`; raises if it is none."""
+    return cls(
+      signature=tuple(meta['signature']),
+      any_batch=bool(meta['any_batch']),
+      colors=colors,
+      signs=signs,
+      num_samples=int(meta['num_samples']),
+    )
+
+  def diagonal(self, called, recipe):
+    """The diagonal of the Hessian of a function that was called just now.
+
+    Args:
+      called: `evaluate.Called`, in reverse mode.
+      recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
+
+    Returns:
+      List of Tensors shaped as `xs`, or None if the ops are not those that the
+      split was made for, or the samples too few.
+    """
+    xs, rank = called.xs, called.rank
+    if find_again(self.signature, called.ops, xs) is None:
+      return None
+    colors = schedule_lib.Colors.from_vector(
+      self.colors,
+      recipe.event_shapes or batching.event_shapes(xs, rank),
+      self.signs,
+    )
+    num_samples = xs[0].shape[:rank].num_elements()
+    if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
+      return None
+    enough = max(colors.num_colors, _FEWEST_SAMPLES)
+    if self.any_batch and num_samples > enough:
+      some = [x[:enough] for x in xs]
+      diag = _over_samples(colors, enough, rank, called.again(some), some)
+    else:
+      derivative = called.derivative
+      diag = _over_samples(colors, num_samples, rank, derivative, xs)
+    return [
+      tf.zeros_like(x)
+      if d is None
+      else tf.ensure_shape(tf.broadcast_to(d, tf.shape(x)), x.shape)
+      for d, x in zip(diag, xs)
+    ]
+
+
+def _over_samples(colors, num_samples, rank, derivative, xs):
+  """The diagonal of one sample.
+
+  Args:
+    colors: `schedule.Colors`.
+    num_samples: Python int.
+    rank: Python int, the number of sample dimensions.
+    derivative: A `passes.LinearMap` in reverse mode.
+    xs: List of Tensors, the parts.
+
+  Returns:
+    List of Tensors shaped as one sample of `xs`, with sample dimensions of one;
+    None for a part that has no curvature.
+  """
+  parts = list(range(len(xs)))
+  sample = tf.reshape(tf.range(num_samples), tf.shape(xs[0])[:rank])
+  axes = list(range(rank))
+  total = [None] * len(xs)
+  for first in range(0, colors.num_colors, num_samples):
+    masks, seeds = [], []
+    for i, x in enumerate(xs):
+      event_ndims = x.shape.rank - rank
+      here = first + sample[(..., *[tf.newaxis] * event_ndims)]
+      masks.append(tf.equal(colors.parts[i], here))
+      seed = tf.where(masks[i], colors.sign(i, x.dtype), tf.zeros([], x.dtype))
+      seeds.append(seed)
+    results = derivative.apply(parts, seeds)
+    for i, result in enumerate(results):
+      if result is not None:
+        found = tf.where(
+          masks[i], seeds[i] * result, tf.zeros([], result.dtype)
+        )
+        found = tf.reduce_sum(found, axes, keepdims=True)
+        total[i] = found if total[i] is None else total[i] + found
+  return total
