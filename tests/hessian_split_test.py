@@ -414,18 +414,27 @@ def test_sparse_functions_keep_their_colors():
   assert plan.num_passes == 2
 
 
+def heavy_tailed(x):
+  return tf.reduce_sum(tf.math.log1p((x[..., 1:] - x[..., :-1]) ** 2), -1)
+
+
 @pytest.mark.parametrize(
-  'fn, schedule',
+  'fn, shape, schedule',
   [
     # The derivative of the logarithm would be computed once for each place.
-    (lambda x: tf.reduce_sum(tf.math.log1p((x[1:] - x[:-1]) ** 2)), 'pfor'),
-    (lambda x: tf.reduce_sum((x[1:] - x[:-1]) ** 2), 'unrolled'),
-    (lambda x: tf.reduce_sum(tf.exp(x)), 'unrolled'),
+    (heavy_tailed, [1000], 'pfor'),
+    (heavy_tailed, [1, 1000], 'pfor'),
+    # Where samples are spread over threads, or there is nothing to spread.
+    (heavy_tailed, [2, 1000], 'unrolled'),
+    (heavy_tailed, [100], 'unrolled'),
+    (heavy_tailed, [300_000], 'unrolled'),
+    (lambda x: tf.reduce_sum((x[1:] - x[:-1]) ** 2), [1000], 'unrolled'),
+    (lambda x: tf.reduce_sum(tf.exp(x)), [1000], 'unrolled'),
   ],
-  ids=['curved slices', 'quadratic slices', 'no slices'],
+  ids=['one', 'batch of one', 'batch', 'small', 'large', 'quadratic', 'exp'],
 )
-def test_schedule_of_a_few_passes(fn, schedule):
-  x = tf.cast(tf.linspace(0.5, 2.0, 100), tf.float64)
+def test_schedule_of_a_few_passes(fn, shape, schedule):
+  x = tf.constant(RNG.uniform(0.5, 2.0, shape))
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert plan.schedule == schedule
   _, _, loop = tfp_diag.diag_hessian(fn, x, schedule='while_loop')

@@ -98,7 +98,7 @@ def test_fields_of_a_hessian_plan(chain_plan):
     chain_plan.pattern.matrix.toarray(), tridiagonal
   )
   assert chain_plan.mode in ('forward_over_reverse', 'reverse_over_reverse')
-  assert chain_plan.schedule == 'pfor'
+  assert chain_plan.schedule == 'unrolled'
   assert chain_plan.sample_rank == 1
   assert chain_plan.event_shapes == ((6,),)
   assert chain_plan.notes == ()
@@ -124,7 +124,7 @@ def test_str_says_what_it_will_do():
     'Plan for a diagonal Hessian: 2 passes instead of 4,096\n'
     '  coordinates  4,096, of event shape [4096]; for samples of shape [B]\n'
     '  pattern      12,286 nonzeros, 3.0 per coordinate\n'
-    '  passes       reverse_over_reverse, vectorized, 2 at a time'
+    '  passes       reverse_over_reverse, written out one after the other'
   )
   assert repr(plan) == (
     "<Plan kind='hessian' num_passes=2 num_coordinates=4096 "

@@ -67,6 +67,9 @@ _FEW = 64
 # With so many samples per pass a quadratic form is evaluated on a few of them.
 _MANY = 2
 
+# Of so many coordinates of a single sample even a few passes may be vectorized.
+_VECTORIZED_ALONE = (800, 250_000)
+
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
 _recipes = collections.OrderedDict()
@@ -117,9 +120,10 @@ def make_plan(
   split = None
   if detection and mode in ('auto', 'reverse') and schedule == 'auto':
     split = _split(detection, colors, parts, sample_rank)
+  known = parts[0].shape[:sample_rank].num_elements()
   if schedule == 'auto':
     few = num_passes <= schedule_lib.MAX_UNROLLED
-    if detection is not None and detection.shares_by_vectorizing:
+    if detection is not None and _vectorizes_few(detection, colors, known):
       few = num_passes == 1
     schedule = 'unrolled' if few else 'pfor'
   notes = [split.note] if split else _structure_notes(pattern, num_passes)
@@ -234,7 +238,8 @@ def _found(kind, fn, specs, sample_rank):
       colors = color_diagonal(detection.pattern()).colors
       num_passes = int(colors.max(initial=-1)) + 1
       split = _split(detection, colors, parts, sample_rank)
-      shares = detection.shares_by_vectorizing
+      known = parts[0].shape[:sample_rank].num_elements()
+      vectorizes = _vectorizes_few(detection, colors, known)
   except SampleMixingError as e:
     warnings.warn(
       f'{e} The derivative is taken as if samples did not mix.',
@@ -248,8 +253,23 @@ def _found(kind, fn, specs, sample_rank):
     return None
   return evaluate.Recipe(
     colors=colors if num_passes < colors.size else None,
-    schedule='pfor' if shares and num_passes > 1 else 'auto',
+    schedule='pfor' if vectorizes and num_passes > 1 else 'auto',
     split=split,
+  )
+
+
+def _vectorizes_few(detection, colors, num_samples):
+  """Whether even a few passes should be vectorized.
+
+  On a CPU, of a single sample that is large enough to be worth two threads, and
+  small enough for what the passes hold to stay in the caches. The samples of a
+  batch are spread over the threads anyhow.
+  """
+  low, high = _VECTORIZED_ALONE
+  return (
+    num_samples == 1
+    and low <= colors.size <= high
+    and detection.shares_by_vectorizing
   )
 
 
