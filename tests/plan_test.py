@@ -128,7 +128,7 @@ def test_str_says_what_it_will_do():
   )
   assert repr(plan) == (
     "<Plan kind='hessian' num_passes=2 num_coordinates=4096 "
-    "mode='reverse_over_reverse' schedule='pfor'>"
+    "mode='reverse_over_reverse' schedule='unrolled'>"
   )
 
 
