@@ -127,7 +127,7 @@ def main(words=None):
   )
   if options.json:
     with open(options.json, 'w', encoding='utf-8') as file:
-      json.dump(report, file, indent=2)
+      json.dump(_without_nan(report), file, indent=2)
       file.write('\n')
   _print_table(report['targets'])
   if options.quick:
@@ -431,6 +431,15 @@ class _Contestants:
     process.wait()
     process.stdin.close()
     process.stdout.close()
+
+
+def _without_nan(report):
+  """The same with None for what is not a number, which JSON does not have."""
+  if isinstance(report, dict):
+    return {key: _without_nan(value) for key, value in report.items()}
+  if isinstance(report, list):
+    return [_without_nan(value) for value in report]
+  return None if isinstance(report, float) and report != report else report
 
 
 def _ratio(a, b, key):
