@@ -17,6 +17,7 @@
 import tensorflow as tf
 
 from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.internal.vectorize import vectorized_map
 
 __all__ = ['images_of_basis']
 
@@ -67,9 +68,7 @@ def images_of_basis(apply, tensors, rank, dtype):
       return images[:total]
   count = -(-total // tf.maximum(num_samples, 1))
   images = schedule_lib.vectorized_or_loop(
-    lambda: tf.vectorized_map(
-      some_images, tf.range(count), fallback_to_while_loop=False
-    ),
+    lambda: vectorized_map(some_images, tf.range(count)),
     lambda: tf.map_fn(some_images, tf.range(count), fn_output_signature=dtype),
   )
   shape = tf.shape(images)

@@ -24,6 +24,7 @@ import tensorflow as tf
 
 from tfp_diag.internal import evaluate, passes
 from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.internal.vectorize import vectorized_map
 
 __all__ = ['forward_map', 'jacobian_blocks', 'stacked']
 
@@ -110,9 +111,7 @@ def _in_chunks(one_pass, likes, num, chunk_size):
     if isinstance(size, int) and size == 1:
       # `vectorized_map` takes an axis of size 1 for one to broadcast.
       return [r[tf.newaxis] for r in one_pass(first)]
-    return tf.vectorized_map(
-      one_pass, first + tf.range(size), fallback_to_while_loop=False
-    )
+    return vectorized_map(one_pass, first + tf.range(size))
 
   if chunk_size is None or (isinstance(num, int) and num <= chunk_size):
     return chunk(0, num)

@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import passes
+from tfp_diag.internal.vectorize import vectorized_map
 
 __all__ = [
   'MAX_UNROLLED',
@@ -298,9 +299,7 @@ def _pfor(one_color, total, start, stop, chunk_size):
     if isinstance(size, int) and size == 1:
       # `vectorized_map` takes an axis of size 1 for one to broadcast.
       return _add(total, one_color(first))
-    stacked = tf.vectorized_map(
-      body, first + tf.range(size), fallback_to_while_loop=False
-    )
+    stacked = vectorized_map(body, first + tf.range(size))
     return _add(total, [tf.reduce_sum(s, axis=0) for s in stacked])
 
   def chunks(total):
@@ -334,7 +333,7 @@ def vectorized_or_loop(vectorized, loop, choice="schedule='while_loop'"):
   """What `vectorized()` returns, or `loop()` where pfor cannot do it.
 
   Args:
-    vectorized: Python callable that uses `tf.vectorized_map`.
+    vectorized: Python callable that uses `vectorize.vectorized_map`.
     loop: Python callable that computes the same without.
     choice: Python str, the argument by which a user chooses the loop.
 
