@@ -49,6 +49,11 @@ SETTINGS = hypothesis.settings(
 )
 
 
+def last_axis(rng):
+  """Of a Tensor [samples, size], counted from either end."""
+  return (1, -1)[rng.integers(2)]
+
+
 def resized(x, size):
   """The first entries of `x`, again from the start if there are too few."""
   old = x.shape[1]
@@ -152,11 +157,11 @@ def update(x, rng):
 
 
 def reverse(x, rng):
-  return tf.reverse(x, [1])
+  return tf.reverse(x, [last_axis(rng)])
 
 
 def roll(x, rng):
-  return tf.roll(x, int(rng.integers(-3, 4)), axis=1)
+  return tf.roll(x, int(rng.integers(-3, 4)), axis=last_axis(rng))
 
 
 def tile(x, rng):
@@ -195,7 +200,7 @@ def split(x, rng):
   size = x.shape[1] // 2
   if not size:
     return x
-  left, right = tf.split(x[:, : 2 * size], 2, axis=1)
+  left, right = tf.split(x[:, : 2 * size], 2, axis=last_axis(rng))
   return left * tf.sin(right)
 
 
@@ -205,6 +210,13 @@ def stack(x, rng):
 
 def matmul(x, rng):
   return x @ sparse_matrix(rng, x.shape[1], rng.integers(1, MAX_SIZE))
+
+
+def layer(x, rng):
+  """Dense, and of one, a few or many elements."""
+  size = int(rng.choice([1, 3, 20]))
+  hidden = x @ (rng.normal(size=[x.shape[1], size]) / np.sqrt(x.shape[1]))
+  return elementwise(hidden + rng.normal(size=size), rng)
 
 
 def einsum(x, rng):
@@ -236,7 +248,8 @@ def solve(x, rng):
 def cumulative(x, rng):
   exclusive, backward = (bool(k) for k in rng.integers(0, 2, 2))
   if rng.integers(3):
-    return tf.cumsum(x, axis=1, exclusive=exclusive, reverse=backward) / 4
+    axis = last_axis(rng)
+    return tf.cumsum(x, axis=axis, exclusive=exclusive, reverse=backward) / 4
   x = tf.sin(x) + 1.1
   return tf.math.cumprod(x, axis=1, exclusive=exclusive, reverse=backward)
 
@@ -255,12 +268,12 @@ REDUCTIONS = (
 
 def reduction(x, rng):
   matrices = as_matrices(x, rng)
-  axis = int(rng.integers(1, 3))
+  axis = int(rng.choice([1, 2, -1, -2]))
   return REDUCTIONS[rng.integers(len(REDUCTIONS))](matrices, axis=axis)
 
 
 def total(x, rng):
-  return tf.reduce_sum(x, axis=1, keepdims=True) / x.shape[1]
+  return tf.reduce_sum(x, axis=last_axis(rng), keepdims=True) / x.shape[1]
 
 
 def softmax(x, rng):
@@ -382,6 +395,7 @@ UNARY = (
   split,
   stack,
   matmul,
+  layer,
   einsum,
   gram,
   convolution,
