@@ -447,3 +447,17 @@ def test_an_op_that_cannot_be_transposed_takes_the_passes(split_calls):
   x = state(4)
   np.testing.assert_allclose(diagonal(x, fn), dense(fn, x), rtol=1e-9)
   assert split_calls.count == 0
+
+
+def test_an_op_that_cannot_be_repeated_takes_the_passes(split_calls):
+  """Behind a softmax that would have to be written out."""
+
+  def fn(x):
+    weight = tf.py_function(lambda p: p, [tf.nn.softmax(x)], tf.float64)
+    return x * tf.stop_gradient(tf.ensure_shape(weight, x.shape))
+
+  x = state(4)
+  plan = tfp_diag.plan_diag_jacobian(softmax_op, x, [4])
+  diag = diagonal(x, fn, plan=plan)
+  np.testing.assert_allclose(diag, tf.nn.softmax(x), rtol=1e-12)
+  assert split_calls.count == 0

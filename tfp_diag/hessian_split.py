@@ -20,7 +20,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import basis, batching, passes
+from tfp_diag.internal import basis, passes
 from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
 from tfp_diag.sparsity.evaluation import repeat_op
@@ -132,11 +132,7 @@ class HessianSplit:
     num_rows = [b.shape[rank:].num_elements() for b in few]
     if None in num_rows or sum(num_rows) != self.curved_ops.num_rows:
       return None
-    colors = schedule_lib.Colors.from_vector(
-      self.colors,
-      recipe.event_shapes or batching.event_shapes(xs, rank),
-      self.signs,
-    )
+    colors = recipe.colored(self.colors, self.signs, xs, rank)
     call = _Call(value, called.derivative, xs)
     diag = [tf.zeros_like(x) for x in xs]
     rest = [(ops[op], used) for op, used in self.curved_ops.rest]

@@ -20,11 +20,12 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import basis, batching, passes
+from tfp_diag.internal import basis, passes
 from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.sparsity.cuts import Cuts, Product
 from tfp_diag.sparsity.expansion import expand
 from tfp_diag.sparsity.recognition import find_again
+from tfp_diag.sparsity.registry import CannotSay
 
 __all__ = ['JacobianSplit']
 
@@ -114,7 +115,10 @@ class JacobianSplit:
     ops, xs, rank = called.ops, called.xs, called.rank
     derivative = called.derivative
     if self.cuts.is_expanded:
-      ops, derivative = _expanded(ops, derivative, xs)
+      try:
+        ops, derivative = _expanded(ops, derivative, xs)
+      except CannotSay:
+        return None
     ops = find_again(self.cuts.signature, ops, xs)
     if ops is None:
       return None
@@ -125,11 +129,7 @@ class JacobianSplit:
     call = _Call(
       derivative, xs, rank, [ops[k].outputs[0] for k in self.cuts.held]
     )
-    colors = schedule_lib.Colors.from_vector(
-      self.colors,
-      recipe.event_shapes or batching.event_shapes(xs, rank),
-      self.signs,
-    )
+    colors = recipe.colored(self.colors, self.signs, xs, rank)
     diag = schedule_lib.diagonal(
       call.between(derivative.targets, xs),
       colors,
@@ -157,6 +157,9 @@ def _expanded(ops, derivative, xs):
   Returns:
     ops: List of `tf.Operation`s.
     derivative: A `passes.LinearMap` in reverse mode.
+
+  Raises:
+    CannotSay: If an op cannot be repeated.
   """
   with passes.recorded_ops() as more:
     targets = expand(ops, derivative.targets)
@@ -222,43 +225,49 @@ class _Call:
   def product(self, s, bases, outers):
     """The diagonal of the sum of `diag(d) W diag(w) A`; shaped as xs."""
     x = self._xs[0]
+    # The basis vectors are those of the smaller side of the matrices.
+    by_row = _is_smaller(s, x, self._rank)
+    inner = [self._derivative.between([a], [x]) for a in bases]
+    # As the slopes hold all other outer values, this does not.
+    outer = [self.between([u], [s]) for u in outers]
+    if by_row:
+      inner = [self._images(m, a) for m, a in zip(inner, bases)]
+      outer = [self._images(m.transposed(), s) for m in outer]
+    else:
+      inner = [self._images(m.transposed(), x) for m in inner]
+      outer = [self._images(m, u) for m, u in zip(outer, outers)]
+    weights = [
+      tf.reshape(
+        tf.cast(self._elementwise(s, a, bases), x.dtype),
+        [-1, _size(s, self._rank)],
+      )
+      for a in bases
+    ]
     total = tf.zeros_like(x)
-    for a in bases:
-      weight = self._elementwise(s, a, bases)
-      for u in outers:
-        slope = self._elementwise(self._derivative.targets[0], u, outers)
-        if weight is not None and slope is not None:
-          rows = tf.reshape(
-            tf.cast(weight, x.dtype), [-1, _size(s, self._rank)]
-          )
-          matrix = self._matrix(s, a, u)
-          flat = tf.matmul(rows, matrix)
-          total += tf.cast(slope, x.dtype) * tf.reshape(flat, tf.shape(x))
+    for u, of_u in zip(outers, outer):
+      slope = self._elementwise(self._derivative.targets[0], u, outers)
+      flat = tf.add_n(
+        [
+          tf.matmul(w, of_u * of_a, transpose_b=not by_row)
+          for w, of_a in zip(weights, inner)
+        ]
+      )
+      total += tf.cast(slope, x.dtype) * tf.reshape(flat, tf.shape(x))
     return total
 
   def _elementwise(self, target, source, also):
-    """The derivative of one Tensor by another, of the same shape; or None."""
+    """The derivative of one Tensor by another, element by element."""
     ones = tf.ones_like(target)
     return self.between([target], [source], also).apply([0], [ones])[0]
 
-  def _matrix(self, s, a, u):
-    """All `W[i, k] A[k, i]`, of shape `[elements of s, elements of x]`."""
-    x, rank = self._xs[0], self._rank
-    inner = self._derivative.between([a], [x])
-    # As the slopes hold all other outer values, this one must not.
-    outer = self.between([u], [s])
+  def _images(self, linear_map, tensor):
+    """What a map of one part makes of each basis vector, see `basis`."""
 
-    def images(linear_map, tensor):
-      def apply(seeds):
-        (image,) = linear_map.apply([0], seeds)
-        return image
+    def apply(seeds):
+      (image,) = linear_map.apply([0], seeds)
+      return image
 
-      return basis.images_of_basis(apply, [tensor], rank, x.dtype)
-
-    if _is_smaller(s, x, rank):
-      return images(outer.transposed(), s) * images(inner, a)
-    product = images(inner.transposed(), x) * images(outer, u)
-    return tf.transpose(product)
+    return basis.images_of_basis(apply, [tensor], self._rank, self._xs[0].dtype)
 
 
 def _size(x, rank):

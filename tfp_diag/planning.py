@@ -120,10 +120,9 @@ def make_plan(
   split = None
   if detection and mode in ('auto', 'reverse') and schedule == 'auto':
     split = _split(detection, colors, parts, sample_rank)
-  known = parts[0].shape[:sample_rank].num_elements()
   if schedule == 'auto':
     few = num_passes <= schedule_lib.MAX_UNROLLED
-    if detection is not None and _vectorizes_few(detection, colors, known):
+    if detection and _vectorizes_few(detection, colors, parts, sample_rank):
       few = num_passes == 1
     schedule = 'unrolled' if few else 'pfor'
   notes = [split.note] if split else _structure_notes(pattern, num_passes)
@@ -238,8 +237,7 @@ def _found(kind, fn, specs, sample_rank):
       colors = color_diagonal(detection.pattern()).colors
       num_passes = int(colors.max(initial=-1)) + 1
       split = _split(detection, colors, parts, sample_rank)
-      known = parts[0].shape[:sample_rank].num_elements()
-      vectorizes = _vectorizes_few(detection, colors, known)
+      vectorizes = _vectorizes_few(detection, colors, parts, sample_rank)
   except SampleMixingError as e:
     warnings.warn(
       f'{e} The derivative is taken as if samples did not mix.',
@@ -258,7 +256,7 @@ def _found(kind, fn, specs, sample_rank):
   )
 
 
-def _vectorizes_few(detection, colors, num_samples):
+def _vectorizes_few(detection, colors, parts, sample_rank):
   """Whether even a few passes should be vectorized.
 
   On a CPU, of a single sample that is large enough to be worth two threads, and
@@ -267,7 +265,7 @@ def _vectorizes_few(detection, colors, num_samples):
   """
   low, high = _VECTORIZED_ALONE
   return (
-    num_samples == 1
+    parts[0].shape[:sample_rank].num_elements() == 1
     and low <= colors.size <= high
     and detection.shares_by_vectorizing
   )
@@ -295,11 +293,10 @@ def _split(detection, colors, parts, sample_rank):
   if split is not None:
     return split
   quadratic = None
-  if known is not None and known > 1:
-    quadratic = detection.quadratic()
-  if quadratic is not None:
+  signature = detection.quadratic() if known is not None and known > 1 else None
+  if signature is not None:
     quadratic = QuadraticSplit(
-      quadratic, detection.is_any_batch, colors, signs(colors), known
+      signature, detection.is_any_batch, colors, signs(colors), known
     )
     if quadratic.any_batch and known > _MANY * num_passes:
       return quadratic

@@ -19,8 +19,6 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import batching
-from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.sparsity.recognition import find_again
 
 __all__ = ['QuadraticSplit']
@@ -97,11 +95,7 @@ class QuadraticSplit:
     xs, rank = called.xs, called.rank
     if find_again(self.signature, called.ops, xs) is None:
       return None
-    colors = schedule_lib.Colors.from_vector(
-      self.colors,
-      recipe.event_shapes or batching.event_shapes(xs, rank),
-      self.signs,
-    )
+    colors = recipe.colored(self.colors, self.signs, xs, rank)
     num_samples = xs[0].shape[:rank].num_elements()
     if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
       return None

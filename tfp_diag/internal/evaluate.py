@@ -57,6 +57,22 @@ class Recipe(NamedTuple):
   event_shapes: Any = None
   split: Any = None
 
+  def colored(self, colors, signs, xs, rank):
+    """Some colors as those of the parts of a state.
+
+    Args:
+      colors: int32 vector, one color per coordinate.
+      signs: Vector of +1 and -1, or None.
+      xs: List of Tensors.
+      rank: Python int, the number of sample dimensions.
+
+    Returns:
+      `schedule.Colors`.
+    """
+    # Those of the state need not be static, where a plan brings the colors.
+    shapes = self.event_shapes or batching.event_shapes(xs, rank)
+    return schedule_lib.Colors.from_vector(colors, shapes, signs)
+
 
 class Called(NamedTuple):
   """A function that was called just now, for a `Recipe.split`.
@@ -195,14 +211,11 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
     outputs, derivative = linear_map(mode, xs)
   rank = rank_of(outputs)
   recipe = recipe_for(xs, rank)
-  event_shapes = batching.event_shapes(xs, rank)
   if recipe.colors is None:
+    event_shapes = batching.event_shapes(xs, rank)
     colors = schedule_lib.one_color_each(event_shapes, xs, rank)
   else:
-    # Those of the state need not be static, where a plan brings the colors.
-    colors = schedule_lib.Colors.from_vector(
-      recipe.colors, recipe.event_shapes or event_shapes, recipe.signs
-    )
+    colors = recipe.colored(recipe.colors, recipe.signs, xs, rank)
   diag = None
   if recipe.split is not None and mode == 'reverse':
     # An op may have a gradient that cannot be transposed: the passes need none.
