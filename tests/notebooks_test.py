@@ -18,10 +18,14 @@
 """
 
 import concurrent.futures
+import functools
 import importlib.util
 import os
 import pathlib
 import re
+import subprocess
+import sys
+import tempfile
 
 import nbclient
 import nbformat
@@ -42,13 +46,32 @@ LOCAL_PATH = re.compile(
 )
 
 
+@functools.cache
+def matplotlib_directory():
+  """A new directory for matplotlib, gone when this process ends.
+
+  The user's settings would change the pictures. The user's list of fonts may
+  lack some, if what made it was stopped, and then every cell that draws warns.
+  """
+  directory = tempfile.TemporaryDirectory(prefix='matplotlib-')
+  # Now, not by all kernels at once: it warns where it takes long.
+  subprocess.run(
+    [sys.executable, '-c', 'import matplotlib.font_manager'],
+    env=dict(os.environ, MPLCONFIGDIR=directory.name),
+    check=True,
+  )
+  return directory
+
+
 def execute(notebook, small):
   """Runs a notebook in place, in a kernel that finds the tested package."""
   found = importlib.util.find_spec('tfp_diag')
   # None: this file is run as a script, and the package is not installed.
   package = pathlib.Path(found.origin) if found else ROOT / 'tfp_diag'
   environment = dict(
-    os.environ, MPLBACKEND='module://matplotlib_inline.backend_inline'
+    os.environ,
+    MPLBACKEND='module://matplotlib_inline.backend_inline',
+    MPLCONFIGDIR=matplotlib_directory().name,
   )
   environment[SMALL] = '1' if small else '0'
   if package.is_relative_to(ROOT):
@@ -109,6 +132,7 @@ def complaints(notebook):
 @pytest.fixture(scope='module')
 def runs():
   """Starts all notebooks; a future for each."""
+  matplotlib_directory()  # Once, not by both threads.
   # Two at a time: a kernel spends most of its time on one core.
   with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
     yield {
