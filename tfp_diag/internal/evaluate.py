@@ -68,9 +68,14 @@ class Recipe(NamedTuple):
 
     Returns:
       `schedule.Colors`.
+
+    Raises:
+      ValueError: If a part has fewer dimensions than `rank`.
     """
+    # Raises if there are too few dimensions, with a plan as well.
+    shapes = batching.event_shapes(xs, rank)
     # Those of the state need not be static, where a plan brings the colors.
-    shapes = self.event_shapes or batching.event_shapes(xs, rank)
+    shapes = self.event_shapes or shapes
     return schedule_lib.Colors.from_vector(colors, shapes, signs)
 
 
