@@ -24,19 +24,17 @@ time as too slow. Exit status 1 if a target fails.
 """
 
 import argparse
-import json
-import os
-import pathlib
+import math
 import statistics
-import subprocess
 import sys
-import threading
+import time
 
 import tqdm
 
-__all__ = ['ROWS', 'run']
+from benchmarks.processes import Limits, Servers
+from benchmarks.results import Results
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+__all__ = ['ROWS', 'run']
 
 FULL = {
   'chains': 64,
@@ -84,6 +82,11 @@ BESIDE = ['TFP NUTS', 'TFP HMC', 'numpyro NUTS']
 
 PUBLISHED = {'MALA': 760, 'NUTS': 2193, 'MAMS': 449}
 
+# Those that are not of TensorFlow, by the first word of their names.
+FRAMEWORKS = {'blackjax': 'jax', 'numpyro': 'jax'}
+# The memory that a contestant may take.
+MOST_GIB = 8.0
+
 
 def main(words=None):
   parser = argparse.ArgumentParser(
@@ -120,23 +123,32 @@ def main(words=None):
     default=2,
     help='how often each is timed at least (%(default)s)',
   )
-  parser.add_argument('--json', metavar='FILE', help='keep all figures')
-  options = parser.parse_args(words)
-  report = run(
-    options.quick, options.row, options.model, options.limit, options.rounds
+  parser.add_argument(
+    '--json',
+    metavar='FILE',
+    help='keep all figures, each row as soon as it is there; the rows of an '
+    'earlier run that are not measured now stay',
   )
-  if options.json:
-    with open(options.json, 'w', encoding='utf-8') as file:
-      json.dump(_without_nan(report), file, indent=2)
-      file.write('\n')
-  _print_table(report['targets'])
+  options = parser.parse_args(words)
+  rows = run(
+    options.quick,
+    options.row,
+    options.model,
+    options.limit,
+    options.rounds,
+    Results(options.json),
+  )
+  targets = [target for row in rows.values() for target in row['targets']]
+  _print_table(targets)
   if options.quick:
     print('\nTiny sizes say nothing about the targets.')
     return 0
-  return 0 if all(t['holds'] for t in report['targets']) else 1
+  return 0 if all(t['holds'] for t in targets) else 1
 
 
-def run(quick=False, rows=None, models=None, limit=150.0, rounds=2):
+def run(
+  quick=False, rows=None, models=None, limit=150.0, rounds=2, results=None
+):
   """Runs some rows of the table, with a bar on standard error.
 
   Args:
@@ -145,40 +157,44 @@ def run(quick=False, rows=None, models=None, limit=150.0, rounds=2):
     models: List of names, the models of the row 'efficiency', or None for all.
     limit: Seconds that a contestant may take to answer.
     rounds: Python int, how often each contestant is timed.
+    results: `Results` that keep each row, or None.
 
   Returns:
-    Dict with 'rows', the figures by row, and 'targets', a list of dicts.
+    Dict of the rows, each with 'tools', a dict of the figures of each
+    contestant, and 'targets', a list of dicts.
   """
-  chosen = [(name, None) for name in ROWS if rows is None or name in rows]
+  results = results or Results()
   steps = []
-  for name, _ in chosen:
+  for name in ROWS if rows is None else rows:
     if name == 'efficiency':
-      steps += [(name, m) for m in models or EFFICIENCY]
+      steps += [(name, {'model': m}) for m in models or EFFICIENCY]
     else:
-      steps.append((name, None))
-  report = {'rows': {}, 'targets': []}
-  bar = tqdm.tqdm(steps, disable=None, unit='row')
-  for name, model in bar:
-    bar.set_description(model or name)
-    settings = {'quick': quick, 'limit': limit, 'rounds': rounds}
-    if model is not None:
-      settings['model'] = model
-    figures, targets = ROWS[name](**settings)
-    report['rows'][model or name] = figures
-    report['targets'] += targets
-    bar.write(f'\n{model or name}')
-    for contestant, figure in figures.items():
-      bar.write(f'  {contestant:30s}{_line(figure)}')
-    for target in targets:
-      bar.write(f'  {_sentence(target)}')
-    sys.stdout.flush()
-  return report
+      steps.append((name, {}))
+  measured = {}
+  with Servers() as servers:
+    bar = tqdm.tqdm(steps, disable=None, unit='row')
+    for kind, what in bar:
+      name = what.get('model', kind)
+      bar.set_description(name)
+      begin = time.monotonic()
+      with _Contestants(servers, limit) as contestants:
+        figures, targets = ROWS[kind](contestants, quick, rounds, **what)
+      measured[name] = {'tools': figures, 'targets': targets}
+      results.row('samplers', name, **_in_json(measured[name]))
+      results.add_seconds(time.monotonic() - begin)
+      bar.write(f'\n{name}')
+      for contestant, figure in figures.items():
+        bar.write(f'  {contestant:30s}{_line(figure)}')
+      for target in targets:
+        bar.write(f'  {_sentence(target)}')
+      sys.stdout.flush()
+  return measured
 
 
-def _step_time(quick, limit, rounds):
+def _step_time(contestants, quick, rounds):
   """Seconds of a step of 1000 chains in 100 dimensions."""
   from_quick = ['tfp_diag constant', 'TFP constant', 'blackjax constant']
-  figures = _timed_in_turn(from_quick, quick, limit, max(rounds, 9))
+  figures = _timed_in_turn(contestants, from_quick, quick, max(rounds, 9))
   ours = figures['tfp_diag constant']
   return figures, [
     _at_most(
@@ -194,7 +210,7 @@ def _step_time(quick, limit, rounds):
   ]
 
 
-def _volatility(quick, limit, rounds):
+def _volatility(contestants, quick, rounds):
   """The same with an elementwise volatility."""
   names = [
     'tfp_diag constant',
@@ -203,7 +219,7 @@ def _volatility(quick, limit, rounds):
     'tfp_diag elementwise, graph',
     'TFP elementwise, graph',
   ]
-  figures = _timed_in_turn(names, quick, limit, max(rounds, 9))
+  figures = _timed_in_turn(contestants, names, quick, max(rounds, 9))
   ours = figures['tfp_diag elementwise']
   return figures, [
     _at_most(
@@ -228,33 +244,32 @@ def _volatility(quick, limit, rounds):
   ]
 
 
-def _efficiency(quick, limit, rounds, model):
+def _efficiency(contestants, quick, rounds, model):
   """Effective draws per second, adaptation included."""
   options, bound = EFFICIENCY[model]
   figures = {}
-  with _Contestants(limit) as contestants:
-    for name in ('tfp_diag', 'TFP MALA', *BESIDE):
-      if quick:
-        sizes = QUICK
+  for name in ('tfp_diag', 'TFP MALA', *BESIDE):
+    if quick:
+      sizes = QUICK
+    else:
+      sizes = FULL_TREES if name in BESIDE else FULL
+    arguments = {
+      'contestant': name,
+      'model': model,
+      'sizes': sizes,
+      'options': options if name == 'tfp_diag' else {},
+    }
+    figures[name] = contestants.start(name, 'efficiency', arguments)
+  runs = {name: [] for name in contestants.names()}
+  for i in range(1 if quick else rounds):
+    for name in contestants.names():
+      if i and name in BESIDE:
+        continue  # Shown, but no target depends on them.
+      answer = contestants.ask(name, (11, i))
+      if 'seconds' in answer:
+        runs[name].append(answer)
       else:
-        sizes = FULL_TREES if name in BESIDE else FULL
-      arguments = {
-        'contestant': name,
-        'model': model,
-        'sizes': sizes,
-        'options': options if name == 'tfp_diag' else {},
-      }
-      figures[name] = contestants.start(name, 'efficiency', arguments)
-    runs = {name: [] for name in contestants.names()}
-    for i in range(1 if quick else rounds):
-      for name in contestants.names():
-        if i and name in BESIDE:
-          continue  # Shown, but no target depends on them.
-        answer = contestants.ask(name, (11, i))
-        if 'seconds' in answer:
-          runs[name].append(answer)
-        else:
-          figures[name] = answer
+        figures[name] = answer
   for name, answers in runs.items():
     for key in answers[0] if answers else ():
       figures[name][key] = statistics.median(a[key] for a in answers)
@@ -274,18 +289,17 @@ def _efficiency(quick, limit, rounds, model):
   return figures, targets
 
 
-def _funnel(quick, limit, rounds):
+def _funnel(contestants, quick, rounds):
   """The log scale of Neal's funnel."""
   del rounds  # The seed is fixed.
   sizes = QUICK if quick else FULL | {'draws': 10_000, 'adaptation': 2_000}
   figures = {}
   for preconditioner in ('local Hessian', 'fisher_divergence'):
-    with _Contestants(limit) as contestants:
-      figures[preconditioner] = contestants.start(
-        preconditioner,
-        'funnel',
-        {'preconditioner': preconditioner, 'sizes': sizes},
-      )
+    figures[preconditioner] = contestants.start(
+      preconditioner,
+      'funnel',
+      {'preconditioner': preconditioner, 'sizes': sizes},
+    )
   local, constant = figures.values()
   worst = [
     max(f.get('z_mean', 1e9), f.get('z_sd', 1e9)) for f in (local, constant)
@@ -301,7 +315,7 @@ def _funnel(quick, limit, rounds):
   ]
 
 
-def _low_error(quick, limit, rounds):
+def _low_error(contestants, quick, rounds):
   """Gradients until the error of the second moments is low."""
   del rounds  # The seed is fixed.
   sizes = {'coordinates': 100} | (QUICK if quick else FULL)
@@ -311,10 +325,9 @@ def _low_error(quick, limit, rounds):
     'exponential': DIAGONAL,
     'Euler': DIAGONAL | {'discretization': 'euler'},
   }.items():
-    with _Contestants(limit) as contestants:
-      figures[name] = contestants.start(
-        name, 'low_error', {'sizes': sizes, 'options': options}
-      )
+    figures[name] = contestants.start(
+      name, 'low_error', {'sizes': sizes, 'options': options}
+    )
   for name, gradients in PUBLISHED.items():
     figures[f'{name}, published'] = {'gradients': gradients}
   value = figures['exponential'].get('gradients', float('inf'))
@@ -330,26 +343,23 @@ ROWS = {
 }
 
 
-def _timed_in_turn(names, quick, limit, rounds):
+def _timed_in_turn(contestants, names, quick, rounds):
   """Seconds of one step of each, the least and the median of some rounds."""
   figures = {}
-  with _Contestants(limit) as contestants:
-    for name in names:
-      figures[name] = contestants.start(name, 'step_time', {'contestant': name})
-    counts, seconds = {}, {name: [] for name in contestants.names()}
-    for _ in range(1 if quick else rounds):
-      for name in contestants.names():
-        if name not in counts:
-          # One of them takes a hundred times as long as another.
-          once = contestants.ask(name, 2).get('seconds', 1.0) / 2
-          counts[name] = max(2, min(1000, round(0.5 / once)))
-        answer = contestants.ask(name, 2 if quick else counts[name])
-        if 'seconds' in answer:
-          seconds[name].append(
-            answer['seconds'] / (2 if quick else counts[name])
-          )
-        else:
-          figures[name] = answer
+  for name in names:
+    figures[name] = contestants.start(name, 'step_time', {'contestant': name})
+  counts, seconds = {}, {name: [] for name in contestants.names()}
+  for _ in range(1 if quick else rounds):
+    for name in contestants.names():
+      if name not in counts:
+        # One of them takes a hundred times as long as another.
+        once = contestants.ask(name, 2).get('seconds', 1.0) / 2
+        counts[name] = max(2, min(1000, round(0.5 / once)))
+      answer = contestants.ask(name, 2 if quick else counts[name])
+      if 'seconds' in answer:
+        seconds[name].append(answer['seconds'] / (2 if quick else counts[name]))
+      else:
+        figures[name] = answer
   for name, values in seconds.items():
     if values:
       figures[name] |= {
@@ -362,19 +372,19 @@ def _timed_in_turn(names, quick, limit, rounds):
 
 
 class _Contestants:
-  """Processes that answer in lines of JSON, or are ended after a time."""
+  """The processes of a row, as long as they answer."""
 
-  def __init__(self, limit):
-    self._limit = limit
+  def __init__(self, servers, limit):
+    self._servers = servers
+    self._limits = Limits(limit, MOST_GIB)
     self._processes = {}
-    self._errors = {}
 
   def __enter__(self):
     return self
 
   def __exit__(self, *_):
-    for name in list(self._processes):
-      self._end(name)
+    for process in self._processes.values():
+      process.close()
 
   def names(self):
     """Those that are ready, and have not failed since."""
@@ -382,64 +392,32 @@ class _Contestants:
 
   def start(self, name, job, arguments):
     """Starts one, and returns its first answer."""
-    quiet = {'TF_CPP_MIN_LOG_LEVEL': '3', 'CUDA_VISIBLE_DEVICES': '-1'}
-    self._errors[name] = []
-    process = self._processes[name] = subprocess.Popen(
-      [sys.executable, '-m', 'benchmarks.sampler_worker', job]
-      + [json.dumps(arguments)],
-      cwd=ROOT,
-      env={**os.environ, **quiet, 'JAX_PLATFORMS': 'cpu'},
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
-      text=True,
+    framework = FRAMEWORKS.get(name.split()[0], 'tensorflow')
+    self._processes[name] = self._servers.start(
+      framework, job, arguments, self._limits
     )
-    # Read all along: a full pipe would stop the process.
-    threading.Thread(
-      target=self._errors[name].extend, args=[process.stderr], daemon=True
-    ).start()
     return self._answer(name)
 
   def ask(self, name, question):
     """Sends a question, and returns the answer."""
-    process = self._processes[name]
-    process.stdin.write(json.dumps(question) + '\n')
-    process.stdin.flush()
-    return self._answer(name)
+    return self._answer(name, question)
 
-  def _answer(self, name):
-    process = self._processes[name]
-    late = threading.Event()
-    timer = threading.Timer(self._limit, lambda: (late.set(), process.kill()))
-    timer.start()
-    line = process.stdout.readline()
-    timer.cancel()
-    answer = json.loads(line) if line else {}
-    if answer.get('status') == 'missing' or not line:
-      self._end(name)
-    if line:
-      return answer
-    if late.is_set():
-      reason = f'no answer within {self._limit:g} s'
-      return {'status': 'too slow', 'reason': reason}
-    lines = [s.strip() for s in self._errors[name] if 'Error' in s]
-    return {'status': 'failed', 'reason': lines[-1][:300] if lines else '?'}
-
-  def _end(self, name):
-    process = self._processes.pop(name)
-    process.kill()
-    process.wait()
-    process.stdin.close()
-    process.stdout.close()
+  def _answer(self, name, question=None):
+    answer = self._processes[name].answer(question)
+    if answer.get('status', 'ready') != 'ready':
+      self._processes.pop(name).close()
+    return answer
 
 
-def _without_nan(report):
-  """The same with None for what is not a number, which JSON does not have."""
-  if isinstance(report, dict):
-    return {key: _without_nan(value) for key, value in report.items()}
-  if isinstance(report, list):
-    return [_without_nan(value) for value in report]
-  return None if isinstance(report, float) and report != report else report
+def _in_json(figures):
+  """The same with None for NaN and infinities, which JSON does not have."""
+  if isinstance(figures, dict):
+    return {key: _in_json(value) for key, value in figures.items()}
+  if isinstance(figures, list):
+    return [_in_json(value) for value in figures]
+  if isinstance(figures, float) and not math.isfinite(figures):
+    return None
+  return figures
 
 
 def _ratio(a, b, key):

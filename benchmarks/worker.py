@@ -33,6 +33,7 @@ import time
 
 import numpy as np
 
+from benchmarks import sampler_jobs
 from benchmarks.cases import make_case
 from benchmarks.tools import SAMPLERS, TOOLS, Skipped
 
@@ -245,7 +246,12 @@ def _peak_gib():
   return kib / (2**30 if sys.platform == 'darwin' else 2**20)
 
 
-JOBS = {'race': race, 'structure': structure, 'plan_model': plan_model}
+JOBS = {
+  'race': race,
+  'structure': structure,
+  'plan_model': plan_model,
+  **sampler_jobs.JOBS,
+}
 
 
 def main():

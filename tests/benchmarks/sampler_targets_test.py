@@ -14,13 +14,15 @@
 # ============================================================================
 """The benchmark of the samplers works, at sizes that measure nothing."""
 
+import json
 import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from benchmarks import sampler_targets, sampler_worker
+from benchmarks import sampler_jobs, sampler_targets
+from benchmarks.processes import Servers
 from benchmarks.sampler_models import MODELS, make_model
 from tfp_diag.mcmc.unconstrained_target import target_of_model
 
@@ -92,7 +94,7 @@ def test_axes_of_the_rotated_gaussian_are_principal():
 
 @pytest.mark.parametrize('contestant', ['tfp_diag', 'TFP MALA'])
 def test_a_sampler_is_measured(contestant):
-  job = sampler_worker.efficiency(
+  job = sampler_jobs.efficiency(
     contestant,
     'logistic_regression',
     sampler_targets.QUICK,
@@ -107,29 +109,31 @@ def test_a_sampler_is_measured(contestant):
 
 
 def test_a_step_is_timed():
-  job = sampler_worker.step_time('tfp_diag constant')
+  job = sampler_jobs.step_time('tfp_diag constant')
   assert next(job) == {'status': 'ready'}
   assert job.send(1)['seconds'] > 0
 
 
 def test_a_missing_contestant_is_reported(monkeypatch):
   monkeypatch.setitem(sys.modules, 'blackjax', None)
-  answer = next(sampler_worker.step_time('blackjax constant'))
+  answer = next(sampler_jobs.step_time('blackjax constant'))
   assert answer['status'] == 'missing'
 
 
 def test_gradients_to_low_error():
   sizes = {'coordinates': 3, 'chains': 8, 'adaptation': 100, 'draws': 400}
-  [answer] = sampler_worker.low_error(sizes, sampler_targets.DIAGONAL)
+  [answer] = sampler_jobs.low_error(sizes, sampler_targets.DIAGONAL)
   # Independent draws have an error of one over their number.
   assert 30 < answer['gradients'] < 300
   assert answer['final_error'] < 0.01
   sizes['draws'] = 20
-  [answer] = sampler_worker.low_error(sizes, sampler_targets.DIAGONAL)
+  [answer] = sampler_jobs.low_error(sizes, sampler_targets.DIAGONAL)
   assert answer['gradients'] == float('inf')
 
 
-def test_the_report_judges_every_target(monkeypatch, capsys):
+@pytest.fixture
+def told(monkeypatch):
+  """Processes that answer what they are told to: ours is the faster one."""
   answers = {
     'step_time': [{'status': 'ready'}, {'seconds': 0.01}],
     'efficiency': [
@@ -146,7 +150,7 @@ def test_the_report_judges_every_target(monkeypatch, capsys):
   }
 
   class Contestants:
-    def __init__(self, limit):
+    def __init__(self, servers, limit):
       self._jobs = {}
 
     def __enter__(self):
@@ -171,20 +175,50 @@ def test_the_report_judges_every_target(monkeypatch, capsys):
       return answer
 
   monkeypatch.setattr(sampler_targets, '_Contestants', Contestants)
-  report = sampler_targets.run(quick=True)
-  holds = {t['what']: t['holds'] for t in report['targets']}
+
+
+def test_the_report_judges_every_target(told, monkeypatch, capsys):
+  rows = sampler_targets.run(quick=True)
+  holds = {t['what']: t['holds'] for r in rows.values() for t in r['targets']}
   assert len(holds) == 2 + 3 + 2 * len(MODELS) + 2 + 1
   # The constant scale was told to do as well as the local one.
   failing = [what for what, held in holds.items() if not held]
   assert failing == ['funnel, constant scale: fails, in MCSEs or R-hat']
-  monkeypatch.setattr(sampler_targets, 'run', lambda *_: report)
+  monkeypatch.setattr(sampler_targets, 'run', lambda *_: rows)
   assert sampler_targets.main([]) == 1
   assert sampler_targets.main(['--quick']) == 0
   assert 'FAILS' in capsys.readouterr().out
 
 
+def test_each_row_is_kept_beside_those_before(told, tmp_path):
+  file = tmp_path / 'samplers.json'
+  words = ['--quick', '--json', str(file), '--row']
+  assert sampler_targets.main([*words, 'funnel']) == 0
+  sampler_targets.main(
+    [*words, 'efficiency', '--model', 'item_response', '--row', 'low_error']
+  )
+  kept = json.loads(file.read_text(), parse_constant=pytest.fail)
+  assert set(kept['samplers']) == {'funnel', 'item_response', 'low_error'}
+  assert kept['samplers']['low_error']['tools']['Euler']['gradients'] == 200
+  assert kept['samplers']['funnel']['targets'][0]['value'] == 2.0
+  assert kept['about']['versions']['tensorflow'] == tf.__version__
+
+
+def test_what_json_lacks_is_null():
+  figures = {'a': [float('nan'), 1.0], 'b': float('inf'), 'c': 'x', 'd': True}
+  assert sampler_targets._in_json(figures) == {
+    'a': [None, 1.0],
+    'b': None,
+    'c': 'x',
+    'd': True,
+  }
+
+
 def test_a_process_that_fails_says_why():
-  with sampler_targets._Contestants(60.0) as contestants:
+  with (
+    Servers() as servers,
+    sampler_targets._Contestants(servers, 60.0) as contestants,
+  ):
     answer = contestants.start('none', 'step_time', {'contestant': 'none'})
     assert contestants.names() == []
   assert answer['status'] == 'failed'

@@ -12,17 +12,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""What runs in a process of its own: one sampler on one model.
+"""What the samplers' benchmark has done in processes of its own.
 
-    python -m benchmarks.sampler_worker JOB '{"contestant": "TFP MALA", ...}'
-
-Answers are lines of JSON on standard output, questions such lines on standard
-input: how many steps to take, or which seed to start from.
+Each job first yields whether it is ready, then an answer to each question: how
+many steps to take, or which seed to start from.
 """
 
-import json
-import os
-import sys
 import time
 
 import numpy as np
@@ -197,20 +192,3 @@ JOBS = {
   'funnel': funnel,
   'low_error': low_error,
 }
-
-
-def main():
-  # What a framework prints must not end up between the answers.
-  answers = os.fdopen(os.dup(1), 'w', buffering=1)
-  os.dup2(2, 1)
-  job = JOBS[sys.argv[1]](**json.loads(sys.argv[2]))
-  print(json.dumps(next(job)), file=answers)
-  for line in sys.stdin:
-    try:
-      print(json.dumps(job.send(json.loads(line))), file=answers)
-    except StopIteration:
-      return
-
-
-if __name__ == '__main__':
-  main()
