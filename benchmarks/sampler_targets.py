@@ -31,6 +31,7 @@ import time
 
 import tqdm
 
+from benchmarks.goals import at_least, at_most, print_table, sentence
 from benchmarks.processes import Limits, Servers
 from benchmarks.results import Results
 
@@ -139,7 +140,7 @@ def main(words=None):
     Results(options.json),
   )
   targets = [target for row in rows.values() for target in row['targets']]
-  _print_table(targets)
+  print_table(targets)
   if options.quick:
     print('\nTiny sizes say nothing about the targets.')
     return 0
@@ -186,7 +187,7 @@ def run(
       for contestant, figure in figures.items():
         bar.write(f'  {contestant:30s}{_line(figure)}')
       for target in targets:
-        bar.write(f'  {_sentence(target)}')
+        bar.write(f'  {sentence(target)}')
       sys.stdout.flush()
   return measured
 
@@ -197,12 +198,12 @@ def _step_time(contestants, quick, rounds):
   figures = _timed_in_turn(contestants, from_quick, quick, max(rounds, 9))
   ours = figures['tfp_diag constant']
   return figures, [
-    _at_most(
+    at_most(
       'a step, constant scale, in steps of TFP MALA',
       _ratio(ours, figures['TFP constant'], 'least_s'),
       0.8,
     ),
-    _at_most(
+    at_most(
       'a step, constant scale, in steps of blackjax MALA',
       _ratio(ours, figures['blackjax constant'], 'least_s'),
       1.2,
@@ -222,17 +223,17 @@ def _volatility(contestants, quick, rounds):
   figures = _timed_in_turn(contestants, names, quick, max(rounds, 9))
   ours = figures['tfp_diag elementwise']
   return figures, [
-    _at_most(
+    at_most(
       'a step, elementwise volatility, in steps of constant scale',
       _ratio(ours, figures['tfp_diag constant'], 'least_s'),
       1.5,
     ),
-    _at_least(
+    at_least(
       'times faster than TFP MALA with that volatility, XLA',
       _ratio(figures['TFP elementwise'], ours, 'least_s'),
       2.0,
     ),
-    _at_least(
+    at_least(
       'times faster than TFP MALA with that volatility, in a graph',
       _ratio(
         figures['TFP elementwise, graph'],
@@ -276,11 +277,11 @@ def _efficiency(contestants, quick, rounds, model):
   figures['tfp_diag'] |= {k: str(v) for k, v in options.items()}
   ratio = _ratio(figures['tfp_diag'], figures['TFP MALA'], 'min_ess_per_second')
   targets = [
-    _at_least(f'{model}: times the least ESS/s of TFP MALA', ratio, bound)
+    at_least(f'{model}: times the least ESS/s of TFP MALA', ratio, bound)
   ]
   # An ESS of chains that have not converged estimates nothing.
   targets.append(
-    _at_most(
+    at_most(
       f'{model}: largest R-hat of ours',
       figures['tfp_diag'].get('max_rhat', float('nan')),
       CONVERGED,
@@ -305,9 +306,9 @@ def _funnel(contestants, quick, rounds):
     max(f.get('z_mean', 1e9), f.get('z_sd', 1e9)) for f in (local, constant)
   ]
   return figures, [
-    _at_most('funnel, local Hessian: MCSEs from the truth', worst[0], 3.0),
+    at_most('funnel, local Hessian: MCSEs from the truth', worst[0], 3.0),
     # A small error of a chain that saw a part of it only counts as failed too.
-    _at_least(
+    at_least(
       'funnel, constant scale: fails, in MCSEs or R-hat',
       max(worst[1], 3.0 * (constant.get('rhat', 0.0) > 1.05)),
       3.0,
@@ -331,7 +332,7 @@ def _low_error(contestants, quick, rounds):
   for name, gradients in PUBLISHED.items():
     figures[f'{name}, published'] = {'gradients': gradients}
   value = figures['exponential'].get('gradients', float('inf'))
-  return figures, [_at_most('gradients to b² < 0.01', value, 450)]
+  return figures, [at_most('gradients to b² < 0.01', value, 450)]
 
 
 ROWS = {
@@ -427,26 +428,6 @@ def _ratio(a, b, key):
   return a[key] / b[key]
 
 
-def _at_most(what, value, bound):
-  return {
-    'what': what,
-    'value': value,
-    'bound': bound,
-    'relation': 'at most',
-    'holds': bool(value <= bound),
-  }
-
-
-def _at_least(what, value, bound):
-  return {
-    'what': what,
-    'value': value,
-    'bound': bound,
-    'relation': 'at least',
-    'holds': bool(value >= bound),
-  }
-
-
 def _line(figure):
   if 'reason' in figure:
     return f'{figure["status"]}: {figure["reason"]}'
@@ -456,24 +437,6 @@ def _line(figure):
     for k, v in shown.items()
     if v is not None
   )
-
-
-def _sentence(target):
-  return (
-    f'{"holds" if target["holds"] else "FAILS"}  {target["what"]}: '
-    f'{target["value"]:.3g}, {target["relation"]} {target["bound"]:g} wanted'
-  )
-
-
-def _print_table(targets):
-  width = max([len(t['what']) for t in targets], default=0)
-  print(f'\n{"target":{width}s}  {"wanted":>14s}  {"seen":>8s}')
-  for t in targets:
-    wanted = f'{t["relation"]} {t["bound"]:g}'
-    print(
-      f'{t["what"]:{width}s}  {wanted:>14s}  {t["value"]:8.3g}  '
-      f'{"holds" if t["holds"] else "FAILS"}'
-    )
 
 
 if __name__ == '__main__':

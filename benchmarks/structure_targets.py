@@ -30,6 +30,7 @@ import sys
 
 from benchmarks.cases import make_case
 from benchmarks.contest import contest, one_answer
+from benchmarks.goals import at_least, at_most, sentence
 from benchmarks.processes import Limits, Servers
 from benchmarks.tools import GRADIENT, TFP_DIAG
 
@@ -133,7 +134,7 @@ def main(words=None):
   failed = [t for t in report['targets'] if not t['holds']]
   print(f'\n{len(report["targets"]) - len(failed)} targets hold')
   for target in failed:
-    print(f'falls short: {_sentence(target)}')
+    print(sentence(target))
   return 1 if failed else 0
 
 
@@ -183,9 +184,12 @@ def _run_structure(report, servers, name, target, size, limits):
   seconds = found.get('detection_s', limits.seconds) + found.get(
     'coloring_s', 0
   )
-  _judge(report, f'{title}: seconds to color', seconds, target['most_seconds'])
+  _judge(
+    report,
+    at_most(f'{title}: seconds to color', seconds, target['most_seconds']),
+  )
   memory = found.get('peak_gib', float('inf'))
-  _judge(report, f'{title}: GiB', memory, target['most_gib'])
+  _judge(report, at_most(f'{title}: GiB', memory, target['most_gib']))
 
 
 def _run_model(report, servers, quick, limits):
@@ -204,7 +208,10 @@ def _run_model(report, servers, quick, limits):
       f'{found["passes"]} passes'
     )
   seconds = found.get('first_s', limits.seconds)
-  _judge(report, f'{title}: seconds to plan', seconds, MODEL['most_seconds'])
+  _judge(
+    report,
+    at_most(f'{title}: seconds to plan', seconds, MODEL['most_seconds']),
+  )
 
 
 def _run_race(report, servers, name, target, size, limits, rounds):
@@ -214,7 +221,7 @@ def _run_race(report, servers, name, target, size, limits, rounds):
   if 'passes' in target:
     found = one_answer(servers, 'structure', {'case': case}, limits)
     passes = found.get('passes', float('inf'))
-    _judge(report, f'{title}: passes', passes, target['passes'])
+    _judge(report, at_most(f'{title}: passes', passes, target['passes']))
   results = contest(servers, case, target['peers'], limits, rounds)
   report['races'][name] = results
   gradient = results[GRADIENT].get('median_s')
@@ -224,7 +231,8 @@ def _run_race(report, servers, name, target, size, limits, rounds):
   if 'most_gradients' in target:
     in_gradients = ours / gradient if gradient else float('inf')
     _judge(
-      report, f'{title}: gradients', in_gradients, target['most_gradients']
+      report,
+      at_most(f'{title}: gradients', in_gradients, target['most_gradients']),
     )
   if 'least_speedup' in target:
     others = [
@@ -233,10 +241,11 @@ def _run_race(report, servers, name, target, size, limits, rounds):
     if others:
       _judge(
         report,
-        f'{title}: times faster than the best other',
-        min(others) / ours,
-        target['least_speedup'],
-        at_least=True,
+        at_least(
+          f'{title}: times faster than the best other',
+          min(others) / ours,
+          target['least_speedup'],
+        ),
       )
     else:
       print('  no other contestant is left to compare with')
@@ -252,25 +261,9 @@ def _line(peer, result, gradient):
   return words + f'   ready in {result["seconds_until_ready"]:.1f} s'
 
 
-def _judge(report, what, value, bound, at_least=False):
-  target = {
-    'what': what,
-    'value': value,
-    'bound': bound,
-    'at_least': at_least,
-    'holds': bool(value >= bound if at_least else value <= bound),
-  }
-  report['targets'].append(target)
-  print(f'  {"holds" if target["holds"] else "FAILS"}  {_sentence(target)}')
-  sys.stdout.flush()
-
-
-def _sentence(target):
-  relation = 'at least' if target['at_least'] else 'at most'
-  return (
-    f'{target["what"]}: {target["value"]:.3g}, '
-    f'{relation} {target["bound"]:g} wanted'
-  )
+def _judge(report, goal):
+  report['targets'].append(goal)
+  print(f'  {sentence(goal)}', flush=True)
 
 
 if __name__ == '__main__':
