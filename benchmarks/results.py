@@ -42,9 +42,9 @@ PACKAGES = (
 class Results:
   """Cells by group, row and tool, written after each.
 
-  The groups are 'cases', rows by the name of a case; 'structure', rows by the
-  name of a case; and 'samplers', rows by the name of a target. A row is a dict
-  that says what it is, with its cells under 'tools'.
+  The groups are 'cases' and 'structures', rows by the name of a case, and
+  'samplers', rows by the name of a target or a model. A row is a dict that says
+  what it is, with its cells under 'tools'.
   """
 
   def __init__(self, path=None, go_on=True):

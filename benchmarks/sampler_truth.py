@@ -29,7 +29,6 @@ those of a normal, and some of these densities have heavy tails.
 
 import argparse
 import dataclasses
-import json
 import sys
 import time
 
@@ -37,6 +36,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from benchmarks.results import Results
 from benchmarks.truth_cases import CASES, load
 from tfp_diag import mcmc
 
@@ -82,44 +82,38 @@ def main(words=None):
     help='one of %(choices)s; may be repeated',
   )
   parser.add_argument('--seed', type=int, default=1, help='(%(default)s)')
-  parser.add_argument('--json', metavar='FILE', help='keep all figures')
+  parser.add_argument(
+    '--json',
+    metavar='FILE',
+    help='keep all figures, each target as soon as it is there; the targets of '
+    'an earlier run that are not sampled now stay',
+  )
   options = parser.parse_args(words)
-  report = run(options.target, options.quick, options.seed)
-  if options.json:
-    with open(options.json, 'w', encoding='utf-8') as file:
-      json.dump(report, file, indent=2)
-      file.write('\n')
+  rows = run(options.target, options.quick, options.seed, Results(options.json))
   if options.quick:
     print('\nToo few steps to judge by.')
     return 0
-  failed = [row['target'] for row in report['targets'] if not row['holds']]
-  print(f'\n{len(report["targets"]) - len(failed)} targets hold')
+  failed = [row['target'] for row in rows if not row['holds']]
+  print(f'\n{len(rows) - len(failed)} targets hold')
   if failed:
     print(f'fall short: {", ".join(failed)}')
   return 1 if failed else 0
 
 
-def run(names=None, quick=False, seed=1):
+def run(names=None, quick=False, seed=1, results=None):
   """Samples the targets, and prints a line about each.
 
   Args:
     names: List of names of `CASES`, or None for all.
     quick: Python `bool`: a tenth of the steps.
     seed: Python `int`.
+    results: `Results` that keep each target, or None.
 
   Returns:
-    Dict with 'versions' and 'targets', a list of dicts.
+    List of dicts, one of each target.
   """
-  report = {
-    'versions': {
-      'tensorflow': tf.__version__,
-      'tensorflow_probability': tfp.__version__,
-    },
-    'num_chains': NUM_CHAINS,
-    'seed': seed,
-    'quick': quick,
-    'targets': [],
-  }
+  results = results or Results()
+  rows = []
   print(heading(), flush=True)
   for name in names or CASES:
     case = CASES[name]
@@ -148,16 +142,21 @@ def run(names=None, quick=False, seed=1):
       'acceptance': float(acceptance),
       'gradients': NUM_CHAINS * (case.num_adaptation_steps + case.num_steps),
       'seconds': seconds,
+      'seed': seed,
+      'quick': quick,
+      'num_chains': NUM_CHAINS,
       'thin': case.thin,
       'num_adaptation_steps': case.num_adaptation_steps,
       'num_steps': case.num_steps,
       'note': case.note,
     }
-    report['targets'].append(row)
+    rows.append(row)
+    results.data.setdefault('truth', {})[name] = row
+    results.add_seconds(time.perf_counter() - begin)
     print(line(row), flush=True)
     if case.note:
       print(f'  {case.note}', flush=True)
-  return report
+  return rows
 
 
 def _sample(case, truth, seed):

@@ -106,7 +106,7 @@ def test_run_prints_a_table_and_keeps_figures(tiny, capsys, tmp_path):
     end = header.index(name) + len(name)
     assert row[end - 1].isdigit() and row[end : end + 1] == ' '
   with open(file, encoding='utf-8') as f:
-    [figures] = json.load(f)['targets']
+    figures = json.load(f)['truth']['tiny']
   assert figures['acceptance'] == pytest.approx(0.574, abs=0.08)
   assert figures['z_mean'] < 4.0 and figures['num_steps'] == 200
 
