@@ -21,6 +21,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.oracles import jacobian_diagonal
 from tfp_diag import planning
 
 RNG = np.random.default_rng(11)
@@ -350,8 +351,40 @@ def samples_last(x):
 def test_samples_that_differ_in_more_than_their_state(fn, batch):
   x = state(batch)
   np.testing.assert_allclose(
-    diagonal(x, fn), diagonal(x, fn, schedule='while_loop'), rtol=1e-9
+    diagonal(x, fn), jacobian_diagonal(fn, x), rtol=1e-9, atol=1e-12
   )
+
+
+def tensordot_layer(x):
+  """All sample axes are one while it multiplies."""
+  hidden = tf.tanh(tf.tensordot(x, constant(INNER), 1))
+  return tf.tensordot(hidden, constant(OUTER), 1)
+
+
+@pytest.mark.parametrize('axis', [0, 1])
+@pytest.mark.parametrize('fn', [hidden_layer, tensordot_layer])
+def test_several_sample_axes(fn, axis, split_calls):
+  def scaled(x):
+    scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[axis])
+    return fn(x * tf.reshape(scale, [-1, 1] if axis else [-1, 1, 1]))
+
+  x = state(8, 4)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [8, 4])
+  assert plan.num_passes == 3
+  np.testing.assert_allclose(
+    diagonal(x, fn, [8, 4], plan=plan),
+    jacobian_diagonal(fn, x),
+    rtol=1e-9,
+    atol=1e-12,
+  )
+  assert split_calls.count == 1
+  np.testing.assert_allclose(
+    diagonal(x, scaled, [8, 4]),
+    jacobian_diagonal(scaled, x),
+    rtol=1e-9,
+    atol=1e-12,
+  )
+  assert split_calls.count == 1
 
 
 def deep(x):

@@ -25,8 +25,8 @@ __all__ = ['QuadraticSplit']
 
 # So many passes over shared samples are written out one by one.
 _MAX_SHARED = 8
-# A function was seen to take two samples; with one, axes may vanish.
-_FEWEST_SAMPLES = 2
+# A function was seen to take two along each axis; with one, axes may vanish.
+_FEWEST_ENTRIES = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,10 +99,13 @@ class QuadraticSplit:
     num_samples = xs[0].shape[:rank].num_elements()
     if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
       return None
-    enough = max(colors.num_colors, _FEWEST_SAMPLES)
-    if self.any_batch and num_samples > enough:
+    # Of the first sample axis, as there may be more.
+    per_entry = num_samples // xs[0].shape[0]
+    enough = max(-(-colors.num_colors // per_entry), _FEWEST_ENTRIES)
+    if self.any_batch and xs[0].shape[0] > enough:
       some = [x[:enough] for x in xs]
-      diag = _over_samples(colors, enough, rank, called.again(some), some)
+      derivative = called.again(some)
+      diag = _over_samples(colors, enough * per_entry, rank, derivative, some)
     else:
       derivative = called.derivative
       diag = _over_samples(colors, num_samples, rank, derivative, xs)

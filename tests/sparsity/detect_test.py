@@ -61,7 +61,7 @@ def test_detection_does_not_grow_with_the_batch():
     return tf.exp(x)
 
   jacobian_sparsity(fn, tf.TensorSpec([100, 50, 3]), [100, 50])
-  assert shapes == [(2, 1, 3)]
+  assert shapes == [(2, 2, 3)]
   # Also where the size of the batch is not known.
   assert jacobian_sparsity(fn, tf.TensorSpec([None, 3]), [None]).nnz == 3
 
@@ -129,6 +129,23 @@ def test_functions_that_mix_samples_are_refused_by_name(fn, op):
   if op != 'ReverseV2':
     assert f'{op} (op' in str(error.value)
   assert jacobian_sparsity(wrapped, spec).shape == (12, 12)
+
+
+@pytest.mark.parametrize('axis', [0, 1, 2])
+@pytest.mark.parametrize(
+  'mix',
+  [
+    lambda x, axis: x - tf.reduce_mean(x, axis, keepdims=True),
+    lambda x, axis: tf.cumsum(tf.exp(x), axis),
+    lambda x, axis: tf.roll(x, 1, axis) * 2.0,
+  ],
+)
+def test_each_of_several_sample_axes_is_looked_at(mix, axis):
+  spec = tf.TensorSpec([4, 5, 3, 6])
+  with pytest.raises(SampleMixingError, match='mixes samples'):
+    jacobian_sparsity(lambda x: mix(x, axis), spec, [4, 5, 3])
+  pattern = jacobian_sparsity(lambda x: mix(x, 3), spec, [4, 5, 3])
+  assert pattern.shape == (6, 6)
 
 
 def test_ops_without_a_rule_get_the_benefit_of_the_doubt():

@@ -177,8 +177,9 @@ def find_curved_ops(tape, traced):
     few=tuple(few),
     rest=tuple(rest),
     num_rows=num_rows,
-    samples_lead=traced.sample_rank < 2
-    and all(v in leading for step in curved for v in step.inputs if v.depends),
+    samples_lead=all(
+      v in leading for step in curved for v in step.inputs if v.depends
+    ),
   )
 
 
@@ -326,7 +327,7 @@ def _same_weights(tape, traced, ops, number):
   """
   varies, found = set(), {}
   for step in reversed(tape.steps):
-    own = traced.sample_rank < 2 and not any(y in varies for y in step.outputs)
+    own = not any(y in varies for y in step.outputs)
     if _is_curved(step):
       found[step.op_name] = own and _is_quadratic(step)
       own = False

@@ -341,7 +341,7 @@ class Traced:
 
 
 def _walk(kind, fn, xs, sample_rank):
-  """Walks on two samples if that is possible, else on the shapes given."""
+  """Walks on two samples a dimension if it can, else on the shapes given."""
   parts = nest.flatten(xs)
   if not parts:
     raise ValueError(f'xs must have at least one part, got {xs!r}.')
@@ -369,9 +369,8 @@ def _walk(kind, fn, xs, sample_rank):
       )
   sample_shape = tuple(shapes[0][:sample_rank])
   if sample_rank and not nest.takes_variables(fn, parts):
-    two = (2,) + (1,) * (sample_rank - 1)
     try:
-      found = _walk_on(kind, trace, parts, shapes, two)
+      found = _walk_on(kind, trace, parts, shapes, (2,) * sample_rank)
       if not found[1].has_failures or None in sample_shape:
         return found
     except Exception:

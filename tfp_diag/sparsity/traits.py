@@ -108,17 +108,13 @@ def uniform_values(tape, traced, ops, number):
   Returns:
     set of `Value`.
   """
-  # Several sample dimensions were traced as one: what differs along the others
-  # would not be seen.
-  if traced.sample_rank > 1:
-    return set()
   uniform = set(traced.inputs)
   for step in tape.steps:
     if all(
       value in uniform for value in step.inputs if value.depends
     ) and has_fixed_matrix(step, traced, ops, number):
       uniform.update(y for y in step.outputs if y.depends)
-  return uniform
+  return {v for v in uniform if _lead_rank(v, traced) == traced.sample_rank}
 
 
 def has_fixed_matrix(step, traced, ops, number):
@@ -139,14 +135,27 @@ def has_fixed_matrix(step, traced, ops, number):
 
 def _view(step, traced, ops, number):
   """A `_View`, or None if an op is not linear, or moves the samples' axes."""
-  lead = traced.sample_shape
+  if step.op_type not in _LINEAR:
+    return None
   values = [v for v in (*step.inputs, *step.outputs) if v.depends]
-  if step.op_type not in _LINEAR or any(
-    v.shape is None or v.shape[: len(lead)] != lead for v in values
-  ):
+  ranks = {_lead_rank(v, traced) for v in values}
+  if None in ranks or (len(ranks) > 1 and step.op_type != 'Reshape'):
     return None
   used = [k for k, value in enumerate(step.inputs) if value.depends]
-  return _View(ops[number[step.op_name]], step, used, len(lead))
+  return _View(ops[number[step.op_name]], step, used, min(ranks))
+
+
+def _lead_rank(value, traced):
+  """How many leading axes are the samples', or None if they do not lead.
+
+  Several may have been made one, as `tf.tensordot` does before it multiplies.
+  """
+  if value.shape is None:
+    return None
+  for lead in (traced.sample_shape, (traced.num_samples,)):
+    if value.shape[: len(lead)] == lead:
+      return len(lead)
+  return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +166,7 @@ class _View:
     op: `tf.Operation`.
     step: `tape.Step`.
     used: list of the numbers of the inputs that depend on xs.
-    rank: the number of sample dimensions.
+    rank: how many leading axes are those of the samples.
   """
 
   op: object
