@@ -326,7 +326,7 @@ def test_a_few_passes_may_still_be_more_than_a_row(split_calls):
   """A pass adds up the squares again, the row of their sum does not."""
   x = state(4)
   plan = tfp_diag.plan_diag_hessian(arrowhead, x)
-  assert len(plan.split.curved_ops.few) == 1
+  assert len(plan.split.found.few) == 1
   assert plan.num_passes == 2
   np.testing.assert_allclose(plan(x)[2], dense(arrowhead, x), rtol=1e-9)
   assert split_calls.count == 1

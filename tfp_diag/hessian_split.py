@@ -14,7 +14,6 @@
 # ============================================================================
 """The diagonal of a Hessian, op by op where that is cheaper than passes."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -25,52 +24,43 @@ from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
 from tfp_diag.sparsity.evaluation import repeat_op
 from tfp_diag.sparsity.recognition import find_again
+from tfp_diag.split import Split
 
 __all__ = ['HessianSplit']
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class HessianSplit:
+class HessianSplit(Split):
   """A Hessian as the sum of what is cheap to have and of what has few colors.
 
-  See `sparsity.curvature` for the formula and its terms.
-
-  Attributes:
-    curved_ops: `CurvedOps`.
-    colors: int32 array, one color per coordinate, for the Hessian of the `rest`
-      of the curved ops.
-    signs: Array of +1 and -1, one per coordinate, or None for +1.
-    num_samples: Python int, the number of samples it was made for; any other
-      will do.
+  See `sparsity.curvature` for the formula and its terms. The colors are those
+  of the Hessian of the `rest` of the curved ops.
   """
 
-  curved_ops: CurvedOps
-  colors: np.ndarray
-  signs: np.ndarray | None
-  num_samples: int
+  Found = CurvedOps
+  how = 'op by op'
 
   @property
   def num_passes(self):
-    """What a diagonal costs, in passes through the function."""
+    """As `Split.num_passes`."""
     # For each row two reverse passes: as much as a product with the Hessian.
-    count = self.curved_ops.num_rows
-    if self.curved_ops.rest:
-      count += int(self.colors.max(initial=-1)) + 1
-    if self.curved_ops.fixed:
-      # The basis vectors take the places of the samples.
+    count = self.found.num_rows
+    if self.found.rest:
+      count += self.num_colors
+    if self.found.fixed:
+      # A pass carries a basis vector for each sample.
       count += math.ceil(self.colors.size / max(self.num_samples, 1))
     return count
 
   @property
   def is_one_product(self):
     """Whether one product of matrices gives the diagonal for all samples."""
-    ops = self.curved_ops
+    ops = self.found
     return not ops.few and not ops.rest and all(term[-1] for term in ops.fixed)
 
   @property
   def note(self):
-    """A sentence for `str(plan)`."""
-    ops = self.curved_ops
+    """As `Split.note`."""
+    ops = self.found
     pieces = [
       (len({k for k, *_ in ops.fixed}), 'by the matrix of its argument'),
       (len({k for k, *_ in ops.few}), 'by the rows of its argument'),
@@ -82,60 +72,30 @@ class HessianSplit:
     listed = ', '.join(f'{count} {how}' for count, how in pieces if count)
     return f'The curvature is added up op by op: {listed}.'
 
-  def to_meta(self):
-    """What `from_meta` needs beside the arrays, as values of JSON."""
-    meta = dataclasses.asdict(self.curved_ops)
-    return {**meta, 'num_samples': self.num_samples}
-
-  @classmethod
-  def from_meta(cls, meta, colors, signs):
-    """The split of which `to_meta` gave `meta`; raises if it is none."""
-    ops = CurvedOps(
-      signature=tuple(meta['signature']),
-      fixed=tuple(tuple(map(int, term)) for term in meta['fixed']),
-      few=tuple(tuple(map(int, term)) for term in meta['few']),
-      rest=tuple((int(k), tuple(map(int, used))) for k, used in meta['rest']),
-      num_rows=int(meta['num_rows']),
-      samples_lead=bool(meta['samples_lead']),
-    )
-    numbers = [k for k, *_ in (*ops.fixed, *ops.few, *ops.rest)]
-    if not all(0 <= k < len(ops.signature) for k in numbers):
-      raise ValueError('`split` names an op that is not there')
-    return cls(ops, colors, signs, int(meta['num_samples']))
-
   @property
   def is_by_coordinate(self):
     """Whether each coordinate of the rest has a pass of its own.
 
     A pass is then the tangents of the arguments of curved ops alone.
     """
-    return self.curved_ops.samples_lead and bool(
+    return self.found.samples_lead and bool(
       np.all(np.bincount(self.colors) == 1)
     )
 
   def diagonal(self, called, recipe):
-    """The diagonal of the Hessian of a function that was called just now.
-
-    Args:
-      called: `evaluate.Called`, in reverse mode.
-      recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
-
-    Returns:
-      List of Tensors shaped as `xs`, or None if the ops are not those that the
-      split was made for.
-    """
+    """As `Split.diagonal`."""
     value, xs, rank = called.outputs[0], called.xs, called.rank
-    ops = find_again(self.curved_ops.signature, called.ops, xs)
+    ops = find_again(self.found.signature, called.ops, xs)
     if ops is None:
       return None
-    few = [ops[op].inputs[right] for op, _, right in self.curved_ops.few]
+    few = [ops[op].inputs[right] for op, _, right in self.found.few]
     num_rows = [b.shape[rank:].num_elements() for b in few]
-    if None in num_rows or sum(num_rows) != self.curved_ops.num_rows:
+    if None in num_rows or sum(num_rows) != self.found.num_rows:
       return None
-    colors = recipe.colored(self.colors, self.signs, xs, rank)
+    colors = recipe.colored(self.colors, xs, rank)
     call = _Call(value, called.derivative, xs)
     diag = [tf.zeros_like(x) for x in xs]
-    rest = [(ops[op], used) for op, used in self.curved_ops.rest]
+    rest = [(ops[op], used) for op, used in self.found.rest]
     if rest:
       diag = schedule_lib.diagonal(
         _Rest(call, rest, self.is_by_coordinate),
@@ -144,9 +104,9 @@ class HessianSplit:
         'auto',
         recipe.chunk_size,
       )
-    for op, left, right, same in self.curved_ops.fixed:
+    for op, left, right, same in self.found.fixed:
       diag = _add(diag, call.fixed(ops[op], left, right, same))
-    for op, left, right in self.curved_ops.few:
+    for op, left, right in self.found.few:
       diag = _add(diag, call.few(ops[op], left, right))
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 

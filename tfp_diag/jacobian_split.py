@@ -14,7 +14,6 @@
 # ============================================================================
 """The diagonal of a dense Jacobian that is cut where that is cheap."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -22,40 +21,31 @@ import tensorflow as tf
 
 from tfp_diag.internal import basis, passes
 from tfp_diag.internal import schedule as schedule_lib
-from tfp_diag.sparsity.cuts import Cuts, Product
+from tfp_diag.sparsity.cuts import Cuts
 from tfp_diag.sparsity.expansion import expand
 from tfp_diag.sparsity.recognition import find_again
 from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.split import Split
 
 __all__ = ['JacobianSplit']
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class JacobianSplit:
+class JacobianSplit(Split):
   """A Jacobian as the sum of what has few colors and of products.
 
-  See `sparsity.cuts` for the formula and its terms.
-
-  Attributes:
-    cuts: `Cuts`.
-    colors: int32 array, one color per coordinate, for the Jacobian while the
-      values of the cuts are held.
-    signs: Array of +1 and -1, one per coordinate, or None for +1.
-    num_samples: Python int, the number of samples it was made for; any other
-      will do.
+  See `sparsity.cuts` for the formula and its terms. The colors are those of the
+  Jacobian while the values of the cuts are held.
   """
 
-  cuts: Cuts
-  colors: np.ndarray
-  signs: np.ndarray | None
-  num_samples: int
+  Found = Cuts
+  how = 'around cuts'
 
   @property
   def num_passes(self):
-    """What a diagonal costs, in passes through the function."""
-    count = int(self.colors.max(initial=-1)) + 1 + 2 * self.cuts.num_rows
-    for product in self.cuts.products:
-      # The basis vectors take the places of the samples.
+    """As `Split.num_passes`."""
+    count = self.num_colors + 2 * self.found.num_rows
+    for product in self.found.products:
+      # A pass carries a basis vector for each sample.
       per_matrix = math.ceil(
         min(product.width, self.colors.size) / max(self.num_samples, 1)
       )
@@ -64,72 +54,34 @@ class JacobianSplit:
 
   @property
   def note(self):
-    """A sentence for `str(plan)`."""
+    """As `Split.note`."""
     pieces = [
-      (len(self.cuts.few), 'by rows and columns'),
-      (len(self.cuts.products), 'by the matrices around it'),
+      (len(self.found.few), 'by rows and columns'),
+      (len(self.found.products), 'by the matrices around it'),
     ]
     listed = ', '.join(f'{count} {how}' for count, how in pieces if count)
     return f'The Jacobian is cut at values on the way: {listed}.'
 
-  def to_meta(self):
-    """What `from_meta` needs beside the arrays, as values of JSON."""
-    return {**dataclasses.asdict(self.cuts), 'num_samples': self.num_samples}
-
-  @classmethod
-  def from_meta(cls, meta, colors, signs):
-    """The split of which `to_meta` gave `meta`; raises if it is none."""
-    cuts = Cuts(
-      signature=tuple(meta['signature']),
-      few=tuple(map(int, meta['few'])),
-      num_rows=int(meta['num_rows']),
-      is_expanded=bool(meta['is_expanded']),
-      products=tuple(
-        Product(
-          held=int(product['held']),
-          bases=tuple(map(int, product['bases'])),
-          outers=tuple(map(int, product['outers'])),
-          width=int(product['width']),
-        )
-        for product in meta['products']
-      ),
-    )
-    numbers = [*cuts.held]
-    for product in cuts.products:
-      numbers += [*product.outers, *(b for b in product.bases if b != -1)]
-    if not all(0 <= k < len(cuts.signature) for k in numbers):
-      raise ValueError('`split` names an op that is not there')
-    return cls(cuts, colors, signs, int(meta['num_samples']))
-
   def diagonal(self, called, recipe):
-    """The diagonal of the Jacobian of a function that was called just now.
-
-    Args:
-      called: `evaluate.Called`, in reverse mode.
-      recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
-
-    Returns:
-      List of Tensors shaped as `xs`, or None if the ops are not those that the
-      split was made for.
-    """
+    """As `Split.diagonal`."""
     ops, xs, rank = called.ops, called.xs, called.rank
     derivative = called.derivative
-    if self.cuts.is_expanded:
+    if self.found.is_expanded:
       try:
         ops, derivative = _expanded(ops, derivative, xs)
       except CannotSay:
         return None
-    ops = find_again(self.cuts.signature, ops, xs)
+    ops = find_again(self.found.signature, ops, xs)
     if ops is None:
       return None
-    few = [ops[k].outputs[0] for k in self.cuts.few]
+    few = [ops[k].outputs[0] for k in self.found.few]
     num_rows = [s.shape[rank:].num_elements() for s in few]
-    if None in num_rows or sum(num_rows) != self.cuts.num_rows:
+    if None in num_rows or sum(num_rows) != self.found.num_rows:
       return None
     call = _Call(
-      derivative, xs, rank, [ops[k].outputs[0] for k in self.cuts.held]
+      derivative, xs, rank, [ops[k].outputs[0] for k in self.found.held]
     )
-    colors = recipe.colored(self.colors, self.signs, xs, rank)
+    colors = recipe.colored(self.colors, xs, rank)
     diag = schedule_lib.diagonal(
       call.between(derivative.targets, xs),
       colors,
@@ -141,7 +93,7 @@ class JacobianSplit:
       diag = schedule_lib.add_up(
         call.rows_and_columns(s), diag, count, recipe.chunk_size
       )
-    for product in self.cuts.products:
+    for product in self.found.products:
       diag = [diag[0] + call.product(*_tensors(product, ops, xs))]
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 

@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from tfp_diag.hessian_split import HessianSplit
 from tfp_diag.internal import evaluate
+from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.jacobian_split import JacobianSplit
 from tfp_diag.quadratic_split import QuadraticSplit
 from tfp_diag.sparsity.coloring import Coloring
@@ -74,9 +75,9 @@ class Plan:
     notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
     fn: The function, or None in a plan that was loaded without one.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    split: None, or how a dense derivative is taken apart, so that it needs
-      fewer passes than there are colors: a Hessian op by op, a Jacobian where
-      it can be cut.
+    split: None, or how a derivative is taken apart, so that it needs fewer
+      passes than there are colors: a Hessian op by op, or once for all samples
+      if it is a constant; a Jacobian where it can be cut.
   """
 
   kind: str
@@ -109,10 +110,14 @@ class Plan:
 
   @property
   def num_passes(self):
-    """How many passes a diagonal costs, for all samples together."""
+    """How many passes a diagonal costs, for all samples together.
+
+    Where samples share passes, as with a `split`, for as many samples as the
+    plan was made for; for 32 if that was not known.
+    """
     if self.split is not None:
       return self.split.num_passes
-    return int(self.colors.max(initial=-1)) + 1
+    return schedule_lib.num_colors(self.colors)
 
   @tf.autograph.experimental.do_not_convert
   def __call__(self, xs):
@@ -159,7 +164,7 @@ class Plan:
       'while_loop': 'one after the other in a loop',
     }.get(self.schedule, self.schedule)
     if self.split is not None:
-      how = 'op by op' if self.kind == 'hessian' else 'around cuts'
+      how = self.split.how
     lines = [
       f'Plan for a diagonal {self.kind.capitalize()}: {cost}',
       f'  coordinates  {n:,}, of event shape {shapes}; {samples}',
@@ -224,7 +229,6 @@ class Plan:
     """
     return evaluate.Recipe(
       colors=self.colors,
-      signs=signs(self.colors),
       schedule=self.schedule if schedule == 'auto' else schedule,
       chunk_size=self.chunk_size,
       event_shapes=self.event_shapes,
@@ -252,7 +256,7 @@ class Plan:
       'fallback_ops': list(self.pattern.fallback_ops),
       'pattern_notes': list(self.pattern.notes),
       'split': self.split and self.split.to_meta(),
-      'split_type': type(self.split).__name__,
+      'split_type': self.split and type(self.split).__name__,
     }
     arrays = {'colors': self.colors}
     if self.split is not None:
@@ -348,9 +352,7 @@ def _read(file, fn):
   if split is not None:
     if split_colors.shape != (n,) or split_colors.dtype.kind != 'i':
       raise ValueError('`split_colors` does not fit the rest')
-    split = _SPLITS[meta['split_type']].from_meta(
-      split, split_colors, signs(split_colors)
-    )
+    split = _SPLITS[meta['split_type']].from_meta(split, split_colors)
   return Plan(
     kind=meta['kind'],
     colors=colors,
@@ -400,15 +402,3 @@ def _is_list_of_str(value):
 def mode_name(kind, mode):
   """The public name of 'forward', 'reverse' or 'auto' for a kind."""
   return _MODE_NAMES[kind][mode]
-
-
-def signs(colors):
-  """The sign of each coordinate, +1 or -1, the same for the same colors.
-
-  Where a pattern lacks an entry, two coordinates of a color disturb each other.
-  With signs the error has either sign, and another draw shows it.
-  """
-  if colors.size == int(colors.max(initial=-1)) + 1:
-    return None
-  bits = np.random.default_rng(colors.size).integers(0, 2, colors.size, np.int8)
-  return (2 * bits - 1).astype(np.int8)

@@ -33,7 +33,7 @@ from tfp_diag.internal import (
 )
 from tfp_diag.internal import schedule as schedule_lib
 from tfp_diag.jacobian_split import JacobianSplit
-from tfp_diag.plan import Plan, mode_name, signs
+from tfp_diag.plan import Plan, mode_name
 from tfp_diag.quadratic_split import QuadraticSplit
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity import detect as detect_lib
@@ -57,15 +57,17 @@ _MAX_RECIPES = 64
 
 # A column of the matrix of a linear map costs a fraction of a pass, as if there
 # were at least so many samples.
-_SAMPLES_AT_LEAST = 4
+_ASSUMED_SAMPLES_AT_LEAST = 4
 # A cut takes a pass for what is left, and two for an element that is held.
-_FEWEST_TO_CUT = 6
+_MIN_PASSES_TO_CUT = 6
 # A batch whose size is not known is rarely small.
-_UNKNOWN_SAMPLES = 32
-# A few passes of so few coordinates may still be too many: in a quadratic form.
-_FEW = 64
-# With so many samples per pass a quadratic form is evaluated on a few of them.
-_MANY = 2
+_ASSUMED_SAMPLES = 32
+# Even where passes are few, so few coordinates are looked at op by op: a small
+# quadratic form is one product.
+_MAX_TO_LOOK_TWICE = 64
+# With more samples per color than this, a quadratic form is evaluated on a few
+# samples and broadcast.
+_MIN_SAMPLES_PER_PASS = 2
 
 # Of so many coordinates of a single sample even a few passes may be vectorized.
 _VECTORIZED_ALONE = (800, 250_000)
@@ -115,7 +117,7 @@ def make_plan(
   else:
     pattern = _given_pattern(pattern, parts, sample_rank)
   colors = color_diagonal(pattern).colors
-  num_passes = int(colors.max(initial=-1)) + 1
+  num_passes = schedule_lib.num_colors(colors)
   sample_rank = parts[0].shape.rank - len(pattern.column_shapes[0])
   split = None
   if detection and mode in ('auto', 'reverse') and schedule == 'auto':
@@ -189,7 +191,7 @@ def recipe_maker(kind, fn, xs, plan, schedule, chunk_size):
       recipe = recipe._replace(schedule=found.schedule, split=found.split)
     if found.colors is None:
       return recipe
-    return recipe._replace(colors=found.colors, signs=signs(found.colors))
+    return recipe._replace(colors=found.colors)
 
   return recipe_for
 
@@ -235,7 +237,7 @@ def _found(kind, fn, specs, sample_rank):
     with budget.at_most(max(_MAX_UNASKED, 32 * num_coordinates)):
       detection = _detection(kind, fn, specs, sample_rank)
       colors = color_diagonal(detection.pattern()).colors
-      num_passes = int(colors.max(initial=-1)) + 1
+      num_passes = schedule_lib.num_colors(colors)
       split = _split(detection, colors, parts, sample_rank)
       vectorizes = _vectorizes_few(detection, colors, parts, sample_rank)
   except SampleMixingError as e:
@@ -274,6 +276,10 @@ def _vectorizes_few(detection, colors, parts, sample_rank):
 def _split(detection, colors, parts, sample_rank):
   """A cheaper way than the passes, or None.
 
+  In this order: a Jacobian that cuts halve; a quadratic form on a few of many
+  samples; a Hessian that is one product; a quadratic form on all samples; a
+  Hessian op by op, if that is less than the passes.
+
   Args:
     detection: `detect.Detection`.
     colors: int32 array, the colors of its pattern.
@@ -281,28 +287,27 @@ def _split(detection, colors, parts, sample_rank):
     sample_rank: Python int.
 
   Returns:
-    `HessianSplit`, `QuadraticSplit`, `JacobianSplit` or None.
+    `Split` or None.
   """
-  num_passes = int(colors.max(initial=-1)) + 1
+  num_passes = schedule_lib.num_colors(colors)
   if num_passes <= 1:
     return None
   known = parts[0].shape[:sample_rank].num_elements()
   # Columns of a matrix cost less than a pass.
-  num_samples = max(known or _UNKNOWN_SAMPLES, _SAMPLES_AT_LEAST)
+  num_samples = max(known or _ASSUMED_SAMPLES, _ASSUMED_SAMPLES_AT_LEAST)
   split = _around_cuts(detection, num_samples, num_passes)
   if split is not None:
     return split
   quadratic = None
-  signature = detection.quadratic() if known is not None and known > 1 else None
-  if signature is not None:
-    quadratic = QuadraticSplit(
-      signature, detection.is_any_batch, colors, signs(colors), known
-    )
-    if quadratic.any_batch and known > _MANY * num_passes:
+  form = detection.quadratic() if known is not None and known > 1 else None
+  if form is not None:
+    quadratic = QuadraticSplit(form, colors, known)
+    if form.any_batch and known > _MIN_SAMPLES_PER_PASS * num_passes:
       return quadratic
   is_few = num_passes <= schedule_lib.MAX_UNROLLED
+  is_small = colors.size <= _MAX_TO_LOOK_TWICE
   split = None
-  if not is_few or colors.size <= _FEW or detection.has_curved_sums:
+  if not is_few or is_small or detection.has_curved_sums:
     split = _op_by_op(detection, num_samples)
   if split is not None and split.is_one_product:
     return split
@@ -310,26 +315,25 @@ def _split(detection, colors, parts, sample_rank):
     return quadratic
   if is_few:
     # A pass adds up over a normalizer again, its rows do not.
-    is_less = split.curved_ops.few and split.num_passes <= num_passes
+    is_less = split.found.few and split.num_passes <= num_passes
     return split if is_less else None
   if 2 * split.num_passes <= num_passes:
     return split
   if split.is_by_coordinate:
     # The tangents of all arguments come along.
-    all_as_rest = split.curved_ops.all_as_rest()
-    return dataclasses.replace(split, curved_ops=all_as_rest)
+    return dataclasses.replace(split, found=split.found.all_as_rest())
   return None
 
 
 def _around_cuts(detection, num_samples, num_passes):
   """A `JacobianSplit` that takes at most half of the passes, or None."""
-  if num_passes < _FEWEST_TO_CUT:
+  if num_passes < _MIN_PASSES_TO_CUT:
     return None
   expanded = detection.expanded()
   for cuts, pattern in (expanded or detection).cuts():
     colors = color_diagonal(pattern).colors
     cuts = dataclasses.replace(cuts, is_expanded=expanded is not None)
-    split = JacobianSplit(cuts, colors, signs(colors), num_samples)
+    split = JacobianSplit(cuts, colors, num_samples)
     if 2 * split.num_passes <= num_passes:
       return split
   return None
@@ -340,7 +344,7 @@ def _op_by_op(detection, num_samples):
   if curved_ops is None:
     return None
   colors = color_diagonal(pattern).colors
-  return HessianSplit(curved_ops, colors, signs(colors), num_samples)
+  return HessianSplit(curved_ops, colors, num_samples)
 
 
 def _detection(kind, fn, xs, sample_rank):

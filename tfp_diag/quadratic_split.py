@@ -14,95 +14,56 @@
 # ============================================================================
 """The diagonal of the Hessian of a quadratic form, once for all samples."""
 
-import dataclasses
+import math
 
-import numpy as np
 import tensorflow as tf
 
+from tfp_diag.sparsity.curvature import QuadraticForm
 from tfp_diag.sparsity.recognition import find_again
+from tfp_diag.split import Split
 
 __all__ = ['QuadraticSplit']
 
-# So many passes over shared samples are written out one by one.
+# With more passes than this over the shared samples, each sample has its own.
 _MAX_SHARED = 8
 # A function was seen to take two along each axis; with one, axes may vanish.
 _FEWEST_ENTRIES = 2
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class QuadraticSplit:
+class QuadraticSplit(Split):
   """A Hessian that is the same for all samples.
 
   So each of them can be seeded with another color in the same pass; and of many
-  samples only as many are looked at as there are colors.
-
-  Attributes:
-    signature: Tuple of str: the ops of the function; see
-      `sparsity.recognition.signature`.
-    any_batch: Python bool, whether the function takes any number of samples.
-    colors: int32 array, one color per coordinate.
-    signs: Array of +1 and -1, one per coordinate, or None for +1.
-    num_samples: Python int, the number of samples it was made for; any other
-      will do.
+  samples only as many are looked at as there are colors. The colors are those
+  of the whole Hessian.
   """
 
-  signature: tuple
-  any_batch: bool
-  colors: np.ndarray
-  signs: np.ndarray | None
-  num_samples: int
+  Found = QuadraticForm
+  how = 'shared by the samples'
 
   @property
   def num_passes(self):
-    """What a diagonal costs, in passes through the function."""
-    return -(-int(self.colors.max() + 1) // self.num_samples)
+    """As `Split.num_passes`."""
+    return math.ceil(self.num_colors / self.num_samples)
 
   @property
   def note(self):
-    """A sentence for `str(plan)`."""
+    """As `Split.note`."""
     return 'The Hessian is a constant: the samples share the colors.'
 
-  def to_meta(self):
-    """What `from_meta` needs beside the arrays, as values of JSON."""
-    return {
-      'signature': self.signature,
-      'any_batch': self.any_batch,
-      'num_samples': self.num_samples,
-    }
-
-  @classmethod
-  def from_meta(cls, meta, colors, signs):
-    """The split of which `to_meta` gave `meta`; raises if it is none."""
-    return cls(
-      signature=tuple(meta['signature']),
-      any_batch=bool(meta['any_batch']),
-      colors=colors,
-      signs=signs,
-      num_samples=int(meta['num_samples']),
-    )
-
   def diagonal(self, called, recipe):
-    """The diagonal of the Hessian of a function that was called just now.
-
-    Args:
-      called: `evaluate.Called`, in reverse mode.
-      recipe: `evaluate.Recipe`: the chunk size, and the event shapes.
-
-    Returns:
-      List of Tensors shaped as `xs`, or None if the ops are not those that the
-      split was made for, or the samples too few.
-    """
+    """As `Split.diagonal`; also None where the samples are too few."""
     xs, rank = called.xs, called.rank
-    if find_again(self.signature, called.ops, xs) is None:
+    if find_again(self.found.signature, called.ops, xs) is None:
       return None
-    colors = recipe.colored(self.colors, self.signs, xs, rank)
+    colors = recipe.colored(self.colors, xs, rank)
     num_samples = xs[0].shape[:rank].num_elements()
     if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
       return None
     # Of the first sample axis, as there may be more.
     per_entry = num_samples // xs[0].shape[0]
     enough = max(-(-colors.num_colors // per_entry), _FEWEST_ENTRIES)
-    if self.any_batch and xs[0].shape[0] > enough:
+    if self.found.any_batch and xs[0].shape[0] > enough:
       some = [x[:enough] for x in xs]
       derivative = called.again(some)
       diag = _over_samples(colors, enough * per_entry, rank, derivative, some)

@@ -85,9 +85,9 @@ def draw(n, seed=0):
   return np.random.default_rng(seed).normal(size=[n, n])
 
 
-def static(colors, shapes, signs=None):
+def static(colors, shapes):
   return schedule.Colors.from_vector(
-    colors, [tf.TensorShape(s) for s in shapes], signs
+    np.asarray(colors), [tf.TensorShape(s) for s in shapes]
   )
 
 
@@ -169,8 +169,8 @@ def test_signs_cancel_and_reach_the_seeds():
   dense[0, 1] = 10.0
   signs = np.array([1, -1, 1, -1, 1, -1, 1, -1])
   results = []
-  for s in (None, signs, np.ones(8)):
-    colors = static(np.zeros(8), SHAPES, s)
+  for s in (None, parts_of(signs, SHAPES), parts_of(np.ones(8), SHAPES)):
+    colors = static(np.zeros(8), SHAPES).with_signs(s)
     results.append(diagonal(Matrix(dense), colors, SHAPES, 'unrolled', 1))
   # Right wherever coordinates do not meet; where they do, signs show it.
   for i in (1, 2):

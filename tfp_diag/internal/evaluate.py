@@ -41,28 +41,24 @@ class Recipe(NamedTuple):
   Attributes:
     colors: int32 vector, one color per coordinate (parts in order), or None:
       each coordinate has a color of its own.
-    signs: Vector of +1 and -1, one per coordinate, or None for +1.
     schedule: One of `schedule.SCHEDULES`.
     chunk_size: Python int, how many passes run together.
     event_shapes: List of the event shapes that the colors are for; None: those
       of the state.
-    split: `JacobianSplit`, `HessianSplit` or `QuadraticSplit`, a cheaper way to
-      a diagonal than passes, or None.
+    split: `Split`, a cheaper way to a diagonal than passes, or None.
   """
 
   colors: Any = None
-  signs: Any = None
   schedule: str = 'auto'
   chunk_size: int = 10
   event_shapes: Any = None
   split: Any = None
 
-  def colored(self, colors, signs, xs, rank):
+  def colored(self, colors, xs, rank):
     """Some colors as those of the parts of a state.
 
     Args:
       colors: int32 vector, one color per coordinate.
-      signs: Vector of +1 and -1, or None.
       xs: List of Tensors.
       rank: Python int, the number of sample dimensions.
 
@@ -74,9 +70,9 @@ class Recipe(NamedTuple):
     """
     # Raises if there are too few dimensions, with a plan as well.
     shapes = batching.event_shapes(xs, rank)
-    # Those of the state need not be static, where a plan brings the colors.
+    # A plan knows the shapes also where those of the state are dynamic.
     shapes = self.event_shapes or shapes
-    return schedule_lib.Colors.from_vector(colors, shapes, signs)
+    return schedule_lib.Colors.from_vector(colors, shapes)
 
 
 class Called(NamedTuple):
@@ -220,7 +216,7 @@ def _run(linear_map, xs, mode, recipe_for, rank_of, validate):
     event_shapes = batching.event_shapes(xs, rank)
     colors = schedule_lib.one_color_each(event_shapes, xs, rank)
   else:
-    colors = recipe.colored(recipe.colors, recipe.signs, xs, rank)
+    colors = recipe.colored(recipe.colors, xs, rank)
   diag = None
   if recipe.split is not None and mode == 'reverse':
     # An op may have a gradient that cannot be transposed: the passes need none.

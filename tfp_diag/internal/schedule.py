@@ -37,6 +37,7 @@ __all__ = [
   'Colors',
   'add_up',
   'diagonal',
+  'num_colors',
   'one_color_each',
   'vectorized_or_loop',
   'warn_of_loop',
@@ -47,6 +48,11 @@ SCHEDULES = ('auto', 'unrolled', 'pfor', 'while_loop')
 # Up to this many passes are written out one by one under 'auto': with constant
 # seeds XLA drops what a pass does not need, and a few copies compile fast.
 MAX_UNROLLED = 8
+
+
+def num_colors(colors):
+  """How many colors a vector of colors has."""
+  return int(colors.max(initial=-1)) + 1
 
 
 class Colors:
@@ -66,8 +72,20 @@ class Colors:
     self.signs = signs
 
   @classmethod
-  def from_vector(cls, colors, event_shapes, signs=None):
-    """Splits one vector over all coordinates (parts in order) into parts."""
+  def from_vector(cls, colors, event_shapes):
+    """Splits one vector over all coordinates (parts in order) into parts.
+
+    Where a pattern lacks an entry, two coordinates of a color disturb each
+    other. Signs, the same for the same colors, give the error either sign, so
+    that another draw of them shows it.
+
+    Args:
+      colors: int vector, one color per coordinate.
+      event_shapes: List of static shapes.
+
+    Returns:
+      `Colors`.
+    """
     sizes = [int(np.prod(s, dtype=np.int64)) for s in event_shapes]
     ends = np.cumsum(sizes)[:-1]
 
@@ -78,11 +96,12 @@ class Colors:
       ]
 
     colors = np.asarray(colors, np.int32)
-    return cls(
-      split(colors),
-      int(colors.max(initial=-1)) + 1,
-      None if signs is None else split(np.asarray(signs)),
-    )
+    signs = None
+    if num_colors(colors) < colors.size:
+      rng = np.random.default_rng(colors.size)
+      bits = rng.integers(0, 2, colors.size, np.int8)
+      signs = split((2 * bits - 1).astype(np.int8))
+    return cls(split(colors), num_colors(colors), signs)
 
   def with_signs(self, signs):
     """The same colors with other signs, which may differ between samples."""

@@ -80,9 +80,7 @@ def _colors(recipe, parts, sample_rank):
   if recipe.colors is None:
     colors = schedule.one_color_each(event_shapes, parts, sample_rank)
   else:
-    colors = schedule.Colors.from_vector(
-      recipe.colors, event_shapes, recipe.signs
-    )
+    colors = schedule.Colors.from_vector(recipe.colors, event_shapes)
   signs = None if colors.signs is None else list(colors.signs) * 2
   return schedule.Colors(list(colors.parts) * 2, colors.num_colors, signs)
 

@@ -54,6 +54,7 @@ from tfp_diag.sparsity.traits import (
 
 __all__ = [
   'CurvedOps',
+  'QuadraticForm',
   'elementwise_pairs',
   'find_curved_ops',
   'find_quadratic',
@@ -109,6 +110,22 @@ class CurvedOps:
   num_rows: int
   samples_lead: bool
 
+  @classmethod
+  def from_meta(cls, meta):
+    """What `dataclasses.asdict` made `meta` of; raises if it was nothing."""
+    found = cls(
+      signature=tuple(meta['signature']),
+      fixed=tuple(tuple(map(int, term)) for term in meta['fixed']),
+      few=tuple(tuple(map(int, term)) for term in meta['few']),
+      rest=tuple((int(k), tuple(map(int, used))) for k, used in meta['rest']),
+      num_rows=int(meta['num_rows']),
+      samples_lead=bool(meta['samples_lead']),
+    )
+    numbers = [k for k, *_ in (*found.fixed, *found.few, *found.rest)]
+    if not all(0 <= k < len(found.signature) for k in numbers):
+      raise ValueError('`split` names an op that is not there')
+    return found
+
   def all_as_rest(self):
     """Nothing is `fixed`, and nothing `few`."""
     used = {}
@@ -118,6 +135,24 @@ class CurvedOps:
     return dataclasses.replace(
       self, fixed=(), few=(), rest=self.rest + more, num_rows=0
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class QuadraticForm:
+  """A function whose Hessian is a constant, the same for all samples.
+
+  Attributes:
+    signature: `tuple` of `str`: its ops; see `recognition.signature`.
+    any_batch: `bool`: whether it takes any number of samples.
+  """
+
+  signature: tuple
+  any_batch: bool
+
+  @classmethod
+  def from_meta(cls, meta):
+    """What `dataclasses.asdict` made `meta` of."""
+    return cls(tuple(meta['signature']), bool(meta['any_batch']))
 
 
 def find_curved_ops(tape, traced):
@@ -159,7 +194,7 @@ def find_curved_ops(tape, traced):
       fixed += [(k, *pair, int(same[step.op_name])) for pair in pairs]
       entries += size * n
     else:
-      turned = [_fewer_last(step, pair, traced) for pair in pairs]
+      turned = [_fewer_last(step, pair) for pair in pairs]
       rows = [step.inputs[b].size // traced.num_samples for _, b in turned]
       lead = all(step.inputs[b] in leading for _, b in turned)
       if max(rows) > _MAX_ROWS or not lead:
@@ -191,7 +226,7 @@ def find_quadratic(tape, traced):
     traced: `detect.Traced`.
 
   Returns:
-    Its signature, see `recognition.signature`; or None if it is none.
+    `QuadraticForm`, or None if it is none.
   """
   numbered = numbered_ops(tape, traced)
   if numbered is None:
@@ -209,7 +244,9 @@ def find_quadratic(tape, traced):
   ):
     return None
   last = max([number[step.op_name] for step in tape.steps], default=-1)
-  return signature(ops[: last + 1], traced.arguments)
+  return QuadraticForm(
+    signature(ops[: last + 1], traced.arguments), traced.is_any_batch
+  )
 
 
 def has_curved_sums(tape, traced):
@@ -313,7 +350,7 @@ def _is_full(step, argument, counts, n):
   return counts[step.inputs[argument]].mean() >= _MIN_DENSITY * n
 
 
-def _fewer_last(step, pair, traced):
+def _fewer_last(step, pair):
   a, b = pair
   return (b, a) if step.inputs[a].size < step.inputs[b].size else (a, b)
 

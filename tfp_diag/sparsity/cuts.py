@@ -103,6 +103,31 @@ class Cuts:
   products: tuple
   is_expanded: bool = False
 
+  @classmethod
+  def from_meta(cls, meta):
+    """What `dataclasses.asdict` made `meta` of; raises if it was nothing."""
+    found = cls(
+      signature=tuple(meta['signature']),
+      few=tuple(map(int, meta['few'])),
+      num_rows=int(meta['num_rows']),
+      is_expanded=bool(meta['is_expanded']),
+      products=tuple(
+        Product(
+          held=int(product['held']),
+          bases=tuple(map(int, product['bases'])),
+          outers=tuple(map(int, product['outers'])),
+          width=int(product['width']),
+        )
+        for product in meta['products']
+      ),
+    )
+    numbers = [*found.held]
+    for product in found.products:
+      numbers += [*product.outers, *(b for b in product.bases if b != -1)]
+    if not all(0 <= k < len(found.signature) for k in numbers):
+      raise ValueError('`split` names an op that is not there')
+    return found
+
   @property
   def held(self):
     """The numbers of all ops whose results are held."""

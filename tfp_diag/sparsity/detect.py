@@ -190,13 +190,8 @@ class Detection:
       matrix, notes = _hessian(self._walker.tape, self._traced, self._outputs)
     return self._folded(matrix, rows, notes)
 
-  @property
-  def is_any_batch(self):
-    """Whether the function seems to take any number of samples."""
-    return self._traced.is_any_batch
-
   def quadratic(self):
-    """The signature of a quadratic form, the same for all samples, or None."""
+    """A `QuadraticForm`, the same for all samples, or None."""
     if self._kind != 'hessian' or self._traced.variables:
       return None
     return find_quadratic(self._walker.tape, self._traced)
