@@ -20,7 +20,8 @@ import json
 import os
 import pathlib
 import platform
-import tempfile
+
+from tfp_diag.internal.atomic_write import atomic_write
 
 __all__ = ['Results', 'about']
 
@@ -80,17 +81,8 @@ class Results:
     """Writes beside the file and moves: it is whole or the one before."""
     if self._path is None:
       return
-    folder = self._path.resolve().parent
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix='.json.part')
-    try:
-      with os.fdopen(handle, 'w', encoding='utf-8') as file:
-        json.dump(self.data, file, indent=1, sort_keys=False)
-        file.write('\n')
-      os.chmod(temporary, 0o644)
-      os.replace(temporary, self._path)
-    except BaseException:
-      os.unlink(temporary)
-      raise
+    with atomic_write(self._path) as file:
+      file.write((json.dumps(self.data, indent=1) + '\n').encode())
 
 
 def about():

@@ -95,6 +95,13 @@ def determinant(x):
   return tf.linalg.logdet(gram) - tf.reduce_sum(x, -1) ** 2
 
 
+def signed_determinant(x):
+  """An op of two results, of which the first has no derivative."""
+  matrix = tf.reshape(x, tf.concat([tf.shape(x)[:-1], [4, 5]], 0))
+  _, log_det = tf.linalg.slogdet(tf.matmul(matrix, matrix, transpose_b=True))
+  return log_det - tf.reduce_sum(x, -1) ** 2
+
+
 FUNCTIONS = [
   determinant,
   einsum_regression,
@@ -103,6 +110,7 @@ FUNCTIONS = [
   network,
   poisson_regression,
   quadratic_form,
+  signed_determinant,
   softmax_cross_entropy,
   student_t,
   unit_vector,

@@ -355,6 +355,49 @@ def test_samples_that_differ_in_more_than_their_state(fn, batch):
   )
 
 
+def layer_beside_a_sum(x):
+  """What a hidden layer goes to is added to what follows from it."""
+  hidden = tf.tanh(tf.matmul(x, constant(INNER)))
+  return tf.tanh(tf.matmul(hidden, OUTER)) + tf.matmul(hidden, OUTER[:, :1])
+
+
+def layer_into_itself(x):
+  hidden = tf.tanh(tf.matmul(x, constant(INNER)))
+  outer = tf.tanh(tf.matmul(hidden, OUTER))
+  return tf.tanh(outer + tf.matmul(hidden, OUTER[:, :1]))
+
+
+def mean_of_a_layer(x):
+  hidden = tf.tanh(tf.matmul(x, constant(INNER)))
+  mean = tf.reduce_mean(hidden, -1, keepdims=True)
+  return tf.tanh(tf.matmul(hidden, OUTER)) + mean
+
+
+@pytest.mark.parametrize(
+  'fn', [layer_beside_a_sum, layer_into_itself, mean_of_a_layer]
+)
+def test_a_layer_that_reaches_the_result_in_two_ways(fn):
+  x = state(24)
+  np.testing.assert_allclose(
+    diagonal(x, fn), dense(fn, x), rtol=1e-9, atol=1e-12
+  )
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    lambda x: tf.matmul(x, constant(SQUARE)),
+    lambda x: tf.linalg.matvec(constant(SQUARE), 2.0 * x),
+  ],
+)
+def test_an_affine_result_is_not_held(fn):
+  x = state(24)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [24])
+  np.testing.assert_allclose(
+    diagonal(x, fn, plan=plan), dense(fn, x), rtol=1e-9, atol=1e-12
+  )
+
+
 def tensordot_layer(x):
   """All sample axes are one while it multiplies."""
   hidden = tf.tanh(tf.tensordot(x, constant(INNER), 1))

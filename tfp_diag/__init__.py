@@ -24,7 +24,10 @@ quiet_start()
 # isort: split
 from tfp_diag import sparsity  # noqa: E402
 from tfp_diag.diag_hessian import diag_hessian  # noqa: E402
-from tfp_diag.diag_hessian_over_dataset import diag_hessian_over_dataset  # noqa: E402
+from tfp_diag.diag_hessian_over_dataset import (  # noqa: E402
+  DatasetDiagonal,
+  diag_hessian_over_dataset,
+)
 from tfp_diag.diag_jacobian import diag_jacobian  # noqa: E402
 from tfp_diag.hessian import hessian  # noqa: E402
 from tfp_diag.jacobian import jacobian  # noqa: E402
@@ -41,6 +44,7 @@ from tfp_diag.trace_jacobian_hutchinson import trace_jacobian_hutchinson  # noqa
 from tfp_diag.version import __version__  # noqa: E402
 
 __all__ = [
+  'DatasetDiagonal',
   'LazyHessian',
   'LazyJacobian',
   'Plan',

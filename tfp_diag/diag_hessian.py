@@ -75,7 +75,8 @@ def diag_hessian(
       A plan brings its own chunk size.
     validate_args: Python bool. Checks at run time that `sample_shape` leads
       every part, that samples do not mix, that a plan's colors fit the
-      function, and that both modes agree.
+      function, and that both modes agree. XLA has no assertions: under it
+      nothing is checked.
     name: Python str, name of the ops. Default: `'diag_hessian'`.
 
   Returns:

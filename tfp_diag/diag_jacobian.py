@@ -58,8 +58,9 @@ def diag_jacobian(
     sample_shape: The leading shape that all parts share: list, tuple,
       `tf.TensorShape` or integer vector. Its entries are independent samples:
       `ys[s]` depends on `xs[s]` alone, so that all samples share each pass.
-      `None` means that everything is event: right for every function, and it
-      costs a pass for each entry of `xs`.
+      `None` means that everything is event: right for every function. It costs
+      no more passes where the samples are seen to be independent (as `plan`
+      says when structure is looked for), else a pass for each entry of `xs`.
     fn: Python callable, `ys = fn(*xs)`: a Tensor or a list of Tensors, one per
       part of `xs`, or one for all of them.
     parallel_iterations: Python int, how many passes run together: the chunk
@@ -81,7 +82,8 @@ def diag_jacobian(
       passes: at normalizers, in networks of one hidden layer.
     validate_args: Python bool. Checks at run time what the arguments promise:
       that `sample_shape` leads every part, that samples do not mix, that a
-      plan's colors fit the function, and that both modes agree.
+      plan's colors fit the function, and that both modes agree. XLA has no
+      assertions: under it nothing is checked.
 
   Returns:
     ys: List of Tensors, what `fn` returned, or `ys`.

@@ -18,7 +18,6 @@ import dataclasses
 import json
 import math
 import os
-import tempfile
 import zipfile
 from typing import Any
 
@@ -29,6 +28,7 @@ import tensorflow as tf
 from tfp_diag.hessian_split import HessianSplit
 from tfp_diag.internal import evaluate
 from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.jacobian_split import JacobianSplit
 from tfp_diag.quadratic_split import QuadraticSplit
 from tfp_diag.sparsity.coloring import Coloring
@@ -261,25 +261,14 @@ class Plan:
     arrays = {'colors': self.colors}
     if self.split is not None:
       arrays['split_colors'] = self.split.colors
-    folder = os.path.dirname(os.path.abspath(path))
-    handle, temporary = tempfile.mkstemp(dir=folder, suffix='.npz.part')
-    try:
-      with os.fdopen(handle, 'wb') as f:
-        np.savez_compressed(
-          f,
-          meta=np.array(json.dumps(meta)),
-          **arrays,
-          indptr=self.pattern.matrix.indptr,
-          indices=self.pattern.matrix.indices,
-        )
-      # mkstemp gives 0600; a new file should have what the umask leaves.
-      umask = os.umask(0)
-      os.umask(umask)
-      os.chmod(temporary, 0o666 & ~umask)
-      os.replace(temporary, path)
-    except BaseException:
-      os.unlink(temporary)
-      raise
+    with atomic_write(path) as f:
+      np.savez_compressed(
+        f,
+        meta=np.array(json.dumps(meta)),
+        **arrays,
+        indptr=self.pattern.matrix.indptr,
+        indices=self.pattern.matrix.indices,
+      )
 
 
 def load_plan(path, fn=None):

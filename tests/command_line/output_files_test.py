@@ -20,7 +20,8 @@ import stat
 import pytest
 
 from tfp_diag.command_line.input_error import InputError
-from tfp_diag.command_line.output_files import atomic_write, check_output_file
+from tfp_diag.command_line.output_files import check_output_file
+from tfp_diag.internal.atomic_write import atomic_write
 
 
 def test_a_file_is_replaced_at_the_end(tmp_path):

@@ -35,7 +35,7 @@ SPEC = tf.TensorSpec([1, 2, 1, 3])
 
 
 def test_every_op_type_is_one_of_tensorflow():
-  for op_type in registry.registered_op_types():
+  for op_type in sorted({*registry._RULES, *registry._EXPANSIONS}):
     assert hasattr(tf.raw_ops, op_type), op_type
 
 

@@ -14,14 +14,12 @@
 # ============================================================================
 """Files that a command writes."""
 
-import contextlib
 import os
 import pathlib
-import tempfile
 
 from tfp_diag.command_line.input_error import InputError
 
-__all__ = ['atomic_write', 'check_output_file']
+__all__ = ['check_output_file']
 
 
 def check_output_file(option, path):
@@ -47,31 +45,3 @@ def check_output_file(option, path):
     raise InputError(
       f'{option} {path} cannot be written: no permission in {folder}.'
     )
-
-
-@contextlib.contextmanager
-def atomic_write(path):
-  """A binary file that takes the place of `path` once it is complete.
-
-  Who reads `path`, and who interrupts the writer, finds the old file or the
-  new one and never a part.
-
-  Args:
-    path: Python `str` or `pathlib.Path`.
-
-  Yields:
-    A file open for writing.
-  """
-  path = pathlib.Path(path).resolve()
-  handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
-  try:
-    with os.fdopen(handle, 'wb') as file:
-      yield file
-    # mkstemp gives 0600; a new file should have what the umask leaves.
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(name, 0o666 & ~umask)
-    os.replace(name, path)
-  except BaseException:
-    os.unlink(name)
-    raise

@@ -19,7 +19,8 @@ import pathlib
 import numpy as np
 
 from tfp_diag.command_line.input_error import InputError
-from tfp_diag.command_line.output_files import atomic_write, check_output_file
+from tfp_diag.command_line.output_files import check_output_file
+from tfp_diag.internal.atomic_write import atomic_write
 
 __all__ = ['check_picture', 'draw_picture']
 

@@ -23,10 +23,11 @@ import tensorflow as tf
 
 from tfp_diag.command_line.input_error import InputError, one_line
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
-from tfp_diag.command_line.output_files import atomic_write, check_output_file
+from tfp_diag.command_line.output_files import check_output_file
 from tfp_diag.command_line.picture import check_picture
 from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
+from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 from tfp_diag.sparsity import color_diagonal

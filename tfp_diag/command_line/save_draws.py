@@ -16,7 +16,7 @@
 
 import numpy as np
 
-from tfp_diag.command_line.output_files import atomic_write
+from tfp_diag.internal.atomic_write import atomic_write
 
 __all__ = ['save_draws']
 

@@ -26,12 +26,16 @@ derivatives, and a color costs one pass for each of the two.
 import tensorflow as tf
 
 from tfp_diag import planning
-from tfp_diag.internal import batching, compiled, nest, passes, schedule
+from tfp_diag.internal import (
+  batching,
+  compiled,
+  evaluate,
+  nest,
+  passes,
+  schedule,
+)
 
 __all__ = ['unmixed_derivatives']
-
-# What pfor fails on only when XLA compiles the result.
-_LOOPS = ('StatelessWhile', 'While')
 
 
 @tf.autograph.experimental.do_not_convert
@@ -96,8 +100,7 @@ class _Derivatives:
     """The type of an op that pfor would fail on too late, or None."""
     with passes.recorded_ops() as ops:
       self._gradient(self._copies())
-    found = sorted(ops.intersection(_LOOPS))
-    return found[0] if found else None
+    return evaluate.loop_among(ops)
 
   def connects(self, members):
     """As `passes.LinearMap.connects`."""

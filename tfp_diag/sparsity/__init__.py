@@ -15,7 +15,11 @@
 """Patterns and colorings: which derivatives can be nonzero."""
 
 from tfp_diag.sparsity.budget import PatternTooDenseError
-from tfp_diag.sparsity.coloring import Coloring, color_diagonal
+from tfp_diag.sparsity.coloring import (
+  Coloring,
+  check_diagonal_coloring,
+  color_diagonal,
+)
 from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.pattern import SparsityPattern
@@ -31,6 +35,7 @@ __all__ = [
   'SampleMixingError',
   'SparsityPattern',
   'Structure',
+  'check_diagonal_coloring',
   'color_diagonal',
   'hessian_sparsity',
   'jacobian_sparsity',

@@ -46,6 +46,9 @@ from tfp_diag.sparsity.rules.elementwise import TABLE
 from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.traits import (
+  LOCAL,
+  MAX_ENTRIES,
+  MIN_DENSITY,
   coordinate_counts,
   has_fixed_matrix,
   leading_values,
@@ -65,13 +68,6 @@ __all__ = [
 
 # An argument of at most so many elements per sample is 'few'.
 _MAX_ROWS = 4
-# The entries of all fixed matrices of one function.
-_MAX_ENTRIES = 4_000_000
-# A result that depends on at most so many coordinates leaves the rest sparse.
-_LOCAL = 4
-# An argument is 'fixed' only if it is a matrix that is at least so full: in a
-# sparse one the passes do not multiply with the zeros.
-_MIN_DENSITY = 0.25
 _PIECES = (
   'Gather',
   'GatherNd',
@@ -169,7 +165,7 @@ def find_curved_ops(tape, traced):
   if numbered is None:
     return None
   ops, number = numbered
-  names = [step.op_name for step in tape.steps]
+  numbers = [number[step.op_name] for step in tape.steps]
   uniform = uniform_values(tape, traced, ops, number)
   leading = leading_values(tape, traced)
   same = _same_weights(tape, traced, ops, number)
@@ -183,12 +179,13 @@ def find_curved_ops(tape, traced):
     pairs = elementwise_pairs(step.op_type, used)
     size = step.outputs[0].size // traced.num_samples
     n = traced.num_coordinates
-    if counts[step.outputs[0]].max(initial=0) <= min(_LOCAL, n - 1):
+    most = max(counts[y].max(initial=0) for y in step.outputs if y.depends)
+    if most <= min(LOCAL, n - 1):
       rest.append((k, used))
     elif pairs is None:
       rest.append((k, used))
     elif all(_is_uniform(step, i, uniform) for i in {*sum(pairs, ())}) and (
-      entries + size * n <= _MAX_ENTRIES
+      entries + size * n <= MAX_ENTRIES
       and any(_is_full(step, i, counts, n) for i in {*sum(pairs, ())})
     ):
       fixed += [(k, *pair, int(same[step.op_name])) for pair in pairs]
@@ -204,10 +201,8 @@ def find_curved_ops(tape, traced):
         num_rows += sum(rows)
   if not fixed and not few and not rest:
     return None
-  # What follows the last of them may differ from call to call.
-  last = max(number[name] for name in names)
   return CurvedOps(
-    signature=signature(ops[: last + 1], traced.arguments),
+    signature=signature(ops, traced.arguments, numbers),
     fixed=tuple(fixed),
     few=tuple(few),
     rest=tuple(rest),
@@ -243,9 +238,9 @@ def find_quadratic(tape, traced):
     if value.depends
   ):
     return None
-  last = max([number[step.op_name] for step in tape.steps], default=-1)
+  numbers = [number[step.op_name] for step in tape.steps]
   return QuadraticForm(
-    signature(ops[: last + 1], traced.arguments), traced.is_any_batch
+    signature(ops, traced.arguments, numbers), traced.is_any_batch
   )
 
 
@@ -347,7 +342,7 @@ def _is_uniform(step, argument, uniform):
 
 
 def _is_full(step, argument, counts, n):
-  return counts[step.inputs[argument]].mean() >= _MIN_DENSITY * n
+  return counts[step.inputs[argument]].mean() >= MIN_DENSITY * n
 
 
 def _fewer_last(step, pair):

@@ -39,6 +39,9 @@ from tfp_diag.sparsity.recognition import numbered_ops, signature
 from tfp_diag.sparsity.rules.elementwise import TABLE
 from tfp_diag.sparsity.tape import Tape
 from tfp_diag.sparsity.traits import (
+  LOCAL,
+  MAX_ENTRIES,
+  MIN_DENSITY,
   coordinate_counts,
   has_fixed_matrix,
   leading_values,
@@ -50,13 +53,6 @@ __all__ = ['Cuts', 'Product', 'cut_tape', 'find_cuts']
 # Values with more elements than this fraction of the coordinates are not few: a
 # row and a column for each would be more than half of all passes.
 _MAX_FRACTION = 0.25
-# A value that depends on at most so many coordinates leaves the rest sparse.
-_LOCAL = 4
-# A fixed matrix is worth a product only if it is at least so full: in a sparse
-# one the passes do not multiply with the zeros.
-_MIN_DENSITY = 0.25
-# The entries of all fixed matrices of one function.
-_MAX_ENTRIES = 4_000_000
 # So many affine functions may meet in one hidden layer, as in a gated one.
 _MAX_BASES = 3
 
@@ -154,8 +150,10 @@ def find_cuts(tape, traced, outputs):
   hidden = whole.hidden_layers()
   few = whole.few()
   after = whole.cut(few)
+  beside = whole.cut(p.held for p in hidden).few()
   candidates = [
-    (whole.cut(p.held for p in hidden).few(), hidden),
+    # What is held besides may lie between a layer and what it goes to.
+    (beside, whole.cut(beside).hidden_layers()),
     (few, after.hidden_layers() or after.affine_outputs()),
     (few, []),
     ([], whole.affine_outputs()),
@@ -234,11 +232,9 @@ class _Finder:
   def cuts(self, few, products):
     """The `Cuts` that hold what has been found."""
     facts = self._facts
-    # What follows the last of them may differ from call to call.
-    last = max(facts.number_of(y) for y in facts.maker)
     widths = {facts.number_of(y): facts.width(y) for y in facts.maker}
     return Cuts(
-      signature=signature(facts.ops[: last + 1], facts.traced.arguments),
+      signature=signature(facts.ops, facts.traced.arguments, widths),
       few=tuple(few),
       num_rows=sum(widths[k] for k in few),
       products=tuple(products),
@@ -263,7 +259,7 @@ class _Finder:
       for value in step.outputs
       if value.depends
       and is_few(value)
-      and facts.counts[value].max(initial=0) > _LOCAL
+      and facts.counts[value].max(initial=0) > LOCAL
       # What follows it, and is few as well, is held in its place.
       and not all(
         is_few(y)
@@ -308,6 +304,8 @@ class _Finder:
       (value, {value})
       for value in sorted(affine, key=self._facts.number_of)
       if affine.isdisjoint(self._facts.maker[value].inputs)
+      # A result cannot be held.
+      and value not in self._facts.outputs
     )
 
   def _products(self, candidates):
@@ -317,7 +315,7 @@ class _Finder:
     found, entries = [], 0
     for value, bases in candidates:
       fullest = max(facts.density(base) for base in bases)
-      if fullest < _MIN_DENSITY or not all(map(facts.is_single, bases)):
+      if fullest < MIN_DENSITY or not all(map(facts.is_single, bases)):
         continue
       outers = self._outers(value)
       if outers:
@@ -331,7 +329,7 @@ class _Finder:
             width=width,
           )
         )
-    return found if entries <= _MAX_ENTRIES else []
+    return found if entries <= MAX_ENTRIES else []
 
   def _aligned_values(self):
     """The values of which element i matters for element i of ys alone."""
@@ -391,4 +389,16 @@ class _Finder:
         if not self._facts.has_fixed_matrix(step):
           return None
         waiting += [y for y in step.outputs if y.depends]
-    return found
+    return found if self._are_affine(found) else None
+
+  def _are_affine(self, values):
+    """Whether each is an affine function also of those of them before it."""
+    reached, curved = set(values), set()
+    for step in self._steps:
+      if reached.isdisjoint(step.inputs):
+        continue
+      reached.update(step.outputs)
+      is_curved = not curved.isdisjoint(step.inputs)
+      if is_curved or not self._facts.has_fixed_matrix(step):
+        curved.update(step.outputs)
+    return values.isdisjoint(curved)

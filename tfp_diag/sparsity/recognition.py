@@ -53,18 +53,22 @@ def own_ops(ops):
   return [op for op in ops if op.type not in ('Const', 'NoOp', 'Placeholder')]
 
 
-def signature(ops, xs):
+def signature(ops, xs, numbers=None):
   """By which a function is recognized when it is traced again.
 
   Args:
     ops: list of `tf.Operation`, as `own_ops` returns them.
     xs: list of Tensors, what the function takes.
+    numbers: the numbers of the ops that count, or None for all; what follows
+      the last of them may differ from call to call.
 
   Returns:
     `tuple` of `str`, one per op: its type, and where its inputs come from.
   """
   names = {x.name: f'x{i}' for i, x in enumerate(xs)}
   result = []
+  if numbers is not None:
+    ops = ops[: max(numbers, default=-1) + 1]
   for k, op in enumerate(ops):
     inputs = ' '.join(names.get(t.name, '-') for t in op.inputs)
     result.append(f'{op.type}({inputs})')

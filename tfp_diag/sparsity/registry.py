@@ -14,7 +14,14 @@
 # ============================================================================
 """The rules by op type."""
 
-__all__ = ['register_rule']
+__all__ = [
+  'CannotSay',
+  'OpFailed',
+  'find_expansion',
+  'find_rule',
+  'register_expansion',
+  'register_rule',
+]
 
 _RULES = {}
 _EXPANSIONS = {}
@@ -98,11 +105,6 @@ def find_rule(op_type):
 def find_expansion(op_type):
   """The expansion of an op type, or None."""
   return _EXPANSIONS.get(op_type)
-
-
-def registered_op_types():
-  """All op types that have a rule or an expansion, sorted."""
-  return sorted({*_RULES, *_EXPANSIONS})
 
 
 def _registrar(table, op_types):

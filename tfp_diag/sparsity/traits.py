@@ -30,11 +30,22 @@ from tfp_diag.sparsity.samples import own_samples
 from tfp_diag.sparsity.tape import Columns
 
 __all__ = [
+  'LOCAL',
+  'MAX_ENTRIES',
+  'MIN_DENSITY',
   'coordinate_counts',
   'has_fixed_matrix',
   'leading_values',
   'uniform_values',
 ]
+
+# A value that depends on at most so many coordinates leaves the rest sparse.
+LOCAL = 4
+# A fixed matrix is worth a product only if it is at least so full: in a sparse
+# one the passes do not multiply with the zeros.
+MIN_DENSITY = 0.25
+# The most entries of all fixed matrices of one function.
+MAX_ENTRIES = 4_000_000
 
 
 def coordinate_counts(tape, traced):
