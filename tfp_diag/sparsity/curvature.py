@@ -139,7 +139,8 @@ class QuadraticForm:
 
   Attributes:
     signature: `tuple` of `str`: its ops; see `recognition.signature`.
-    any_batch: `bool`: whether it takes any number of samples.
+    any_batch: `bool`: whether it is the same one on any samples, and on any
+      number of them.
   """
 
   signature: tuple
@@ -240,8 +241,26 @@ def find_quadratic(tape, traced):
     return None
   numbers = [number[step.op_name] for step in tape.steps]
   return QuadraticForm(
-    signature(ops, traced.arguments, numbers), traced.is_any_batch
+    signature(ops, traced.arguments, numbers),
+    traced.is_any_batch and _is_all_differentiated(tape, traced),
   )
+
+
+def _is_all_differentiated(tape, traced):
+  """Whether xs, or their shapes, go nowhere but into what depends on them.
+
+  A factor `tf.stop_gradient(tf.reduce_max(x))` is a constant, but it is another
+  one on other samples.
+  """
+  steps = {step.op_name for step in tape.steps}
+  reached = {x.name for x in traced.arguments}
+  for op in traced.graph.get_operations():
+    if not reached.isdisjoint(t.name for t in op.inputs):
+      # The walker takes an Identity for what it is given.
+      if op.name not in steps and op.type != 'Identity':
+        return False
+      reached.update(t.name for t in op.outputs)
+  return True
 
 
 def has_curved_sums(tape, traced):

@@ -26,6 +26,7 @@ from tfp_diag.sparsity import (
   rules,  # noqa: F401 (registers the rules)
   tracing,
 )
+from tfp_diag.sparsity.batch_size import depends_on_batch
 from tfp_diag.sparsity.curvature import (
   find_curved_ops,
   find_quadratic,
@@ -336,7 +337,7 @@ class Traced:
 
 
 def _walk(kind, fn, xs, sample_rank):
-  """Walks on two samples a dimension if it can, else on the shapes given."""
+  """Walks on two samples a dimension if they stand for all, else on all."""
   parts = nest.flatten(xs)
   if not parts:
     raise ValueError(f'xs must have at least one part, got {xs!r}.')
@@ -364,14 +365,27 @@ def _walk(kind, fn, xs, sample_rank):
       )
   sample_shape = tuple(shapes[0][:sample_rank])
   if sample_rank and not nest.takes_variables(fn, parts):
+    failure = None
+    is_known = None not in sample_shape
     try:
       found = _walk_on(kind, trace, parts, shapes, (2,) * sample_rank)
-      if not found[1].has_failures or None in sample_shape:
+      more = sample_shape if is_known else (3,) * sample_rank
+      graph, _ = trace(tuple((*more, *s[sample_rank:]) for s in shapes))
+      if not depends_on_batch(found[0].graph, graph) and not (
+        is_known and found[1].has_failures
+      ):
         return found
-    except Exception:
+    except Exception as e:
       # Whatever fn does on another batch: it closes over its batch shape, or
       # does not batch at all. If it is wrong otherwise, it fails again below.
-      pass
+      failure = e
+    if not is_known:
+      raise ValueError(
+        'fn does not do the same with every number of samples, so that its '
+        f'pattern needs to know how many there are, got {sample_shape}. Pass '
+        'xs of a static sample shape.'
+        + (f' With two samples it failed: {failure}' if failure else '')
+      ) from failure
   return _walk_on(kind, trace, parts, shapes, sample_shape)
 
 
