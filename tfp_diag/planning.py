@@ -25,13 +25,13 @@ from tfp_diag.hessian_split import HessianSplit
 from tfp_diag.internal import (
   arguments,
   batching,
-  compiled,
   evaluate,
   mode_check,
   nest,
   passes,
 )
 from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.internal.fingerprint import fingerprint
 from tfp_diag.jacobian_split import JacobianSplit
 from tfp_diag.plan import Plan, mode_name
 from tfp_diag.quadratic_split import QuadraticSplit
@@ -209,7 +209,7 @@ def _remembered(kind, fn, xs, sample_rank):
   seen = []
   key = (
     kind,
-    compiled.fingerprint(fn, seen),
+    fingerprint(fn, seen),
     nest.structure(xs),
     tuple(specs),
     sample_rank,

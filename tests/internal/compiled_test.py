@@ -23,6 +23,7 @@ import tensorflow as tf
 import tf_keras
 
 from tfp_diag.internal import compiled
+from tfp_diag.internal.fingerprint import fingerprint
 
 SCALE = 1.0
 
@@ -376,4 +377,4 @@ def test_recursion_ends():
   itself = []
   itself.append(itself)
   for fn in (even, lambda: itself):
-    assert compiled.fingerprint(fn, []) == compiled.fingerprint(fn, [])
+    assert fingerprint(fn, []) == fingerprint(fn, [])
