@@ -523,9 +523,73 @@ def test_validation_reports_a_gradient_that_is_not_linear():
     )
 
 
+def test_where_tapes_do_not_record_is_no_place_to_differentiate():
+  def fn(x):
+    return tf.reduce_sum(x**3)
+
+  x = tf.constant([1.0, 2.0, 3.0])
+
+  @tf.function(autograph=False)
+  def lifted():
+    with tf.init_scope():
+      return diag_hessian(fn, x)
+
+  with pytest.raises(RuntimeError, match='init_scope'):
+    lifted()
+  # Nothing of that is remembered.
+  np.testing.assert_allclose(diag_hessian(fn, x)[2], [6.0, 12.0, 18.0])
+
+
+def test_python_within_a_graph_has_no_second_derivative():
+  def fn(x):
+    y = tf.py_function(lambda x: tf.reduce_sum(x**3), [x], tf.float32)
+    return tf.ensure_shape(y, [])
+
+  with pytest.raises(LookupError, match='py_function'):
+    diag_hessian(fn, tf.ones([2]))
+
+
+@pytest.mark.parametrize('n', [24, 45])
+def test_xla_differentiates_the_diagonal(n):
+  """More coordinates than are written out, in chunks and a remainder."""
+  weights = np.random.default_rng(1).standard_normal([n, n]) / np.sqrt(n)
+  x = tf.constant(np.linspace(-1.0, 1.0, 2 * n).reshape([2, n]))
+
+  def fn(x):
+    hidden = tf.tanh(tf.linalg.matvec(weights, x))
+    return tf.reduce_sum(tf.tanh(tf.linalg.matvec(weights, hidden)), -1)
+
+  def gradient(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      laplacian = tf.reduce_sum(diag_hessian(fn, x)[2])
+    return tape.gradient(laplacian, x)
+
+  found = tf.function(gradient, autograph=False, jit_compile=True)(x)
+
+  def laplacian(x):
+    with tf.GradientTape(persistent=True) as outer:
+      outer.watch(x)
+      with tf.GradientTape() as inner:
+        inner.watch(x)
+        value = fn(x)
+      parts = tf.unstack(inner.gradient(value, x), axis=-1)
+    return tf.add_n(
+      [tf.reduce_sum(outer.gradient(g, x)[:, i]) for i, g in enumerate(parts)]
+    )
+
+  step, direction = 1e-5, tf.sin(x)
+  change = laplacian(x + step * direction) - laplacian(x - step * direction)
+  np.testing.assert_allclose(
+    tf.reduce_sum(found * direction), change / (2.0 * step), rtol=1e-6
+  )
+
+
 BAD_ARGUMENTS = [
   (TypeError, 'cannot be called', {'fn': tf.ones([])}),
   (ValueError, 'returned None', {'fn': lambda x: None}),
+  (ValueError, 'returned a tuple', {'fn': lambda x: (x[0], x[1])}),
+  (TypeError, '`plan` is 3, which is no plan', {'plan': 3}),
   (ValueError, 'one floating scalar', {'fn': lambda x: tf.constant(1)}),
   (ValueError, 'per sample: sum over', {'fn': lambda x: tf.ones([2])}),
   (ValueError, 'which does not lead', {'fn': lambda x: tf.ones([3, 4])}),

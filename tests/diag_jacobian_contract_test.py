@@ -375,6 +375,9 @@ BAD_ARGUMENTS = [
   (ValueError, 'at least 1', {'parallel_iterations': 0}),
   (ValueError, 'at least 1', {'parallel_iterations': 2.0}),
   (ValueError, 'at least 1', {'parallel_iterations': True}),
+  (TypeError, "`plan` is 'no', which is no plan", {'plan': 'no'}),
+  (TypeError, 'int32', {'fn': lambda x: tf.cast(x, tf.int32)}),
+  (TypeError, 'complex64', {'fn': lambda x: tf.complex(x, x)}),
 ]
 
 
@@ -385,6 +388,21 @@ def test_bad_arguments_are_refused_by_name(error, sentence, given):
   call = {'xs': tf.ones([3]), 'fn': tf.sin, **given}
   with pytest.raises(error, match=sentence):
     diag_jacobian(**call)
+
+
+@pytest.mark.parametrize('schedule', ('auto', *SCHEDULES))
+@pytest.mark.parametrize('mode', MODES)
+def test_ys_of_a_variable(schedule, mode):
+  variable = tf.Variable(tf.ones([12], tf.float64))
+
+  @tf.function(autograph=False)
+  def diagonal():
+    ys = variable**2 * tf.range(12, dtype=tf.float64)
+    return diag_jacobian(variable, ys, schedule=schedule, mode=mode)[1]
+
+  np.testing.assert_array_equal(diagonal()[0], 2.0 * np.arange(12))
+  variable.assign(3.0 * variable)
+  np.testing.assert_array_equal(diagonal()[0], 6.0 * np.arange(12))
 
 
 def test_an_unknown_rank_is_refused():

@@ -253,6 +253,36 @@ def test_events_of_other_ranks():
 
 
 @pytest.mark.parametrize(
+  'trace',
+  [tfp_diag.trace_jacobian_exact, tfp_diag.trace_jacobian_hutchinson],
+)
+def test_conditions_that_are_no_tensors(trace):
+  def repeated(t, x, times=1, scale=None):
+    y = tf.concat([x] * times, 0)[-2:]
+    return y**2 if scale is None else scale * y**2
+
+  x = tf.constant([1.0, 2.0])
+  augmented = trace(repeated, x.shape, x.dtype)
+  for conditions, factor in (
+    ({'times': 2}, 1.0),
+    ({'times': 3, 'scale': None}, 1.0),
+    ({'scale': tf.constant(5.0)}, 5.0),
+    ({'scale': np.float32(7.0)}, 7.0),
+  ):
+    velocity, diag = augmented(0.5, (x, x), **conditions)
+    np.testing.assert_allclose(velocity, factor * x**2)
+    np.testing.assert_allclose(diag, 2.0 * factor * x)
+
+
+@pytest.mark.parametrize('event_ndims', [-1, 1.0, None])
+def test_event_ndims_that_are_none(event_ndims):
+  with pytest.raises(ValueError, match='`event_ndims` is'):
+    tfp_diag.trace_jacobian_exact(
+      coupled, [4], tf.float64, event_ndims=event_ndims
+    )
+
+
+@pytest.mark.parametrize(
   'match, kwargs',
   [('`num_probes` is 0', {'num_probes': 0}), ('two integers', {'seed': 1})],
 )

@@ -445,6 +445,31 @@ def test_samples_that_mix_are_refused():
       view.diag()
 
 
+def test_no_sample_shape():
+  x = tf.reshape(tf.range(1.0, 7.0), [2, 3])
+  view = tfp_diag.LazyJacobian(lambda x: x**2, x, None)
+  np.testing.assert_array_equal(view[1], np.eye(6)[1] * 4.0)
+  view = tfp_diag.LazyHessian(lambda x: tf.reduce_sum(x**3), x, None)
+  assert view.shape == [6, 6]
+  np.testing.assert_array_equal(view[1], np.eye(6)[1] * 12.0)
+
+
+def test_a_plan_for_the_parts_as_they_are():
+  a = tf.reshape(tf.range(1.0, 13.0), [2, 2, 3])
+  b = tf.reshape(tf.range(1.0, 5.0), [2, 2])
+
+  def fn(a, b):
+    return [a**2 * b[..., tf.newaxis], b**3]
+
+  plan = tfp_diag.plan_diag_jacobian(fn, [a, b], [2])
+  view = tfp_diag.LazyJacobian(fn, [a, b], [2])
+  expected = np.concatenate(
+    [np.reshape(2.0 * a * b[..., tf.newaxis], [2, 6]), 3.0 * b**2], -1
+  )
+  np.testing.assert_allclose(view.diag(plan=plan), expected)
+  assert view.num_passes == plan.num_passes == 2
+
+
 def test_shows_what_it_is():
   j = jacobian()
   assert repr(j) == (

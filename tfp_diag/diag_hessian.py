@@ -120,7 +120,7 @@ def diag_hessian(
     if rank:
       batching.check_sample_shape(parts, sample_shape)
     if plan is not None:
-      plan.check('hessian', parts, rank)
+      planning.check_plan(plan, 'hessian', parts, rank)
       rank = plan.sample_rank
     is_closure = nest.takes_variables(fn, parts)
     recipe_for = planning.recipe_maker(

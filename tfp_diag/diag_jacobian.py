@@ -146,7 +146,8 @@ def diag_jacobian(
     batching.check_sample_shape(xs, sample_shape)
     rank = batching.sample_rank(sample_shape)
     if plan is not None:
-      plan.check('jacobian', xs, None if sample_shape is None else rank)
+      given = None if sample_shape is None else rank
+      planning.check_plan(plan, 'jacobian', xs, given)
       rank = plan.sample_rank
     recipe_for = planning.recipe_maker(
       'jacobian', fn, xs, plan, schedule, parallel_iterations

@@ -69,7 +69,7 @@ class LazyHessian(LazyMatrix):
       TypeError: if a part is not floating; when it is looked at, if dtypes
         differ.
     """
-    problem = Problem(fn, xs, sample_shape)
+    problem = Problem(fn, xs, () if sample_shape is None else sample_shape)
     super().__init__(problem, is_symmetric=True, chunk_size=chunk_size)
 
   def _outputs(self, parts):

@@ -86,7 +86,7 @@ class LazyJacobian(LazyMatrix):
       TypeError: if a part is not floating; when it is looked at, if dtypes
         differ.
     """
-    problem = Problem(fn, xs, sample_shape)
+    problem = Problem(fn, xs, () if sample_shape is None else sample_shape)
     super().__init__(problem, is_symmetric=False, chunk_size=chunk_size)
 
   def _outputs(self, parts):
@@ -101,6 +101,9 @@ class LazyJacobian(LazyMatrix):
         'them through a plan. Write it as a function of Tensors.'
       )
     rank = problem.rank
+    shapes = tuple(tuple(p.shape[rank:]) for p in problem.parts)
+    if plan is not None and plan.event_shapes == shapes:
+      return self._diagonal_of_parts(plan)
     fn = functools.partial(
       _flat_call,
       problem.fn,
@@ -129,6 +132,21 @@ class LazyJacobian(LazyMatrix):
       x, fn=fn, sample_shape=self._sample_shape, plan=plan
     )
     return diag[0], self._num_columns if plan is None else plan.num_passes
+
+  def _diagonal_of_parts(self, plan):
+    """By a plan for the parts as they are, and not for one vector."""
+    problem = self._problem
+
+    def fn(*parts):
+      packed = problem.pack(list(parts))
+      return nest.flatten(nest.call_traceable(problem.fn, packed))
+
+    _, diag = diag_jacobian(
+      problem.parts, fn=fn, sample_shape=self._sample_shape, plan=plan
+    )
+    sample = tf.shape(diag[0])[: problem.rank]
+    flat = [tf.reshape(d, tf.concat([sample, [-1]], 0)) for d in diag]
+    return tf.concat(flat, -1), plan.num_passes
 
 
 def _flat_call(fn, structure, event_shapes, rank, x):

@@ -41,7 +41,7 @@ from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = ['make_plan', 'recipe_maker']
+__all__ = ['check_plan', 'make_plan', 'recipe_maker']
 
 # What the passes of one chunk may hold at a time, unless the caller says else.
 # More than the caches hold made dense Hessians on a CPU up to 2.5 times slower;
@@ -153,6 +153,23 @@ def make_plan(
     jit_compile=jit_compile,
     split=split,
   )
+
+
+def check_plan(plan, kind, parts, sample_rank):
+  """Raises if `plan` is none, or was made for something else.
+
+  Args:
+    plan: What a caller passed.
+    kind: 'jacobian' or 'hessian'.
+    parts: List of Tensors.
+    sample_rank: Python int, or None if the plan says it.
+  """
+  if not isinstance(plan, Plan):
+    raise TypeError(
+      f'`plan` is {plan!r}, which is no plan. Pass what '
+      f'`tfp_diag.plan_diag_{kind}` or `tfp_diag.load_plan` returned, or None.'
+    )
+  plan.check(kind, parts, sample_rank)
 
 
 def recipe_maker(kind, fn, xs, plan, schedule, chunk_size):

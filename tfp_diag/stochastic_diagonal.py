@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfp_diag import planning
 from tfp_diag.internal import (
   arguments,
   batching,
@@ -93,7 +94,7 @@ def estimate_diagonal(
       "out `plan` and `tolerance`, or pass `method='hutchinson'`."
     )
   if plan is not None:
-    plan.check(kind, problem.parts, problem.rank)
+    planning.check_plan(plan, kind, problem.parts, problem.rank)
 
   def body(parts, seed):
     with passes.recorded_ops() as ops:

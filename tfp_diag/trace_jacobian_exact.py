@@ -14,6 +14,7 @@
 # ============================================================================
 """The exact trace of a flow's Jacobian, for `tfp.bijectors.FFJORD`."""
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diag_jacobian import diag_jacobian
@@ -45,7 +46,8 @@ def trace_jacobian_exact(ode_fn, state_shape, dtype, *, event_ndims=1):
     FFJORD adds the diagonal up.
 
   Raises:
-    ValueError: if the state has fewer dimensions than `event_ndims`.
+    ValueError: if `event_ndims` is no number of dimensions, or the state has
+      fewer.
 
   #### Examples
 
@@ -65,6 +67,11 @@ def trace_jacobian_exact(ode_fn, state_shape, dtype, *, event_ndims=1):
   """
   del state_shape, dtype
   arguments.check_callable('ode_fn', ode_fn)
+  if not isinstance(event_ndims, int) or event_ndims < 0:
+    raise ValueError(
+      f'`event_ndims` is {event_ndims!r}; it is how many dimensions of the '
+      'state belong to a sample, an integer that is not negative.'
+    )
 
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
@@ -104,7 +111,7 @@ def call_at_time(key, ode_fn, body, time, state, conditions, extra=()):
     body: Python callable.
     time: Scalar.
     state: Tensor.
-    conditions: dict of structures of Tensors.
+    conditions: dict of structures of Tensors and of Python values.
     extra: List of Tensors.
 
   Returns:
@@ -112,11 +119,23 @@ def call_at_time(key, ode_fn, body, time, state, conditions, extra=()):
   """
   if not tf.executing_eagerly():
     return body(time, state, conditions, *extra)
-  flat = [tf.convert_to_tensor(c) for c in tf.nest.flatten(conditions)]
-  structure = tf.nest.map_structure(lambda _: '.', conditions)
+  leaves = tf.nest.flatten(conditions)
+  # The others, a number of Python say, are what they are in the graph, too.
+  given = [
+    k
+    for k, leaf in enumerate(leaves)
+    if tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic))
+  ]
+  flat = [tf.convert_to_tensor(leaves[k]) for k in given]
+  structure = tf.nest.map_structure(
+    lambda leaf: '.' if tf.is_tensor(leaf) else repr(leaf), conditions
+  )
 
   def flat_body(time, state, *rest):
-    packed = tf.nest.pack_sequence_as(structure, list(rest[: len(flat)]))
+    now = list(leaves)
+    for k, tensor in zip(given, rest):
+      now[k] = tensor
+    packed = tf.nest.pack_sequence_as(structure, now)
     return body(time, state, packed, *rest[len(flat) :])
 
   time = tf.convert_to_tensor(time, dtype_hint=state.dtype)

@@ -227,6 +227,7 @@ def broadcast_to_part(y, x, index):
     Tensor of the shape and dtype of `x`.
 
   Raises:
+    TypeError: if `y` is not floating.
     ValueError: if the static shapes do not allow it.
   """
   if y is None:
@@ -235,6 +236,11 @@ def broadcast_to_part(y, x, index):
       f'{x.shape} of part {index} of `xs` is needed. Does `fn` return?'
     )
   y = tf.convert_to_tensor(y, dtype_hint=x.dtype)
+  if not y.dtype.is_floating:
+    raise TypeError(
+      f'Part {index} of `ys` has dtype {y.dtype.name}; a derivative needs a '
+      'floating dtype. Return that part of `fn` in another way, or cast it.'
+    )
   try:
     joint = tf.broadcast_static_shape(y.shape, x.shape)
     fits = joint.is_compatible_with(x.shape)

@@ -157,6 +157,21 @@ class LinearMap:
     return LinearMap(_tape_gradient(tape), transposed, placeholders)
 
 
+def _check_recording():
+  """Raises if tapes record nothing here: every derivative would be zero."""
+  # Not among the ops of the function.
+  with tf.Graph().as_default(), tf.GradientTape() as tape:
+    x = tf.zeros([])
+    tape.watch(x)
+    y = tf.identity(x)
+    recorded = tape.gradient(y, x) is not None
+  if not recorded:
+    raise RuntimeError(
+      'Nothing can be differentiated here: `tf.init_scope` keeps tapes from '
+      'recording. Call this outside of it.'
+    )
+
+
 def linearize(fn, xs, mode):
   """Evaluates `fn` and returns its derivative as a linear map.
 
@@ -171,6 +186,7 @@ def linearize(fn, xs, mode):
     aux: What `fn` returned.
     linear_map: A `LinearMap`.
   """
+  _check_recording()
   if mode == 'reverse':
     with tf.GradientTape(persistent=True, watch_accessed_variables=False) as t:
       t.watch(xs)
@@ -219,11 +235,26 @@ def linear_map_of_graph(ys, xs, mode):
   Returns:
     A `LinearMap`.
   """
+  xs = [_handle(x) for x in xs]
   if mode == 'reverse':
     return LinearMap(_graph_gradient, ys, xs)
   placeholders = [tf.zeros_like(y) for y in ys]
   transposed = _graph_gradient(ys, xs, placeholders)
   return LinearMap(_graph_gradient, transposed, placeholders)
+
+
+def _handle(x):
+  """The Tensor by which a Variable is in the current graph; other parts as is.
+
+  A graph inside this one would take the Variable in again, as another Tensor.
+  """
+  if not isinstance(x, tf.Variable):
+    return x
+  graph = tf.compat.v1.get_default_graph()
+  for outer, inner in getattr(graph, 'captures', ()):
+    if outer is x.handle:
+      return inner
+  return x
 
 
 def value_and_gradient(fn, xs):
@@ -235,8 +266,14 @@ def value_and_gradient(fn, xs):
 
   Returns:
     value: Tensor.
-    gradient: List of Tensors shaped as `xs`; zeros for an unconnected part.
+    gradient: List of Tensors shaped as `xs`; zeros for an unconnected part. It
+      can be differentiated again.
+
+  Raises:
+    MissingGradientError: If that would be wrong.
+    ValueError: If `fn` does not return one Tensor.
   """
+  _check_recording()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(xs)
     value = fn()
@@ -245,8 +282,19 @@ def value_and_gradient(fn, xs):
         '`fn` returned None; one floating scalar per sample is needed. Does it '
         'return its result?'
       )
+    if isinstance(value, (list, tuple, dict)):
+      raise ValueError(
+        f'`fn` returned a {type(value).__name__}; one Tensor with one floating '
+        'scalar per sample is needed. Return only that one.'
+      )
     value = tf.convert_to_tensor(value)
-  gradient = _tape_gradient(tape)([value], xs, [tf.ones_like(value)])
+  with recorded_ops() as ops:
+    gradient = _tape_gradient(tape)([value], xs, [tf.ones_like(value)])
+  if 'EagerPyFunc' in ops:
+    raise MissingGradientError(
+      '`fn` calls `tf.py_function`, whose gradient TensorFlow takes for a '
+      'constant. Write that part of `fn` with TensorFlow ops.'
+    )
   return value, [
     tf.zeros_like(x) if g is None else g for x, g in zip(xs, gradient)
   ]

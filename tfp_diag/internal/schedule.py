@@ -48,6 +48,9 @@ SCHEDULES = ('auto', 'unrolled', 'pfor', 'while_loop')
 # Up to this many passes are written out one by one under 'auto': with constant
 # seeds XLA drops what a pass does not need, and a few copies compile fast.
 MAX_UNROLLED = 8
+# Up to this many vectorized chunks are written out, too: XLA does not
+# differentiate what pfor makes inside a loop. More would take long to compile.
+_MAX_UNROLLED_CHUNKS = 4
 
 
 def num_colors(colors):
@@ -324,8 +327,11 @@ def _pfor(one_color, total, start, stop, chunk_size):
   def chunks(total):
     num_chunks = (stop - start) // chunk_size
     remainder = (stop - start) % chunk_size
-    if isinstance(num_chunks, int) and num_chunks <= 1:
-      total = chunk(total, start, chunk_size) if num_chunks else total
+    if isinstance(num_chunks, int) and num_chunks <= _MAX_UNROLLED_CHUNKS:
+      for c in range(num_chunks):
+        # One after the other, for the sake of memory.
+        with tf.control_dependencies(total if c else []):
+          total = chunk(total, start + c * chunk_size, chunk_size)
     else:
       _, total = tf.while_loop(
         lambda c, _: c < num_chunks,
