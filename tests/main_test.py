@@ -109,9 +109,10 @@ def test_diagonals_equal_the_closed_form(comparisons):
 
 def test_passes_are_reported(comparisons):
   passes = [row['passes'] for row in comparisons[0]['rows']]
-  # Three coordinates that all meet. Without a sample shape there are 3 x 5 x 3
-  # of them, of which the samples are found to be independent.
-  assert passes == [3, 3, 3, 3]
+  # Three coordinates that all meet; 15 samples share one pass. Without a sample
+  # shape there are 3 x 5 x 3 of them, of which the samples are found to be
+  # independent.
+  assert passes == [3, 3, 1, 3]
 
 
 def test_upstream_is_wrong_where_the_curvature_varies(comparisons):
@@ -475,6 +476,50 @@ def test_a_terminal_shows_progress_and_ctrl_c_works(tmp_path):
   assert process.returncode == 130
   assert 'Interrupted after' in out
   assert np.load(path)['parameters'].shape[0] == 3
+
+
+@pytest.mark.parametrize(
+  'body, sentence',
+  [
+    ('tf.reduce_sum(tf.round(x), -1)', 'cannot be sampled'),
+    (
+      'tf.ensure_shape(tf.py_function(lambda x: -tf.reduce_sum(x**2, -1), [x], '
+      'tf.float32), x.shape[:1])',
+      '--no-xla',
+    ),
+  ],
+)
+def test_a_function_that_cannot_be_sampled(tmp_path, capsys, body, sentence):
+  file = tmp_path / 'model.py'
+  file.write_text(f'import tensorflow as tf\n\ndef f(x):\n  return {body}\n')
+  assert main(['--fn', f'{file}:f', '--init', '[0., 0.]', '--draws', '40']) == 2
+  said = capsys.readouterr().err
+  assert sentence in said and said.count('\n') == 1
+
+
+def test_names_of_parts_are_not_given_twice(tmp_path):
+  file = tmp_path / 'model.py'
+  file.write_text(
+    'import tensorflow as tf\n\n'
+    'def f(x1, *others):\n  return -x1**2 - others[0]**2\n'
+  )
+  path = tmp_path / 'draws.npz'
+  words = ['--fn', f'{file}:f', '--init', '(0., 0.)', '--save', str(path)]
+  main([*words, '--draws', '40', '--warmup', '40', '--chains', '4'])
+  assert list(np.load(path)['parameter_names']) == ['x1', 'x2']
+
+
+def test_a_terminal_that_knows_only_ascii():
+  command = [sys.executable, '-m', 'tfp_diag', '--help']
+  environment = {**os.environ, 'PYTHONIOENCODING': 'ascii'}
+  done = subprocess.run(command, capture_output=True, env=environment)
+  assert done.returncode == 0 and done.stderr == b''
+
+
+def test_a_reader_that_goes_away():
+  command = f'{sys.executable} -m tfp_diag --help | head -n 1'
+  done = subprocess.run(command, shell=True, capture_output=True, text=True)
+  assert done.stdout.startswith('usage') and done.stderr == ''
 
 
 def test_bad_input_through_the_module():

@@ -170,7 +170,15 @@ def in_proxy():
   return (lambda x: proxy['scale'] * x), lambda: scales.update(scale=3.0)
 
 
+def in_function_of_a_library():
+  holder = Config()
+  fn = tf.autograph.experimental.do_not_convert(lambda x: scaled(holder, x))
+  assert fn.__module__ != __name__ or fn.__closure__
+  return fn, lambda: setattr(holder, 'scale', 3.0)
+
+
 KINDS = {
+  'a function that a library made': in_function_of_a_library,
   'another function': lambda: in_object(Config, scaled),
   'a method': lambda: in_object(Scaled, lambda o, x: o.method(x)),
   'super()': lambda: in_object(Inherited, lambda o, x: o.method(x)),

@@ -125,8 +125,8 @@ def test_dense_matrices(kind, chunk_size):
 def test_auto_unrolls_a_few_passes_only():
   for n, traced in [
     (schedule.MAX_UNROLLED, schedule.MAX_UNROLLED),
-    # Nine in two chunks of four, in a loop, and one by itself.
-    (schedule.MAX_UNROLLED + 1, 2),
+    # Nine in two chunks of four, and one by itself.
+    (schedule.MAX_UNROLLED + 1, 3),
   ]:
     matrix = Matrix(draw(n))
     diagonal(matrix, static(np.arange(n), [[n]]), [[n]], 'auto', 4)
@@ -135,13 +135,16 @@ def test_auto_unrolls_a_few_passes_only():
 
 @pytest.mark.parametrize(
   'n, chunk_size, traced',
-  # A chunk in a loop, a chunk alone, a rest, a rest of one.
+  # Up to four chunks are written out, more are in a loop; then comes the rest.
   [
-    (8, 4, 1),
+    (8, 4, 2),
     (4, 4, 1),
     (3, 4, 1),
-    (9, 4, 2),
-    (11, 4, 2),
+    (9, 4, 3),
+    (11, 4, 3),
+    (16, 4, 4),
+    (20, 4, 1),
+    (23, 4, 2),
     (1, 4, 1),
     (0, 4, 0),
   ],

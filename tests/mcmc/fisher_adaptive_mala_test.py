@@ -188,11 +188,11 @@ def test_a_bad_proposal_is_no_signal():
 
 
 def test_protocol():
-  kernel = FisherAdaptiveMALA(_log_prob, 0.1, 7, name='fisher')
+  kernel = FisherAdaptiveMALA(_log_prob, 0.1, 107, name='fisher')
   assert kernel.parameters == {
     'target_log_prob_fn': _log_prob,
     'step_size': 0.1,
-    'num_adaptation_steps': 7,
+    'num_adaptation_steps': 107,
     'num_step_size_steps': 100,
     'damping': 10.0,
     'experimental_chain_axis_names': None,
@@ -206,6 +206,8 @@ def test_protocol():
   ('kwargs', 'error', 'match'),
   [
     ({'damping': 0.0}, ValueError, '`damping`'),
+    # It would never change the matrix.
+    ({'num_adaptation_steps': 80}, ValueError, '80, but .* after .*, 100 st'),
     ({'step_size': [0.1, 0.2]}, TypeError, '`step_size` is a list'),
     ({'target_log_prob_fn': 3}, TypeError, '`target_log_prob_fn`'),
   ],
@@ -214,14 +216,14 @@ def test_refuses_arguments(kwargs, error, match):
   arguments = {
     'target_log_prob_fn': _log_prob,
     'step_size': 0.1,
-    'num_adaptation_steps': 5,
+    'num_adaptation_steps': 105,
   }
   with pytest.raises(error, match=match):
     FisherAdaptiveMALA(**dict(arguments, **kwargs))
 
 
 def test_refuses_a_dynamic_event_shape():
-  kernel = FisherAdaptiveMALA(lambda x: -tf.reduce_sum(x**2, -1), 0.1, 5)
+  kernel = FisherAdaptiveMALA(lambda x: -tf.reduce_sum(x**2, -1), 0.1, 105)
 
   @tf.function(input_signature=[tf.TensorSpec([None, None])])
   def start(x):
@@ -233,7 +235,7 @@ def test_refuses_a_dynamic_event_shape():
 
 @pytest.mark.parametrize('made', [FisherAdaptiveMALA, FisherDivergenceMALA])
 def test_a_sharded_state_is_refused(made):
-  kernel = made(_log_prob, 0.01, 10)
+  kernel = made(_log_prob, 0.01, 110)
   assert kernel.experimental_with_shard_axes([None, None]) is kernel
   with pytest.raises(
     ValueError, match=f'{made.__name__} learns a matrix over all'

@@ -236,6 +236,69 @@ def test_a_target_that_agrees_at_the_start_is_another_one(path):
     sample(8, Walk(1.01), start=start, checkpoint=path, resume=True)
 
 
+def test_a_large_log_density_hides_no_other_target(path):
+  def kernel(precision):
+    def log_prob(x):
+      return -1e5 - 0.5 * precision * tf.reduce_sum(x**2, -1)
+
+    return tfp_diag.mcmc.PreconditionedMALA(log_prob, 0.5)
+
+  start = 2.0 * START
+  sample(4, kernel(1.0), start=start, checkpoint=path)
+  arguments = dict(start=start, checkpoint=path, resume=True)
+  with pytest.raises(ValueError, match='another target'):
+    sample(8, kernel(2.0), **arguments)
+  assert_same(
+    sample(8, kernel(1.0), **arguments), sample(8, kernel(1.0), start)
+  )
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'step_size': 0.2},
+    {'preconditioner': tf.constant([1.0, 2.0])},
+    {'discretization': 'exponential'},
+  ],
+  ids=lambda change: next(iter(change)),
+)
+def test_another_setting_of_the_kernel_is_refused(path, change):
+  def kernel(**change):
+    arguments = dict(step_size=0.1, preconditioner=tf.constant([1.0, 1.0]))
+    return tfp.mcmc.SimpleStepSizeAdaptation(
+      tfp_diag.mcmc.PreconditionedMALA(
+        lambda x: -tf.reduce_sum(x**2, -1), **{**arguments, **change}
+      ),
+      num_adaptation_steps=3,
+    )
+
+  sample(4, kernel(), checkpoint=path)
+  with pytest.raises(ValueError, match='another settings of the kernel'):
+    sample(8, kernel(**change), checkpoint=path, resume=True)
+  sample(8, kernel(), checkpoint=path, resume=True)
+
+
+def test_counts_of_numpy(path):
+  counts = {
+    'num_burnin_steps': np.int64(3),
+    'num_steps_between_results': np.int32(1),
+    'block_size': np.int64(5),
+  }
+  found = sample(np.int64(8), checkpoint=path, **counts)
+  assert_same(found, sample(8, block_size=5))
+  with pytest.raises(ValueError, match='`num_results` is True'):
+    sample(True)
+
+
+def test_chains_that_leave_the_finite_numbers_do_not_stop_a_run(path):
+  kernel = tfp_diag.mcmc.UncalibratedPreconditionedLangevin(
+    lambda x: -tf.reduce_sum(x**4, -1), 50.0
+  )
+  found = sample(30, kernel, checkpoint=path)
+  assert not np.all(np.isfinite(found.draws))
+  assert found.draws.shape[0] == 30
+
+
 def test_a_kernel_without_a_log_density_resumes_as_well(path):
   sample(4, BlindWalk(), checkpoint=path)
   found = sample(8, BlindWalk(), checkpoint=path, resume=True)

@@ -147,6 +147,19 @@ def test_pieces_stop_where_the_whole_does(tmp_path, pieces):
   assert longer.num_results == whole.num_results + 50
 
 
+def test_the_trace_says_which_axes_are_chains():
+  """One chain of four coordinates, of which R-hat must not be taken."""
+  rng = np.random.default_rng(3)
+  draws = rng.normal(size=[200, 4])
+  with pytest.raises(ValueError, match='there is one'):
+    StopWhen(max_rhat=1.1)(draws, {'is_accepted': np.ones([200], bool)})
+  # Chains of shape [2, 4], half of which are elsewhere.
+  draws = rng.normal(size=[200, 2, 4, 3]) + 9.0 * (np.arange(4) < 2)[:, None]
+  trace = {'is_accepted': np.ones([200, 2, 4], bool)}
+  assert not StopWhen(max_rhat=1.1)(draws, trace)
+  assert StopWhen(max_rhat=1.1, chain_ndims=1)(draws, trace)
+
+
 def test_what_is_not_callable_is_refused():
   with pytest.raises(ValueError, match=r'`stop_when` is 1\.01, but must be'):
     sample(10, 1.01)

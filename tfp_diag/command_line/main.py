@@ -14,6 +14,8 @@
 # ============================================================================
 """The commands of `python -m tfp_diag`."""
 
+import io
+import os
 import sys
 
 from tfp_diag.command_line.input_error import InputError
@@ -33,9 +35,14 @@ def main(words=None):
     words: List of `str`; default: those of the command line.
 
   Returns:
-    The exit status: 0, 2 for input that does not fit, or 130 after Ctrl-C.
+    The exit status: 0, 1 if nobody reads what is printed, 2 for input that does
+    not fit, or 130 after Ctrl-C.
   """
   words = sys.argv[1:] if words is None else list(words)
+  for stream in (sys.stdout, sys.stderr):
+    # A terminal without some letter gets its number.
+    if isinstance(stream, io.TextIOWrapper):
+      stream.reconfigure(errors='backslashreplace')
   command = main_job
   if words and words[0] in COMMANDS:
     command = COMMANDS[words.pop(0)]
@@ -44,6 +51,10 @@ def main(words=None):
   except InputError as e:
     print(f'python -m tfp_diag: {e}', file=sys.stderr)
     return 2
+  except BrokenPipeError:
+    # Nobody reads on, as behind `head`; Python would say so once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
   except KeyboardInterrupt:
     print('\nInterrupted before there were results.', file=sys.stderr)
     return 130

@@ -14,6 +14,7 @@
 # ============================================================================
 """The main job: diagonals beside closed forms, then a posterior sampled."""
 
+import contextlib
 import json
 
 import tensorflow as tf
@@ -23,6 +24,7 @@ from tfp_diag.command_line.diagonals import (
   describe_diagonals,
 )
 from tfp_diag.command_line.draw_chains import draw_chains
+from tfp_diag.command_line.input_error import InputError, one_line
 from tfp_diag.command_line.options import LEAST_DRAWS, parse_options
 from tfp_diag.command_line.output_files import check_output_file
 from tfp_diag.command_line.picture import check_picture, draw_picture
@@ -47,7 +49,7 @@ def main_job(words):
 
   Raises:
     InputError: if an option, a file or a function does not fit; before
-      anything is computed.
+      anything is computed, where that can be seen.
   """
   options = parse_options(words)
   target, start = _check_everything(options)
@@ -59,15 +61,16 @@ def main_job(words):
   comparisons = compare_diagonals()
   say(f'1. Diagonals of Hessians\n\n{describe_diagonals(comparisons)}\n')
   say(f'2. Draws from {target.name}: {target.description}\n')
-  draws = draw_chains(
-    target.target_log_prob_fn,
-    start,
-    num_draws=options.draws,
-    num_warmup=options.warmup,
-    step_size=options.step_size,
-    seed=options.seed,
-    use_xla=options.xla,
-  )
+  with _explaining(options):
+    draws = draw_chains(
+      target.target_log_prob_fn,
+      start,
+      num_draws=options.draws,
+      num_warmup=options.warmup,
+      step_size=options.step_size,
+      seed=options.seed,
+      use_xla=options.xla,
+    )
   parameters = _named_parameters(target, draws.state)
   # First of all: what was drawn is not lost to whatever comes after.
   if options.save is not None:
@@ -94,6 +97,22 @@ def main_job(words):
     say(f'\nInterrupted after {report["draws"]} of {options.draws} draws.')
     return 130
   return 0
+
+
+@contextlib.contextmanager
+def _explaining(options):
+  """Says in a sentence why a function of the user's cannot be sampled."""
+  try:
+    yield
+  except Exception as e:
+    if options.fn is None:
+      raise
+    way_out = ''
+    if options.xla and 'compil' in str(e):
+      way_out = ' XLA does not know all ops: try --no-xla.'
+    raise InputError(
+      f'{options.fn} cannot be sampled: {one_line(e)}{way_out}'
+    ) from e
 
 
 def _check_everything(options):

@@ -18,6 +18,7 @@ import ast
 import functools
 import importlib.util
 import inspect
+import itertools
 import pathlib
 import sys
 
@@ -168,7 +169,9 @@ def _argument_names(fn, count):
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
   )
   names = [a.name for a in arguments if a.kind in kinds][:count]
-  return names + [f'x{i}' for i in range(len(names), count)]
+  free = (f'x{i}' for i in itertools.count(len(names)))
+  free = (name for name in free if name not in names)
+  return names + list(itertools.islice(free, count - len(names)))
 
 
 def _call(fn, names, by_keyword, *parts):

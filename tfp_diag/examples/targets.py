@@ -108,7 +108,7 @@ TARGETS = types.MappingProxyType(
       banana(),
       _from_gaussian(
         'gaussian_3d',
-        'The 3-D normal with covariance [[1, ¼, ¼], [¼, 2, ¼], [¼, ¼, 3]].',
+        'The 3-D normal of variances 1, 2, 3 and covariances 1/4.',
         gaussian.three_dimensional(),
       ),
       _from_gaussian(

@@ -167,12 +167,14 @@ class _Reader:
     """A Python function: its code and what the code can see."""
     code = ('code', id(fn.__code__))
     self._seen.append(fn.__code__)
-    if _is_library(fn.__module__):
-      return code
     read, written, imported = _names(fn.__code__)
-    self.names.update(read)
-    visible = [fn.__globals__[n] for n in read if n in fn.__globals__]
-    visible += [sys.modules[m] for m in imported if m in sys.modules]
+    visible = []
+    # A library may have made a function that sees what it was given, but its
+    # globals are its own.
+    if not _is_library(fn.__module__):
+      self.names.update(read)
+      visible += [fn.__globals__[n] for n in read if n in fn.__globals__]
+      visible += [sys.modules[m] for m in imported if m in sys.modules]
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
       # What a function writes, a call counter say, is not an input of it.
       if name not in written:

@@ -148,8 +148,19 @@ class FisherAdaptiveMALA(FullMatrixKernel):
 
     Raises:
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
-      ValueError: if `damping` is not positive.
+      ValueError: if `damping` is not positive, or the matrix would stop to
+        change before it starts.
     """
+    static = [
+      tf.get_static_value(tf.convert_to_tensor(n))
+      for n in (num_adaptation_steps, num_step_size_steps)
+    ]
+    if None not in static and 0 < static[0] <= static[1]:
+      raise ValueError(
+        f'`num_adaptation_steps` is {static[0]}, but the matrix starts to '
+        f'change only after `num_step_size_steps`, {static[1]} steps. Adapt '
+        'for longer, or pass a smaller `num_step_size_steps`.'
+      )
     if not damping > 0.0:
       raise ValueError(f'`damping` must be positive, but is {damping}.')
     super().__init__(

@@ -14,7 +14,10 @@
 # ============================================================================
 """A run between two blocks: where it stands, and what it has kept."""
 
+import contextlib
 import functools
+import hashlib
+import numbers
 
 import numpy as np
 import tensorflow as tf
@@ -29,7 +32,8 @@ from tfp_diag.mcmc.sampling_trace import default_trace, innermost
 __all__ = ['SamplingRun']
 
 # By how much the same log density may differ, on another machine or device.
-_SAME_LOG_PROB = {'float32': 1e-4, 'float64': 1e-8}
+_SAME_LOG_PROB = {'float32': 3e-6, 'float64': 1e-12}
+_SAME_NEAR_ZERO = {'float32': 1e-4, 'float64': 1e-8}
 
 
 class SamplingRun:
@@ -159,9 +163,11 @@ class SamplingRun:
     progress = self._progress._replace(step=end, state=state, results=results)
     if step == 0 and self._directory is not None:
       # The start may be a point at which all targets agree, such as zero.
-      progress = progress._replace(
-        probe_state=state, probe_log_prob=self._log_prob(state)
-      )
+      # Where a chain has left the finite numbers that start remains.
+      with contextlib.suppress(ValueError):
+        progress = progress._replace(
+          probe_state=state, probe_log_prob=self._log_prob(state)
+        )
     # In what follows are steps on the way to the next result.
     rows = [row.numpy()[:num_new] for row in rows] if num_new else []
     self._kept.append(rows, num_rows, progress)
@@ -209,6 +215,7 @@ class SamplingRun:
       '`num_steps_between_results`': self._schedule.num_steps_between_results,
       '`current_state`': _describe(state),
       'kernel': _describe(results),
+      'settings of the kernel': _parameters(self._kernel),
       '`trace_fn`': [
         f'{spec.dtype.name}{spec.shape}'
         for spec in self._block.row_specs[len(self._progress.state) :]
@@ -240,8 +247,13 @@ class SamplingRun:
       return
     state = [tf.constant(x) for x in self._progress.probe_state]
     now = np.asarray(self._log_prob(state))
-    tolerance = _SAME_LOG_PROB.get(now.dtype.name, 1e-2)
-    same = np.isclose(now, before, tolerance, tolerance, equal_nan=True)
+    same = np.isclose(
+      now,
+      before,
+      _SAME_LOG_PROB.get(now.dtype.name, 1e-2),
+      _SAME_NEAR_ZERO.get(now.dtype.name, 1e-2),
+      equal_nan=True,
+    )
     if not np.all(same):
       first = tuple(np.argwhere(~same)[0])
       raise self._directory.refusal(
@@ -254,6 +266,33 @@ class SamplingRun:
     state = tf.nest.pack_sequence_as(self._structures[0], parts)
     results = self._kernel.bootstrap_results(state)
     return innermost(results, 'target_log_prob')
+
+
+def _parameters(kernel):
+  """The classes of a kernel and its inner ones, and their plain parameters.
+
+  A function cannot be compared from process to process; the target, at least,
+  is by its values.
+  """
+
+  def describe(value):
+    if isinstance(value, tfp.mcmc.TransitionKernel):
+      # Kernels of users may have none.
+      given = getattr(value, 'parameters', None) or {}
+      found = {k: describe(v) for k, v in sorted(given.items())}
+      found = {k: v for k, v in found.items() if v is not None}
+      return {'kernel': type(value).__name__, **found}
+    if isinstance(value, (list, tuple)):
+      return [describe(v) for v in value]
+    if isinstance(value, (bool, numbers.Number, str)):
+      return repr(value)
+    if isinstance(value, np.ndarray) or isinstance(value, tf.Tensor):
+      array = np.asarray(value)
+      content = hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+      return f'{array.dtype.name}{list(array.shape)} {content[:16]}'
+    return None
+
+  return describe(kernel)
 
 
 def _describe(structure):

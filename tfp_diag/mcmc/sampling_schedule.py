@@ -48,10 +48,10 @@ class Schedule:
   block_size: int
 
   def __post_init__(self):
-    _check_count('num_results', self.num_results, 0)
-    _check_count('num_burnin_steps', self.num_burnin_steps, 0)
-    _check_count('num_steps_between_results', self.num_steps_between_results, 0)
-    _check_count('block_size', self.block_size, 1)
+    for field in dataclasses.fields(self):
+      least = 1 if field.name == 'block_size' else 0
+      value = _count(field.name, getattr(self, field.name), least)
+      object.__setattr__(self, field.name, value)
     if self.num_steps > _MOST_STEPS:
       raise ValueError(
         f'`num_results`, `num_burnin_steps` and `num_steps_between_results` '
@@ -111,7 +111,12 @@ def _power(num_rows):
   return math.floor(math.log(num_rows, _GROWTH)) if num_rows else -1
 
 
-def _check_count(name, value, least):
-  if not isinstance(value, numbers.Integral) or value < least:
+def _count(name, value, least):
+  """A number of things as a Python `int`; raises if it is none."""
+  is_integer = isinstance(value, numbers.Integral) and not isinstance(
+    value, bool
+  )
+  if not is_integer or value < least:
     at_least = 'a positive' if least else 'a nonnegative'
     raise ValueError(f'`{name}` is {value!r}, but must be {at_least} integer.')
+  return int(value)

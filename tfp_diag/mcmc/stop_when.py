@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.mcmc.ess import ess
 from tfp_diag.mcmc.rhat import rhat
+from tfp_diag.mcmc.sampler_statistics import chain_ndims_of
 
 __all__ = ['StopWhen']
 
@@ -42,7 +43,7 @@ class StopWhen(typing.NamedTuple):
     min_draws: Python `int`, the number of draws of each chain before which
       nothing is judged: short runs look better than they are. Default: 50.
     chain_ndims: Python `int`, how many axes of the draws, after the first, are
-      chains. Default: 1.
+      chains. Default: None, as many as the trace shows; 1 if it does not.
 
   #### Examples
 
@@ -69,14 +70,15 @@ class StopWhen(typing.NamedTuple):
   max_rhat: float | None = None
   min_ess: float | None = None
   min_draws: int = 50
-  chain_ndims: int = 1
+  chain_ndims: int | None = None
 
   def __call__(self, draws, trace=None):
     """Whether the draws are enough.
 
     Args:
       draws: Structure of arrays [draws, chains..., event...].
-      trace: Ignored.
+      trace: What was recorded beside them: its per-chain statistics say how
+        many axes are chains, where `chain_ndims` does not; without them one.
 
     Returns:
       Python `bool`. A coordinate that never moved, whose R-hat and effective
@@ -86,13 +88,13 @@ class StopWhen(typing.NamedTuple):
       ValueError: if nothing is asked for, a part has too few axes, or R-hat is
         asked of a single chain.
     """
-    del trace
     if self.max_rhat is None and self.min_ess is None:
       raise ValueError(
         f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
       )
     parts = [np.asarray(part) for part in tf.nest.flatten(draws)]
-    chain_shape = parts[0].shape[1 : 1 + self.chain_ndims]
+    chain_ndims = chain_ndims_of(trace, self.chain_ndims)
+    chain_shape = parts[0].shape[1 : 1 + chain_ndims]
     if self.max_rhat is not None and np.prod(chain_shape) < 2:
       raise ValueError(
         f'{self} asks for an R-hat, which compares chains, but there is one. '
@@ -100,7 +102,7 @@ class StopWhen(typing.NamedTuple):
       )
     if len(parts[0]) < self.min_draws:
       return False
-    kept = dict(chain_ndims=self.chain_ndims, backend=_BACKEND)
+    kept = dict(chain_ndims=chain_ndims, backend=_BACKEND)
     # Written so that NaN is not enough.
     if self.max_rhat is not None and not all(
       np.all(found <= self.max_rhat) for found in rhat(parts, **kept)

@@ -190,6 +190,11 @@ def windowed_adaptive_mala(
       f'{", ".join(map(repr, names))}; others are objects, such as a '
       '`LocalHessianPreconditioner()`.'
     )
+  if not 0.0 < target_accept_prob < 1.0:
+    raise ValueError(
+      f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
+      'and 1; for MALA 0.574 is best in high dimensions.'
+    )
   is_full_fisher = (
     isinstance(preconditioner, str) and preconditioner == _FULL_FISHER
   )
@@ -208,9 +213,11 @@ def windowed_adaptive_mala(
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
   if tf.executing_eagerly():
     # Says what is wrong with a start, which a graph cannot.
-    PreconditionedMALA(target.log_prob_fn, init_step_size).bootstrap_results(
-      target.start
-    )
+    PreconditionedMALA(
+      target.log_prob_fn,
+      init_step_size,
+      None if isinstance(preconditioner, str) else preconditioner,
+    ).bootstrap_results(target.start)
   kernel = _kernel(
     target.log_prob_fn,
     tf.convert_to_tensor(init_step_size, log_prob.dtype),
