@@ -26,6 +26,7 @@ import tensorflow_probability as tfp
 from tfp_diag.mcmc import (
   PreconditionedMALA,
   nested_rhat,
+  sample,
   summarize,
   windowed_adaptive_mala,
 )
@@ -337,3 +338,14 @@ def test_kernel_results_are_a_trace():
 def test_errors(args, kwargs, error, match):
   with pytest.raises(error, match=match):
     summarize(*args, **kwargs)
+
+
+def test_a_step_size_of_each_coordinate():
+  """What `sample` records by itself is understood."""
+  kernel = PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, -1), tf.constant([0.1, 0.2, 0.3])
+  )
+  found = sample(kernel, tf.zeros([4, 3]), 20, seed=1, jit_compile=False)
+  assert found.trace['step_size'].shape == (20, 3)
+  summary = summarize(found.draws, found.trace)
+  assert 'x[2]' in str(summary)

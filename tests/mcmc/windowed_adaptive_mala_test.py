@@ -329,3 +329,21 @@ def test_a_preconditioner_that_is_not_adapted():
 def test_errors(model, kwargs, error, match):
   with pytest.raises(error, match=match):
     windowed_adaptive_mala(3, model, **kwargs)
+
+
+def test_the_start_is_judged_with_the_preconditioner_of_the_run():
+  """The third derivative of `x**2` is not a number at 0 in TensorFlow."""
+  arguments = {
+    'joint_dist': lambda x: -0.5 * tf.reduce_sum(x**2, -1),
+    'init': tf.zeros([4, 2]),
+    'num_adaptation_steps': 10,
+    'seed': (1, 2),
+  }
+  with pytest.raises(ValueError, match='start'):
+    windowed_adaptive_mala(
+      5,
+      preconditioner=LocalHessianPreconditioner(),
+      **arguments,
+    )
+  with pytest.raises(ValueError, match='`target_accept_prob` is 57.4'):
+    windowed_adaptive_mala(5, target_accept_prob=57.4, **arguments)

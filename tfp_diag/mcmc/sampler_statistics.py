@@ -78,7 +78,8 @@ def sampler_statistics(trace, num_draws, chain_shape):
 
   Returns:
     Dict from names to arrays [draw, chains, event...] with the axes of the
-    chains made one. 'accept_ratio' is there if 'log_accept_ratio' is.
+    chains made one. 'accept_ratio' is there if 'log_accept_ratio' is; a step
+    size is not if it has no axis of the chains.
 
   Raises:
     TypeError: if the trace is neither.
@@ -88,9 +89,14 @@ def sampler_statistics(trace, num_draws, chain_shape):
   if 'log_accept_ratio' in found and 'accept_ratio' not in found:
     log_ratio = np.nan_to_num(found['log_accept_ratio'], nan=-np.inf)
     found['accept_ratio'] = np.exp(np.minimum(log_ratio, 0.0))
+  of_chains = (num_draws, *chain_shape)
   return {
     name: _per_chain(name, value, num_draws, chain_shape)
     for name, value in found.items()
+    # A step size may be one of each coordinate, for all chains.
+    if not name.startswith('step_size')
+    or value.ndim < 2
+    or value.shape[: len(of_chains)] == of_chains
   }
 
 
