@@ -345,5 +345,5 @@ def test_the_start_is_judged_with_the_preconditioner_of_the_run():
       preconditioner=LocalHessianPreconditioner(),
       **arguments,
     )
-  with pytest.raises(ValueError, match='`target_accept_prob` is 57.4'):
+  with pytest.raises(ValueError, match='`target_accept_prob` is 57'):
     windowed_adaptive_mala(5, target_accept_prob=57.4, **arguments)
