@@ -276,7 +276,8 @@ def value_and_gradient(fn, xs):
   _check_recording()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(xs)
-    value = fn()
+    with recorded_ops() as forward:
+      value = fn()
     if value is None:
       raise ValueError(
         '`fn` returned None; one floating scalar per sample is needed. Does it '
@@ -288,9 +289,9 @@ def value_and_gradient(fn, xs):
         'scalar per sample is needed. Return only that one.'
       )
     value = tf.convert_to_tensor(value)
-  with recorded_ops() as ops:
+  with recorded_ops() as backward:
     gradient = _tape_gradient(tape)([value], xs, [tf.ones_like(value)])
-  if 'EagerPyFunc' in ops:
+  if 'EagerPyFunc' in forward & backward:
     raise MissingGradientError(
       '`fn` calls `tf.py_function`, whose gradient TensorFlow takes for a '
       'constant. Write that part of `fn` with TensorFlow ops.'
