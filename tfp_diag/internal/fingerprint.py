@@ -84,7 +84,7 @@ def fingerprint(fn, seen):
   # Behind what is named there may be code that names more.
   while names != before:
     before = set(names)
-    reader = _Reader([], before, None)
+    reader = _Reader([], before, None, hashes=False)
     reader.value(fn, 0)
     names |= reader.names
   reader = _Reader(seen, names, None if names & _LOOK_UP else names)
@@ -94,18 +94,20 @@ def fingerprint(fn, seen):
 class _Reader:
   """Reads what can be seen from a function, each object once."""
 
-  def __init__(self, seen, known, attributes):
+  def __init__(self, seen, known, attributes, hashes=True):
     """Starts to read.
 
     Args:
       seen: List, see `fingerprint`.
       known: Set of str, all names that are known to be read.
       attributes: Set of str, the attributes that count, or None for all.
+      hashes: Python bool, whether arrays are read; not needed for the names.
     """
     self.names = set()
     self._seen = seen
     self._known = known
     self._attributes = attributes
+    self._hashes = hashes
     self._places = {}
 
   def value(self, value, depth):
@@ -115,7 +117,7 @@ class _Reader:
     ):
       return (type(value).__name__, repr(value))
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype != object:
-      return _array(value)
+      return _array(value) if self._hashes else None
     place = self._places.get(id(value))
     if place is not None:
       return ('seen', place)

@@ -273,7 +273,6 @@ def value_and_gradient(fn, xs):
     MissingGradientError: If that would be wrong.
     ValueError: If `fn` does not return one Tensor.
   """
-  _check_recording()
   with tf.GradientTape(watch_accessed_variables=False) as tape:
     tape.watch(xs)
     with recorded_ops() as forward:
