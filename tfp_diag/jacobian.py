@@ -139,44 +139,6 @@ def jacobian(
     return problem.run(('jacobian', mode, strict, chunk_size), body)
 
 
-def checked_outputs(ys, xs, rank):
-  """The outputs of a function as a list of Tensors that can be differentiated.
-
-  Args:
-    ys: What the function returned.
-    xs: List of Tensors, the parts of its state.
-    rank: Python int, the number of sample dimensions.
-
-  Returns:
-    List of Tensors.
-  """
-  parts = nest.flatten(ys)
-  if not parts or any(y is None for y in parts):
-    raise ValueError(
-      f'`fn` returned {ys}; a Tensor or a structure of Tensors is needed. Does '
-      'it return its result?'
-    )
-  parts = [tf.convert_to_tensor(y, dtype_hint=xs[0].dtype) for y in parts]
-  for i, y in enumerate(parts):
-    if not y.dtype.is_floating:
-      raise TypeError(
-        f'Output {i} of `fn` has dtype {y.dtype.name}; a derivative needs a '
-        'floating dtype. Cast it, or do not return it.'
-      )
-    samples = xs[0].shape[:rank]
-    if (
-      y.shape.rank is None
-      or y.shape.rank < rank
-      or not y.shape[:rank].is_compatible_with(samples)
-    ):
-      raise ValueError(
-        f'Output {i} of `fn` has shape {y.shape}, which does not start with '
-        f'the sample shape {samples} of `xs`. Every output has the shape '
-        '`sample_shape + event_shape`; pass the `sample_shape` that it has.'
-      )
-  return parts
-
-
 def dense_row(row, index, y, xs, rank, strict):
   """One output's blocks: zeros, or an error, where there is no path.
 

@@ -20,10 +20,13 @@ import numpy as np
 import tensorflow as tf
 
 __all__ = [
+  'align',
   'broadcast_to_part',
   'check_parts',
   'check_sample_shape',
   'check_value',
+  'checked_outputs',
+  'checked_value',
   'convert_parts',
   'event_shapes',
   'sample_rank',
@@ -288,3 +291,85 @@ def check_value(value, xs, rank):
         f'the shape {x.shape} of part {i} of `xs`. A Hessian needs one scalar '
         'per sample: sum over the event dimensions.'
       )
+
+
+def align(ys, xs):
+  """Pairs what a function returned with the parts of its state.
+
+  Args:
+    ys: Tensor or list of Tensors.
+    xs: List of Tensors.
+
+  Returns:
+    List of Tensors shaped as `xs`: what the diagonal is taken of.
+  """
+  ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
+  if len(ys) not in (1, len(xs)):
+    raise ValueError(
+      f'There are {len(ys)} parts of `ys` but {len(xs)} of `xs`. The diagonal '
+      'needs one y for each part of `xs`, or a single y for all of them.'
+    )
+  every = ys * len(xs) if len(ys) == 1 else ys
+  return [
+    broadcast_to_part(y, x, i) for i, (y, x) in enumerate(zip(every, xs))
+  ]
+
+
+def checked_value(value):
+  """What a function returned, as one Tensor; raises a ValueError if it is not.
+
+  Args:
+    value: What the function returned.
+
+  Returns:
+    Tensor.
+  """
+  if value is None:
+    raise ValueError(
+      '`fn` returned None; one floating scalar per sample is needed. Does it '
+      'return its result?'
+    )
+  if isinstance(value, (list, tuple, dict)):
+    raise ValueError(
+      f'`fn` returned a {type(value).__name__}; one Tensor with one floating '
+      'scalar per sample is needed. Return only that one.'
+    )
+  return tf.convert_to_tensor(value)
+
+
+def checked_outputs(ys, xs, rank):
+  """The outputs of a function as a list of Tensors that can be differentiated.
+
+  Args:
+    ys: List: the parts of what the function returned.
+    xs: List of Tensors, the parts of its state.
+    rank: Python int, the number of sample dimensions.
+
+  Returns:
+    List of Tensors.
+  """
+  parts = ys
+  if not parts or any(y is None for y in parts):
+    raise ValueError(
+      f'`fn` returned {ys}; a Tensor or a structure of Tensors is needed. Does '
+      'it return its result?'
+    )
+  parts = [tf.convert_to_tensor(y, dtype_hint=xs[0].dtype) for y in parts]
+  for i, y in enumerate(parts):
+    if not y.dtype.is_floating:
+      raise TypeError(
+        f'Output {i} of `fn` has dtype {y.dtype.name}; a derivative needs a '
+        'floating dtype. Cast it, or do not return it.'
+      )
+    samples = xs[0].shape[:rank]
+    if (
+      y.shape.rank is None
+      or y.shape.rank < rank
+      or not y.shape[:rank].is_compatible_with(samples)
+    ):
+      raise ValueError(
+        f'Output {i} of `fn` has shape {y.shape}, which does not start with '
+        f'the sample shape {samples} of `xs`. Every output has the shape '
+        '`sample_shape + event_shape`; pass the `sample_shape` that it has.'
+      )
+  return parts

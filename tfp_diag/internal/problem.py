@@ -12,27 +12,35 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A function, its state and its sample shape: what every entry point checks."""
+"""A function, its state and its sample shape: the one door."""
+
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
-from tfp_diag.internal import arguments, batching, compiled, nest
+from tfp_diag.internal import arguments, batching, nest
 
-__all__ = ['Problem']
+__all__ = ['HessianProblem', 'JacobianProblem', 'Problem']
 
 
 class Problem:
-  """A function with the state at which it is differentiated.
+  """A function with the state at which it is differentiated, checked.
 
   Attributes:
     fn: Python callable.
     xs: The state, as the caller gave it; only its structure matters.
-    parts: List of Tensors or Variables.
-    rank: Python int, the number of sample dimensions, or None.
+    parts: List of Tensors, `tf.TensorSpec`s or Variables.
+    rank: Python int, the number of sample dimensions, or None: to be told from
+      what the function returns.
     is_closure: Whether `fn` takes no arguments and reads the Variables `parts`.
   """
 
-  def __init__(self, fn, xs, sample_shape):
+  # 'jacobian' or 'hessian', and how often the function is differentiated.
+  kind: str = 'jacobian'
+  order: int = 1
+
+  def __init__(self, fn: Callable, xs: Any, sample_shape: Any = None):
     arguments.check_callable('fn', fn)
     self.fn = fn
     self.xs = xs
@@ -43,49 +51,46 @@ class Problem:
       self.rank = batching.sample_rank(sample_shape)
     self.is_closure = nest.takes_variables(fn, self.parts)
 
-  def pack(self, parts):
+  def pack(self, parts: list) -> Any:
     """Puts one entry per part into the structure of the state."""
     return nest.pack_as(self.xs, parts)
 
-  def value(self, parts):
+  def call(self, parts: list) -> Any:
     """What `fn` returns for the Tensors or Variables `parts`."""
     return nest.call_traceable(
       self.fn, [] if self.is_closure else self.pack(parts)
     )
 
-  def run(self, key, body, extra=(), extra_specs=None):
-    """Calls `body(parts, *extra)`; in eager mode as a graph that is remembered.
+  def outputs(self, result: Any, parts: list) -> list:
+    """The Tensors that are differentiated, from what `fn` returned."""
+    return batching.checked_outputs(nest.flatten(result), parts, self.rank or 0)
 
-    Args:
-      key: Tuple, what else than `fn`, the structure of the state and the number
-        of sample dimensions decides what `body` does.
-      body: Python callable of a list of parts and of `extra`, to a structure
-        of Tensors.
-      extra: List of Tensors.
-      extra_specs: List of `tf.TensorSpec`s of `extra`. Default: their own.
+  def rank_of(self, ys) -> int:
+    """The number of sample dimensions, from what `outputs` returned."""
+    del ys
+    return self.rank or 0
 
-    Returns:
-      What `body` returns.
-    """
-    count = 0 if self.is_closure else len(self.parts)
-    tensors = [*self.parts[:count], *extra]
-    tensors = [tf.convert_to_tensor(t) for t in tensors]
 
-    def flat_body(*tensors):
-      parts = list(tensors[:count]) if count else self.parts
-      return body(parts, *tensors[count:])
+class JacobianProblem(Problem):
+  """Each output belongs to a part, and has its shape."""
 
-    if not tf.executing_eagerly():
-      return flat_body(*tensors)
-    if extra_specs is None:
-      extra_specs = [tf.TensorSpec(e.shape, e.dtype) for e in tensors[count:]]
-    return compiled.call(
-      (*key, nest.structure(self.xs), self.rank),
-      [self.fn, *self.parts] if self.is_closure else [self.fn],
-      flat_body,
-      tensors,
-      specs=[
-        *(tf.TensorSpec(t.shape, t.dtype) for t in tensors[:count]),
-        *extra_specs,
-      ],
-    )
+  def outputs(self, result, parts):
+    """As `Problem.outputs`; each is broadcast to its part."""
+    return batching.align(result, parts)
+
+
+class HessianProblem(Problem):
+  """One scalar per sample; the sample shape may be that of the value."""
+
+  kind = 'hessian'
+  order = 2
+
+  def outputs(self, result, parts):
+    """As `Problem.outputs`: the value alone."""
+    value = batching.checked_value(result)
+    batching.check_value(value, parts, self.rank)
+    return [value]
+
+  def rank_of(self, ys):
+    """As `Problem.rank_of`."""
+    return ys[0].shape.rank

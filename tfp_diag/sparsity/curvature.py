@@ -40,7 +40,6 @@ import dataclasses
 
 import numpy as np
 
-from tfp_diag.sparsity.recognition import numbered_ops, signature
 from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.rules.elementwise import TABLE
 from tfp_diag.sparsity.structure import Structure
@@ -49,20 +48,16 @@ from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
   MIN_DENSITY,
-  coordinate_counts,
   has_fixed_matrix,
-  leading_values,
-  uniform_values,
 )
 
 __all__ = [
   'CurvedOps',
-  'QuadraticForm',
   'elementwise_pairs',
   'find_curved_ops',
-  'find_quadratic',
   'has_curved_slices',
   'has_curved_sums',
+  'is_quadratic_form',
   'without',
 ]
 
@@ -85,42 +80,27 @@ _NOT_FOR_PFOR = ('ConcatV2', 'Slice', 'Split', 'SplitV')
 class CurvedOps:
   """How each curved op of a function is treated.
 
+  The ops are `tf.Operation`s of the graph at hand.
+
   Attributes:
-    signature: `tuple` of `str`: the ops of the function, in the order in which
-      they are made; see `recognition.signature`.
-    fixed: `tuple` of (op, left, right, same): numbers in that order, and of two
-      arguments of the op that are fixed linear maps of xs; and 1 if the weight
-      is the same for all samples, as in a quadratic form, else 0.
+    fixed: `tuple` of (op, left, right, same): the numbers of two arguments of
+      the op that are fixed linear maps of xs; and whether the weight is the
+      same for all samples, as in a quadratic form.
     few: `tuple` of (op, left, right), likewise, where `right` has few elements.
     rest: `tuple` of (op, arguments) for all other curved ops: which of their
       arguments depend on xs.
     num_rows: `int`: how many elements the `right` arguments of `few` have.
     samples_lead: `bool`: whether the leading axes of all arguments are those of
       the samples.
+    cheap_steps: `frozenset` of the steps of the tape that are not in `rest`.
   """
 
-  signature: tuple
   fixed: tuple
   few: tuple
   rest: tuple
   num_rows: int
   samples_lead: bool
-
-  @classmethod
-  def from_meta(cls, meta):
-    """What `dataclasses.asdict` made `meta` of; raises if it was nothing."""
-    found = cls(
-      signature=tuple(meta['signature']),
-      fixed=tuple(tuple(map(int, term)) for term in meta['fixed']),
-      few=tuple(tuple(map(int, term)) for term in meta['few']),
-      rest=tuple((int(k), tuple(map(int, used))) for k, used in meta['rest']),
-      num_rows=int(meta['num_rows']),
-      samples_lead=bool(meta['samples_lead']),
-    )
-    numbers = [k for k, *_ in (*found.fixed, *found.few, *found.rest)]
-    if not all(0 <= k < len(found.signature) for k in numbers):
-      raise ValueError('`split` names an op that is not there')
-    return found
+  cheap_steps: frozenset
 
   def all_as_rest(self):
     """Nothing is `fixed`, and nothing `few`."""
@@ -129,81 +109,62 @@ class CurvedOps:
       used.setdefault(k, set()).update(pair)
     more = tuple((k, tuple(sorted(which))) for k, which in used.items())
     return dataclasses.replace(
-      self, fixed=(), few=(), rest=self.rest + more, num_rows=0
+      self,
+      fixed=(),
+      few=(),
+      rest=self.rest + more,
+      num_rows=0,
+      cheap_steps=frozenset(),
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class QuadraticForm:
-  """A function whose Hessian is a constant, the same for all samples.
-
-  Attributes:
-    signature: `tuple` of `str`: its ops; see `recognition.signature`.
-    any_batch: `bool`: whether it is the same one on any samples, and on any
-      number of them.
-  """
-
-  signature: tuple
-  any_batch: bool
-
-  @classmethod
-  def from_meta(cls, meta):
-    """What `dataclasses.asdict` made `meta` of."""
-    return cls(tuple(meta['signature']), bool(meta['any_batch']))
-
-
-def find_curved_ops(tape, traced):
+def find_curved_ops(walked, facts):
   """Sorts the curved ops of a function.
 
   Args:
-    tape: `Tape` of the function, with second derivatives.
-    traced: `detect.Traced`.
+    walked: `Walked`, with second derivatives.
+    facts: `Facts` of its values.
 
   Returns:
     `CurvedOps`, or None if an op stands in the way.
   """
-  numbered = numbered_ops(tape, traced)
-  if numbered is None:
-    return None
-  ops, number = numbered
-  numbers = [number[step.op_name] for step in tape.steps]
-  uniform = uniform_values(tape, traced, ops, number)
-  leading = leading_values(tape, traced)
-  same = _same_weights(tape, traced, ops, number)
-  counts = coordinate_counts(tape, traced)
+  tape = walked.tape
   curved = [step for step in tape.steps if _is_curved(step)]
-  fixed, few, rest = [], [], []
+  if not curved or not _can_be_taken_apart(curved, walked):
+    return None
+  uniform, leading, counts = facts.uniform, facts.leading, facts.counts
+  same = _same_weights(walked)
+  fixed, few, rest, cheap = [], [], [], set()
   num_rows = entries = 0
   for step in curved:
-    k = number[step.op_name]
+    op = walked.at_hand(step.op)
     used = tuple(i for i, value in enumerate(step.inputs) if value.depends)
     pairs = elementwise_pairs(step.op_type, used)
-    size = step.outputs[0].size // traced.num_samples
-    n = traced.num_coordinates
+    size = step.outputs[0].size // walked.num_samples
+    n = walked.num_coordinates
     most = max(counts[y].max(initial=0) for y in step.outputs if y.depends)
     if most <= min(LOCAL, n - 1):
-      rest.append((k, used))
+      rest.append((op, used))
     elif pairs is None:
-      rest.append((k, used))
+      rest.append((op, used))
     elif all(_is_uniform(step, i, uniform) for i in {*sum(pairs, ())}) and (
       entries + size * n <= MAX_ENTRIES
       and any(_is_full(step, i, counts, n) for i in {*sum(pairs, ())})
     ):
-      fixed += [(k, *pair, int(same[step.op_name])) for pair in pairs]
+      fixed += [(op, *pair, same[step]) for pair in pairs]
       entries += size * n
+      cheap.add(step)
     else:
       turned = [_fewer_last(step, pair) for pair in pairs]
-      rows = [step.inputs[b].size // traced.num_samples for _, b in turned]
+      rows = [step.inputs[b].size // walked.num_samples for _, b in turned]
       lead = all(step.inputs[b] in leading for _, b in turned)
       if max(rows) > _MAX_ROWS or not lead:
-        rest.append((k, used))
+        rest.append((op, used))
       else:
-        few += [(k, *pair) for pair in turned]
+        few += [(op, *pair) for pair in turned]
         num_rows += sum(rows)
-  if not fixed and not few and not rest:
-    return None
+        cheap.add(step)
   return CurvedOps(
-    signature=signature(ops, traced.arguments, numbers),
     fixed=tuple(fixed),
     few=tuple(few),
     rest=tuple(rest),
@@ -211,75 +172,64 @@ def find_curved_ops(tape, traced):
     samples_lead=all(
       v in leading for step in curved for v in step.inputs if v.depends
     ),
+    cheap_steps=frozenset(cheap),
   )
 
 
-def find_quadratic(tape, traced):
-  """Whether a function is a quadratic form, the same for all samples.
+def is_quadratic_form(walked, facts):
+  """Whether the Hessian is a constant, the same for all samples.
 
   Args:
-    tape: `Tape` of the function, with second derivatives.
-    traced: `detect.Traced`.
+    walked: `Walked`, with second derivatives.
+    facts: `Facts` of its values.
 
   Returns:
-    `QuadraticForm`, or None if it is none.
+    `bool`.
   """
-  numbered = numbered_ops(tape, traced)
-  if numbered is None:
-    return None
-  ops, number = numbered
-  if not all(_same_weights(tape, traced, ops, number).values()):
-    return None
-  uniform = uniform_values(tape, traced, ops, number)
-  if not all(
-    value in uniform
-    for step in tape.steps
-    if _is_curved(step)
+  steps = walked.tape.steps
+  curved = [step for step in steps if _is_curved(step)]
+  if any(isinstance(step, Loop) or step.is_fallback for step in steps):
+    return False
+  if not curved or not _can_be_taken_apart(curved, walked):
+    return False
+  return all(_same_weights(walked).values()) and all(
+    value in facts.uniform
+    for step in curved
     for value in step.inputs
     if value.depends
-  ):
-    return None
-  numbers = [number[step.op_name] for step in tape.steps]
-  return QuadraticForm(
-    signature(ops, traced.arguments, numbers),
-    traced.is_any_batch and _is_all_differentiated(tape, traced),
   )
 
 
-def _is_all_differentiated(tape, traced):
-  """Whether xs, or their shapes, go nowhere but into what depends on them.
-
-  A factor `tf.stop_gradient(tf.reduce_max(x))` is a constant, but it is another
-  one on other samples.
-  """
-  steps = {step.op_name for step in tape.steps}
-  reached = {x.name for x in traced.arguments}
-  for op in traced.graph.get_operations():
-    if not reached.isdisjoint(t.name for t in op.inputs):
-      # The walker takes an Identity for what it is given.
-      if op.name not in steps and op.type != 'Identity':
-        return False
-      reached.update(t.name for t in op.outputs)
-  return True
+def _can_be_taken_apart(curved, walked):
+  """Whether each curved op is known, and stands in the graph at hand once."""
+  ops = []
+  for step in curved:
+    if isinstance(step, Loop) or step.is_fallback:
+      return False
+    if any(v.dtype.is_complex for v in (*step.inputs, *step.outputs)):
+      return False
+    ops.append(walked.at_hand(step.op))
+  loops = any(isinstance(step, Loop) for step in walked.tape.steps)
+  return not loops and None not in ops and len(set(ops)) == len(ops)
 
 
-def has_curved_sums(tape, traced):
+def has_curved_sums(walked):
   """Whether sums over many elements, or the like, go into curved ops.
 
   As in a normalizer. To see that costs nothing, so that it comes first.
   """
   few = set()
-  for step in tape.steps:
-    inputs = [value for value in step.inputs if value.depends]
+  for step in walked.tape.steps:
     if isinstance(step, Loop):
       return False
+    inputs = [value for value in step.inputs if value.depends]
     if _is_curved(step) and not few.isdisjoint(inputs):
       return True
     if step.op_type not in _PIECES:
       few.update(
         y
         for y in step.outputs
-        if y.rows <= _MAX_ROWS * traced.num_samples
+        if y.rows <= _MAX_ROWS * walked.num_samples
         and any(v in few or v.rows > y.rows for v in inputs)
       )
   return False
@@ -320,12 +270,12 @@ def _is_large_piece(step):
   return before / 2 < after < before
 
 
-def without(tape, op_names):
+def without(tape, steps):
   """The tape as if some ops were linear."""
   result = Tape()
   result.steps = [
     dataclasses.replace(step, structure=Structure(step.structure.arrows))
-    if step.op_name in op_names
+    if step in steps
     else step
     for step in tape.steps
   ]
@@ -351,6 +301,8 @@ def elementwise_pairs(op_type, used):
 
 
 def _is_curved(step):
+  if isinstance(step, Loop):
+    return any(_is_curved(inner) for inner in step.body.steps)
   return bool(step.structure.curved or step.structure.pairs)
 
 
@@ -369,21 +321,21 @@ def _fewer_last(step, pair):
   return (b, a) if step.inputs[a].size < step.inputs[b].size else (a, b)
 
 
-def _same_weights(tape, traced, ops, number):
+def _same_weights(walked):
   """Of which curved ops the weights are the same for all samples.
 
   Returns:
-    dict: op name -> bool: the op has constant second derivatives, and what
+    dict: step -> bool: the op has constant second derivatives, and what
     follows it up to the result is linear, and the same for all samples.
   """
   varies, found = set(), {}
-  for step in reversed(tape.steps):
+  for step in reversed(walked.tape.steps):
     own = not any(y in varies for y in step.outputs)
     if _is_curved(step):
-      found[step.op_name] = own and _is_quadratic(step)
+      found[step] = own and _is_quadratic(step)
       own = False
     elif own:
-      own = has_fixed_matrix(step, traced, ops, number)
+      own = has_fixed_matrix(step, walked)
     if not own:
       varies.update(value for value in step.inputs if value.depends)
   return found

@@ -34,18 +34,15 @@ What is left, `df/dx`, may then have few colors.
 
 import collections
 import dataclasses
+from typing import Any
 
-from tfp_diag.sparsity.recognition import numbered_ops, signature
 from tfp_diag.sparsity.rules.elementwise import TABLE
-from tfp_diag.sparsity.tape import Tape
+from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
   MIN_DENSITY,
-  coordinate_counts,
   has_fixed_matrix,
-  leading_values,
-  uniform_values,
 )
 
 __all__ = ['Cuts', 'Product', 'cut_tape', 'find_cuts']
@@ -61,18 +58,18 @@ _MAX_BASES = 3
 class Product:
   """A value s between two fixed linear maps.
 
-  The numbers are those of ops by `Cuts.signature`; each has one result.
+  The ops are `tf.Operation`s of the graph at hand; each has one result.
 
   Attributes:
-    held: `int`: the op that makes s, element by element from its bases.
-    bases: `tuple` of `int`: the ops that make them, fixed affine functions of
-      xs; -1 stands for xs itself.
-    outers: `tuple` of `int`: the ops whose results are fixed affine functions
-      of s, and from which ys follow element by element.
+    held: the op that makes s, element by element from its bases.
+    bases: `tuple` of the ops that make them, fixed affine functions of xs; None
+      stands for xs itself.
+    outers: `tuple` of the ops whose results are fixed affine functions of s,
+      and from which ys follow element by element.
     width: `int`: the number of elements of s per sample.
   """
 
-  held: int
+  held: Any
   bases: tuple
   outers: tuple
   width: int
@@ -83,74 +80,42 @@ class Cuts:
   """The values of a function that are held.
 
   Attributes:
-    signature: `tuple` of `str`: the ops of the function; see
-      `recognition.signature`.
-    few: `tuple` of `int`: the ops, by their place there, that make values of
-      few elements.
+    few: `tuple` of `tf.Operation`s that make values of few elements.
     num_rows: `int`: how many elements these have in all, per sample.
     products: `tuple` of `Product`.
-    is_expanded: `bool`: whether the numbers go on with the ops that
-      `expansion.expand` adds.
+    held_steps: `frozenset` of the steps of the tape whose results are held.
   """
 
-  signature: tuple
   few: tuple
   num_rows: int
   products: tuple
-  is_expanded: bool = False
-
-  @classmethod
-  def from_meta(cls, meta):
-    """What `dataclasses.asdict` made `meta` of; raises if it was nothing."""
-    found = cls(
-      signature=tuple(meta['signature']),
-      few=tuple(map(int, meta['few'])),
-      num_rows=int(meta['num_rows']),
-      is_expanded=bool(meta['is_expanded']),
-      products=tuple(
-        Product(
-          held=int(product['held']),
-          bases=tuple(map(int, product['bases'])),
-          outers=tuple(map(int, product['outers'])),
-          width=int(product['width']),
-        )
-        for product in meta['products']
-      ),
-    )
-    numbers = [*found.held]
-    for product in found.products:
-      numbers += [*product.outers, *(b for b in product.bases if b != -1)]
-    if not all(0 <= k < len(found.signature) for k in numbers):
-      raise ValueError('`split` names an op that is not there')
-    return found
+  held_steps: frozenset
 
   @property
   def held(self):
-    """The numbers of all ops whose results are held."""
+    """All ops whose results are held."""
     return self.few + tuple(product.held for product in self.products)
 
 
-def find_cuts(tape, traced, outputs):
+def find_cuts(walked, facts):
   """Looks for sets of values to hold.
 
   Args:
-    tape: `Tape` of the function.
-    traced: `detect.Traced`.
-    outputs: list of `Value`, one per part of xs, of its shape.
+    walked: `Walked`; its outputs have the shapes of the parts of xs.
+    facts: `Facts` of its values.
 
   Returns:
     list of `Cuts`, each a way to cut the whole function. Whether one pays is
     seen from the pattern that it leaves.
   """
-  numbered = numbered_ops(tape, traced)
-  if numbered is None or not tape.steps:
+  steps = walked.tape.steps
+  if not steps or any(map(_is_opaque, steps)):
     return []
-  facts = _Facts(tape, traced, outputs, *numbered)
-  whole = _Finder(facts, tape.steps).cut([])
+  whole = _Finder(_Facts(walked, facts), steps).cut([])
   hidden = whole.hidden_layers()
   few = whole.few()
   after = whole.cut(few)
-  beside = whole.cut(p.held for p in hidden).few()
+  beside = whole.cut(held for held, *_ in hidden).few()
   candidates = [
     # What is held besides may lie between a layer and what it goes to.
     (beside, whole.cut(beside).hidden_layers()),
@@ -159,51 +124,62 @@ def find_cuts(tape, traced, outputs):
     ([], whole.affine_outputs()),
   ]
   found = [whole.cuts(*c) for c in candidates if c[0] or c[1]]
-  return list(dict.fromkeys(found))
+  return list(dict.fromkeys(c for c in found if c is not None))
 
 
-def cut_tape(tape, op_names):
-  """The tape as if what some ops make were constant."""
+def _is_opaque(step):
+  """Whether nothing can be held around a step."""
+  return (
+    isinstance(step, Loop)
+    or step.is_fallback
+    or any(v.dtype.is_complex for v in (*step.inputs, *step.outputs))
+  )
+
+
+def cut_tape(tape, steps):
+  """The tape as if what some steps make were constant."""
   result = Tape()
-  result.steps = [step for step in tape.steps if step.op_name not in op_names]
+  result.steps = [step for step in tape.steps if step not in steps]
   return result
 
 
 class _Facts:
   """What holds for the values of the whole function."""
 
-  def __init__(self, tape, traced, outputs, ops, number):
-    self.traced = traced
-    self.outputs = outputs
-    self.ops = ops
-    self.number = number
-    self.counts = coordinate_counts(tape, traced)
-    self.leading = leading_values(tape, traced)
-    self.uniform = uniform_values(tape, traced, ops, number)
-    self.maker = {y: step for step in tape.steps for y in step.outputs}
-
-  def number_of(self, value):
-    """The op that makes a value; -1 for xs."""
-    step = self.maker.get(value)
-    return -1 if step is None else self.number[step.op_name]
+  def __init__(self, walked, facts):
+    self.walked = walked
+    self.outputs = walked.outputs
+    self.counts = facts.counts
+    self.leading = facts.leading
+    self.uniform = facts.uniform
+    self.maker = {y: step for step in walked.tape.steps for y in step.outputs}
 
   def width(self, value):
     """The number of elements per sample."""
-    return value.rows // self.traced.num_samples
+    return value.rows // self.walked.num_samples
 
   def density(self, value):
     """On which fraction of the coordinates its elements depend."""
-    pairs = value.rows * self.traced.num_coordinates
+    pairs = value.rows * self.walked.num_coordinates
     return self.counts[value].sum() / max(pairs, 1)
+
+  def op_of(self, value):
+    """The op at hand that makes a value; None for xs."""
+    step = self.maker.get(value)
+    return None if step is None else self.walked.at_hand(step.op)
 
   def is_single(self, value):
     """Whether it holds floating numbers, and is all that its op makes."""
     step = self.maker.get(value)
-    return value.dtype.is_floating and (step is None or len(step.outputs) == 1)
+    if not value.dtype.is_floating:
+      return False
+    return step is None or (
+      len(step.outputs) == 1 and self.walked.at_hand(step.op) is not None
+    )
 
   def has_fixed_matrix(self, step):
     """See `traits.has_fixed_matrix`."""
-    return has_fixed_matrix(step, self.traced, self.ops, self.number)
+    return has_fixed_matrix(step, self.walked)
 
 
 class _Finder:
@@ -218,12 +194,12 @@ class _Finder:
         self._consumers[value].append(step)
     self._aligned = self._aligned_values()
 
-  def cut(self, numbers):
-    """What is left when the results of some ops are held."""
-    numbers = set(numbers)
+  def cut(self, values):
+    """What is left when some values are held."""
+    values = set(values)
     live, steps = set(self._facts.outputs), []
     for step in reversed(self._steps):
-      held = self._facts.number[step.op_name] in numbers
+      held = not values.isdisjoint(step.outputs)
       if not held and not live.isdisjoint(step.outputs):
         live.update(step.inputs)
         steps.append(step)
@@ -232,18 +208,28 @@ class _Finder:
   def cuts(self, few, products):
     """The `Cuts` that hold what has been found."""
     facts = self._facts
-    widths = {facts.number_of(y): facts.width(y) for y in facts.maker}
+    op_of = facts.op_of
     return Cuts(
-      signature=signature(facts.ops, facts.traced.arguments, widths),
-      few=tuple(few),
-      num_rows=sum(widths[k] for k in few),
-      products=tuple(products),
+      few=tuple(op_of(value) for value in few),
+      num_rows=sum(facts.width(value) for value in few),
+      products=tuple(
+        Product(
+          held=op_of(held),
+          bases=tuple(op_of(base) for base in bases),
+          outers=tuple(op_of(outer) for outer in outers),
+          width=facts.width(held),
+        )
+        for held, bases, outers in products
+      ),
+      held_steps=frozenset(
+        facts.maker[value] for value in (*few, *(p[0] for p in products))
+      ),
     )
 
   def few(self):
-    """The numbers of ops whose values are few, and become many again."""
+    """The values that are few, and become many again."""
     facts = self._facts
-    most = _MAX_FRACTION * facts.traced.num_coordinates
+    most = _MAX_FRACTION * facts.walked.num_coordinates
 
     def is_few(value):
       return (
@@ -272,7 +258,7 @@ class _Finder:
     found = dict.fromkeys(self._origin(value, is_few) for value in found)
     if sum(facts.width(value) for value in found) > most:
       return []
-    return [facts.number_of(value) for value in found]
+    return list(found)
 
   def _origin(self, value, is_few):
     """The first few value that a few value is a function of alone."""
@@ -302,7 +288,7 @@ class _Finder:
     affine = self._aligned & self._facts.uniform & self._facts.maker.keys()
     return self._products(
       (value, {value})
-      for value in sorted(affine, key=self._facts.number_of)
+      for value in self._made(affine)
       if affine.isdisjoint(self._facts.maker[value].inputs)
       # A result cannot be held.
       and value not in self._facts.outputs
@@ -311,7 +297,7 @@ class _Finder:
   def _products(self, candidates):
     """The `Product`s among pairs of a value and its bases."""
     facts = self._facts
-    n = facts.traced.num_coordinates
+    n = facts.walked.num_coordinates
     found, entries = [], 0
     for value, bases in candidates:
       fullest = max(facts.density(base) for base in bases)
@@ -321,20 +307,18 @@ class _Finder:
       if outers:
         width = facts.width(value)
         entries += len(bases) * len(outers) * width * n
-        found.append(
-          Product(
-            held=facts.number_of(value),
-            bases=tuple(sorted(map(facts.number_of, bases))),
-            outers=tuple(sorted(map(facts.number_of, outers))),
-            width=width,
-          )
-        )
+        found.append((value, self._made(bases), self._made(outers)))
     return found if entries <= MAX_ENTRIES else []
+
+  def _made(self, values):
+    """Some values in the order in which they are made."""
+    order = (*self._facts.walked.inputs, *self._facts.maker)
+    return [value for value in order if value in values]
 
   def _aligned_values(self):
     """The values of which element i matters for element i of ys alone."""
     facts = self._facts
-    if len(facts.outputs) != 1 or len(facts.traced.inputs) != 1:
+    if len(facts.outputs) != 1 or len(facts.walked.inputs) != 1:
       return set()
     (output,) = facts.outputs
     found = {output}
@@ -389,7 +373,21 @@ class _Finder:
         if not self._facts.has_fixed_matrix(step):
           return None
         waiting += [y for y in step.outputs if y.depends]
-    return found if self._are_affine(found) else None
+    if not found or not self._are_affine(found):
+      return None
+    # Of two of which one lies after the other, only the last one counts, if
+    # there is no way around it.
+    last = {v for v in found if found.isdisjoint(self._reached({v}) - {v})}
+    around = self._reached({value}, without=last)
+    return last if around.isdisjoint(self._facts.outputs) else None
+
+  def _reached(self, values, without=frozenset()):
+    """Some values and all that follow from them, but not through others."""
+    reached = set(values)
+    for step in self._steps:
+      if not reached.isdisjoint(step.inputs):
+        reached.update(y for y in step.outputs if y not in without)
+    return reached
 
   def _are_affine(self, values):
     """Whether each is an affine function also of those of them before it."""

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay, OpFailed
 
-__all__ = ['repeat_op', 'run_op']
+__all__ = ['inferred_shapes', 'repeat_op', 'run_op']
 
 
 def run_op(op, inputs):
@@ -50,6 +50,36 @@ def run_op(op, inputs):
       return repeat_op(op, inputs)
   except (tf.errors.OpError, TypeError, ValueError) as error:
     raise OpFailed(f'{op.type} failed: {error}') from error
+
+
+def inferred_shapes(op, inputs):
+  """The shapes of the results of an op, as TensorFlow infers them.
+
+  Args:
+    op: `tf.Operation` of a graph; its type and attributes are used.
+    inputs: list, one per input: a NumPy array whose value is known, or a pair of
+      a shape and a `tf.DType`.
+
+  Returns:
+    list of `tuple` of int, or of None where a shape is not known.
+  """
+  try:
+    with tf.Graph().as_default():
+      results = repeat_op(
+        op,
+        [
+          tf.compat.v1.placeholder(given[1], given[0])
+          if isinstance(given, tuple)
+          else tf.constant(given)
+          for given in inputs
+        ],
+      )
+  except (tf.errors.OpError, TypeError, ValueError) as error:
+    raise OpFailed(f'{op.type} failed: {error}') from error
+  return [
+    tuple(y.shape.as_list()) if y.shape.is_fully_defined() else None
+    for y in results
+  ]
 
 
 def repeat_op(op, inputs):

@@ -79,6 +79,14 @@ class Groups:
       else (members.multiply(by_group))
     )
 
+  def counts(self, dependency):
+    """On how many coordinates each row depends, counted twice at worst."""
+    used = np.unique(dependency.indices)
+    sizes = np.zeros(int(used.max(initial=-1)) + 1, np.int64)
+    sizes[used] = self.members(used).counts
+    total = np.concatenate([[0], np.cumsum(sizes[dependency.indices])])
+    return np.diff(total[dependency.indptr])
+
   def members(self, columns):
     """The coordinates of each of some columns (sorted), as a Dependency."""
     pieces = []

@@ -16,16 +16,19 @@
 
 import contextlib
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.evaluation import run_op
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.op_view import OpView
+from tfp_diag.sparsity.op_view import OpView, shapes_from
 from tfp_diag.sparsity.program import Program
+from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
+from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
-from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
+from tfp_diag.sparsity.value import TensorList, Value
 
 __all__ = ['Walker']
 
@@ -51,11 +54,17 @@ class Walker:
     notes: `dict` from sentences for the user to True, in order.
     variables: `dict` from `id` of a captured resource handle to the `Value`
       that reading it gives, for variables that are part of xs.
+    graph: `Graph` that is walked.
+    has_varying: `bool`: whether a rule has asked for a value that was computed
+      from the number of samples, and did not get it.
   """
 
-  def __init__(self, variables=None, second_order=True):
+  def __init__(self, graph, variables=None, second_order=True, twin=None):
+    self.graph = graph
     self.tape = Tape()
     self.second_order = second_order
+    self.has_varying = False
+    self._varying = twin.varying if twin else frozenset()
     self.by_value = False
     self.loop_budget = _LOOP_BUDGET
     self.fallbacks = {}
@@ -65,8 +74,28 @@ class Walker:
     self._programs = {}
     self._structures = {}
 
+  def walk(self, inputs):
+    """Walks what the function at hand has added to its graph.
+
+    Args:
+      inputs: list of `Value`, one per part.
+
+    Returns:
+      list of `Value`, one per result.
+    """
+    graph = self.graph
+    program = self.program(graph.graph, graph.ops)
+    known = {}
+    for x, value in zip(graph.xs, inputs):
+      if not isinstance(x, tf.Variable):
+        known[x.name] = value
+    scope = Scope(program, known, None)
+    names = tuple(y.name for y in graph.ys)
+    self.evaluate(scope, names)
+    return [scope.values[name] for name in names]
+
   def call(self, graph, inputs, caller=None):
-    """Walks a graph.
+    """Walks the graph of a function that is called.
 
     Args:
       graph: `FuncGraph`.
@@ -92,12 +121,12 @@ class Walker:
       outputs = self._execute(scope, instruction)
       values.update(zip(instruction.outputs, outputs))
 
-  def program(self, graph):
-    """The `Program` of a graph."""
+  def program(self, graph, ops=None):
+    """The `Program` of a graph, of which some ops are the function's own."""
     # The graph is part of its program, so that its id stays its own.
     if id(graph) not in self._programs:
       self._programs[id(graph)] = Program(graph)
-      self._note_side_effects(self._programs[id(graph)])
+      self._note_side_effects(graph.get_operations() if ops is None else ops)
     return self._programs[id(graph)]
 
   @contextlib.contextmanager
@@ -125,7 +154,10 @@ class Walker:
     self.tape.steps.append(step)
 
   def _execute(self, scope, instruction):
-    if instruction.type in ('Placeholder', 'PlaceholderWithDefault'):
+    if instruction.type in ('Placeholder', 'PlaceholderWithDefault') or (
+      instruction.type == 'Const'
+      and instruction.outputs[0] in scope.program.captures()
+    ):
       return [self._captured(scope, instruction)]
     inputs = [scope.values[name] for name in instruction.inputs]
     if instruction.has_replaced_gradient:
@@ -143,7 +175,7 @@ class Walker:
         return self._dense(instruction, _flat(inputs))
     inputs = _flat(inputs)
     if not any(value.depends for value in inputs):
-      return _independent(instruction, inputs)
+      return self._independent(instruction, inputs)
     return self._by_rule(instruction, inputs)
 
   def _by_rule(self, instruction, inputs):
@@ -167,7 +199,7 @@ class Walker:
     known = known_before = self._structures.get(key)
     if known is None:
       try:
-        view = OpView(instruction, inputs, self.by_value)
+        view = OpView(instruction, inputs, self.by_value, self._refused)
         structure = _pruned(rule(view), inputs)
         if self.by_value:
           structure = _completed(structure, inputs, view.outputs)
@@ -194,6 +226,7 @@ class Walker:
         tuple(inputs),
         tuple(outputs),
         structure,
+        op=instruction.op,
       )
       if known_before is None:
         _check_structure(step)
@@ -206,13 +239,17 @@ class Walker:
       self.by_value and not _is_opaque(dtype)
     )
 
+  def _refused(self):
+    """Notes that a value was asked for that depends on how many samples."""
+    self.has_varying = True
+
   def _remember(self, signal):
     self.has_failures |= isinstance(signal, registry.OpFailed)
 
   def _dense(self, instruction, inputs):
     """Every output depends on all that any input depends on."""
     if not any(value.depends for value in inputs):
-      return _independent(instruction, inputs)
+      return self._independent(instruction, inputs)
     outputs = [
       Value(shape, dtype, depends=self._counts(dtype) or _is_opaque(dtype))
       for shape, dtype in zip(instruction.shapes, instruction.dtypes)
@@ -241,7 +278,7 @@ class Walker:
       if outer.dtype == tf.resource:
         seed = self.variables.get(id(outer))
         return Variable(seed) if seed is not None else unknown
-      return unknown if _is_opaque(outer.dtype) else Value.constant(outer)
+      return unknown if _is_opaque(outer.dtype) else self._constant(outer)
     caller = scope.caller
     while caller is not None:
       if caller.program.graph is outer.graph:
@@ -252,35 +289,71 @@ class Walker:
     static = tf.get_static_value(outer)
     return unknown if static is None else Value.constant(tf.constant(static))
 
-  def _note_side_effects(self, program):
-    for instruction in program.all_instructions():
-      if instruction.is_stateful and instruction.type in _IMPURE:
-        self.notes[
-          f'{instruction.type} (op {instruction.name!r}) changes or reads '
-          'state outside of the function: the function may not be the same '
-          'when it is called again.'
-        ] = True
-
-
-class Scope:
-  """One call of a graph: the values of its tensors by name."""
-
-  def __init__(self, program, values, caller):
-    self.program = program
-    self.values = values
-    self.caller = caller
-
-  def copy(self):
-    """A scope in which more can be walked without leaving a trace here."""
-    return Scope(self.program, dict(self.values), self.caller)
-
-  def without_dependence(self):
-    """The scope in which nothing depends on xs; constants stay constants."""
-    return Scope(
-      self.program,
-      {name: _independent_copy(value) for name, value in self.values.items()},
-      self.caller and self.caller.without_dependence(),
+  def _constant(self, tensor):
+    """A constant that the function closes over; it may be another one later."""
+    reads = self.graph.reads
+    shape = tuple(int(d) for d in tensor.shape)
+    if not reads.is_allowed:
+      return Value(shape, tensor.dtype)
+    return Value(
+      shape,
+      tensor.dtype,
+      compute=lambda: tensor,
+      asked=lambda only_zeros: reads.add(tensor, only_zeros),
     )
+
+  def _independent(self, instruction, inputs):
+    """The outputs of an op none of whose inputs depends on xs."""
+    outputs = _independent(instruction, inputs)
+    if any(v.shape is None and not v.is_known for v in outputs):
+      with contextlib.suppress(registry.CannotSay, registry.OpFailed):
+        for value, shape in zip(outputs, shapes_from(instruction, inputs)):
+          value.shape = shape
+    varies = self._varies(instruction, inputs)
+    if varies is not None:
+      for value in outputs:
+        value.varies = varies
+    return outputs
+
+  def _varies(self, instruction, inputs):
+    """Which elements of a constant are computed from the number of samples."""
+    if instruction.type == 'Const':
+      place = id(instruction.op.graph), instruction.outputs[0]
+      return True if place in self._varying else None
+    if instruction.type == 'BroadcastGradientArgs' or not any(
+      value.varies is not None for value in inputs
+    ):
+      return None
+    moved = _moved_inputs(instruction.type, len(inputs))
+    if (
+      any(v.varies is True for v in inputs)
+      or any(v.varies is not None and k not in moved for k, v in enumerate(inputs))
+      or not all(v.is_known for v in inputs)
+      or len(instruction.outputs) > 1
+    ):
+      return True
+    feeds = []
+    for k, value in enumerate(inputs):
+      array = np.asarray(value.tensor(even_varying=True))
+      if k in moved:
+        array = np.zeros(array.shape, np.int32)
+        if value.varies is not None:
+          array = value.varies.astype(np.int32)
+      feeds.append(array)
+    try:
+      (mask,) = run_op(instruction.op, feeds)
+    except (registry.CannotSay, registry.OpFailed):
+      return True
+    mask = np.asarray(mask) != 0
+    return mask if mask.any() else None
+
+  def _note_side_effects(self, ops):
+    for op in ops:
+      if op.op_def.is_stateful and op.type in _IMPURE:
+        self.notes[
+          f'{op.type} (op {op.name!r}) changes or reads state outside of the '
+          'function: the function may not be the same when it is called again.'
+        ] = True
 
 
 class Variable(Value):
@@ -344,6 +417,12 @@ _IMPURE = frozenset(
 )
 
 
+def _moved_inputs(op_type, count):
+  """Which inputs hold the elements that an op moves, and does nothing else."""
+  data = {**DATA_INPUTS, 'GatherV2': (0,), 'Cast': (0,)}.get(op_type, ())
+  return range(count)[data] if isinstance(data, slice) else data
+
+
 def _independent(instruction, inputs):
   """The outputs of an op none of whose inputs depends on xs."""
   specs = list(zip(instruction.shapes, instruction.dtypes))
@@ -361,22 +440,6 @@ def _independent(instruction, inputs):
     Value(shape, dtype, compute=lambda t, k=k: t[k], parents=(together,))
     for k, (shape, dtype) in enumerate(specs)
   ]
-
-
-def _independent_copy(value):
-  if isinstance(value, ListSummary):
-    item = value.item and _independent_copy(value.item)
-    return ListSummary(value.length, item)
-  if isinstance(value, Optional):
-    return Optional(map(_independent_copy, value.items))
-  if isinstance(value, TensorList):
-    return TensorList(
-      (_independent_copy(item[0]), item[1])
-      if isinstance(item, tuple)
-      else item and _independent_copy(item)
-      for item in value.items
-    )
-  return Value(value.shape, value.dtype) if value.depends else value
 
 
 def _flat(inputs):

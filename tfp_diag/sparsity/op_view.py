@@ -14,25 +14,45 @@
 # ============================================================================
 """An op as a rule sees it."""
 
-import numpy as np
+from math import prod
 
-from tfp_diag.sparsity.evaluation import run_op
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['OpView']
+__all__ = ['OpView', 'shapes_from']
+
+# The inputs that say no more than a shape.
+SHAPE_INPUTS = {
+  'BroadcastTo': (1,),
+  'Fill': (0,),
+  'RandomStandardNormal': (0,),
+  'RandomUniform': (0,),
+  'Reshape': (1,),
+  'StatelessRandomNormalV2': (0,),
+  'StatelessRandomUniformV2': (0,),
+  'TensorListFromTensor': (1,),
+  'TensorListGetItem': (2,),
+  'TensorListReserve': (0, 1),
+  'TensorListStack': (1,),
+  'Tile': (1,),
+}
 
 
 class OpView:
   """An op as a rule sees it; see `register_rule`."""
 
-  def __init__(self, instruction, inputs, by_value=False):
+  def __init__(self, instruction, inputs, by_value=False, refused=None):
     self._instruction = instruction
+    self._refused = refused
     self.by_value = by_value
     self.type = instruction.type
     self.name = instruction.name
     self.asked_for_values = False
-    self.inputs = tuple(InputView(self, value) for value in inputs)
+    self.inputs = tuple(InputView(self, k, value) for k, value in enumerate(inputs))
     self.outputs = tuple(
       Value(shape, dtype)
       for shape, dtype in zip(self._output_shapes(inputs), instruction.dtypes)
@@ -45,17 +65,13 @@ class OpView:
     shapes = self._instruction.shapes
     if all(shape is not None for shape in shapes):
       return shapes
-    # Which rules there are for: ops whose shapes do not depend on what can be
-    # differentiated.
     self.asked_for_values = True
-    feeds = [
-      np.zeros(value.shape, value.dtype.as_numpy_dtype)
-      if value.depends
-      else value.tensor()
-      for value in inputs
-    ]
-    results = run_op(self._instruction.op, feeds)
-    return [tuple(result.shape) for result in results]
+    return shapes_from(self._instruction, inputs)
+
+  def refuse(self):
+    """Notes that a value depends on the number of samples."""
+    if self._refused is not None:
+      self._refused()
 
   def attr(self, name):
     """An attribute of the op."""
@@ -66,11 +82,37 @@ class OpView:
     return [np.asarray(t) for t in run_op(self._instruction.op, inputs)]
 
 
+def shapes_from(instruction, inputs):
+  """The shapes of the outputs, from those of the inputs.
+
+  Args:
+    instruction: `program.Instruction`, whose graph leaves some of them open.
+    inputs: list of `Value`.
+
+  Returns:
+    list of `tuple` of int.
+  """
+  given = []
+  for value in inputs:
+    small = value.dtype.is_integer or value.dtype == tf.bool
+    if value.is_known and (small or value.shape is None):
+      given.append(np.asarray(value.tensor(even_varying=True)))
+    elif value.shape is None:
+      raise CannotSay('a shape that is not known')
+    else:
+      given.append((value.shape, value.dtype))
+  shapes = inferred_shapes(instruction.op, given)
+  if None in shapes:
+    raise CannotSay('a shape that is not known')
+  return shapes
+
+
 class InputView:
   """An input as a rule sees it; see `register_rule`."""
 
-  def __init__(self, view, value):
+  def __init__(self, view, number, value):
     self._view = view
+    self._number = number
     self._value = value
     self.depends = value.depends
     self.dtype = value.dtype
@@ -79,7 +121,7 @@ class InputView:
   def shape(self):
     """Tuple of int, or None if unknown."""
     if self._value.shape is None and self._value.is_known:
-      return self.value().shape
+      return self._value.value(even_varying=True).shape
     return self._value.shape
 
   @property
@@ -88,10 +130,20 @@ class InputView:
     if self.shape is None:
       raise CannotSay('a shape that is not known')
     return (
-      self._value.size if self._value.shape is not None else self.value().size
+      self._value.size if self._value.shape is not None else prod(self.shape)
     )
 
   def value(self):
     """The NumPy array; raises CannotSay where it is not constant."""
+    return self._read(only_zeros=False)
+
+  def nonzero(self):
+    """Where the array is not zero; raises CannotSay as `value` does."""
+    return self._read(only_zeros=True) != 0
+
+  def _read(self, only_zeros):
     self._view.asked_for_values = True
-    return self._value.value()
+    is_shape = self._number in SHAPE_INPUTS.get(self._view.type, ())
+    if self._value.varies is not None and not is_shape:
+      self._view.refuse()
+    return self._value.value(even_varying=is_shape, only_zeros=only_zeros)

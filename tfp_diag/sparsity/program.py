@@ -18,6 +18,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from tfp_diag.sparsity.graph import function_graph
+
 __all__ = ['Program']
 
 
@@ -73,11 +75,12 @@ class Program:
 
   def __init__(self, graph):
     self.graph = graph
-    self.inputs = tuple(t.name for t in graph.inputs)
-    self.outputs = tuple(t.name for t in graph.outputs)
+    self.inputs = tuple(t.name for t in getattr(graph, 'inputs', ()))
+    self.outputs = tuple(t.name for t in getattr(graph, 'outputs', ()))
     self.memory = {}
     self._instructions = {}
     self._orders = {}
+    self._captures = {}
 
   def order(self, names):
     """The instructions that some tensors need, inputs first."""
@@ -92,22 +95,18 @@ class Program:
       self._instructions[op_name] = _read(op)
     return self._instructions[op_name]
 
-  def all_instructions(self):
-    """Every op of the graph, needed or not."""
-    return [self.instruction(op.name) for op in self.graph.get_operations()]
-
   def captures(self):
     """dict: name of an inner tensor -> the outer tensor that it stands for."""
-    return {inner.name: outer for outer, inner in self.graph.captures}
+    # The gradient of a custom function can add captures to a graph that was
+    # read before.
+    captures = getattr(self.graph, 'captures', ())
+    if len(captures) != len(self._captures):
+      self._captures = {inner.name: outer for outer, inner in captures}
+    return self._captures
 
   def call(self, name):
-    """The graph of a function that an op of this graph calls.
-
-    There is no public way from the name of a function to the graph that was
-    traced, which is needed because the gradients of custom functions live in
-    it; this is the only place that uses the private one.
-    """
-    return self.graph._get_function(name).graph
+    """The graph of a function that an op of this graph calls."""
+    return function_graph(self.graph, name)
 
   def _sorted(self, names):
     done, order = set(), []

@@ -18,7 +18,7 @@ import numpy as np
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.tape import Columns, Loop
+from tfp_diag.sparsity.tape import Columns, Loop, without_fallbacks
 
 __all__ = ['SampleMixingError', 'check_samples', 'own_samples']
 
@@ -27,13 +27,11 @@ class SampleMixingError(ValueError):
   """The function mixes samples, though its sample shape says it does not."""
 
 
-def check_samples(tape, traced, outputs):
+def check_samples(walked):
   """Raises if an output of one sample depends on another sample.
 
   Args:
-    tape: `Tape` of the function.
-    traced: what `detect` has traced.
-    outputs: list of `Value`.
+    walked: `Walked`.
 
   Returns:
     Whether ops without a rule were given the benefit of the doubt.
@@ -41,27 +39,42 @@ def check_samples(tape, traced, outputs):
   Raises:
     SampleMixingError: If samples mix; names the op where they first do.
   """
-  if traced.num_samples < 2:
+  if walked.num_samples < 2:
     return False
+  tape, outputs = walked.tape, walked.outputs
   # One column per sample in the place of one per coordinate: cheap.
-  columns = Columns(Groups(traced.num_samples), traced.num_samples)
-  found = tape.run(_seeds(traced), outputs, columns)
-  wrong = _strangers(found, traced, outputs, columns)
+  columns = Columns(Groups(walked.num_samples), walked.num_samples)
+  found = tape.run(_seeds(walked), outputs, columns)
+  wrong = _strangers(found, walked, outputs, columns)
+  if wrong and not _certainly_mixes(walked):
+    return True
   if wrong:
     raise SampleMixingError(
-      f'fn mixes samples: {_first_mixing_op(tape, traced, wrong)} makes the '
+      f'`fn` mixes samples: {_first_mixing_op(tape, walked, wrong)} makes the '
       'result of one sample depend on another. Pass sample_shape=() to treat '
-      'everything as event, or make fn work on each sample alone.'
+      'everything as event, or make `fn` work on each sample alone.'
     )
-  strict = Columns(Groups(traced.num_samples))
-  found = tape.run(_seeds(traced), outputs, strict)
-  return bool(_strangers(found, traced, outputs, strict))
+  if not tape.has_fallback:
+    return False
+  strict = Columns(Groups(walked.num_samples))
+  found = tape.run(_seeds(walked), outputs, strict)
+  return bool(_strangers(found, walked, outputs, strict))
 
 
-def _seeds(traced):
+def _certainly_mixes(walked):
+  """Whether samples mix even if ops without a rule do nothing at all."""
+  if not walked.tape.has_fallback:
+    return True
+  columns = Columns(Groups(walked.num_samples))
+  tape = without_fallbacks(walked.tape)
+  found = tape.run(_seeds(walked), walked.outputs, columns)
+  return bool(_strangers(found, walked, walked.outputs, columns))
+
+
+def _seeds(walked):
   return {
-    value: Dependency.from_columns(own_samples(value.rows, traced.num_samples))
-    for value in traced.inputs
+    value: Dependency.from_columns(own_samples(value.rows, walked.num_samples))
+    for value in walked.inputs
   }
 
 
@@ -70,13 +83,13 @@ def own_samples(rows, num_samples):
   return np.arange(rows) // max(rows // num_samples, 1)
 
 
-def _strangers(found, traced, outputs, columns):
+def _strangers(found, walked, outputs, columns):
   """dict: output -> bool array, the elements that depend on other samples."""
   wrong = {}
   for value in outputs:
-    if value.depends:
+    if value.depends and value in found:
       rows = columns.groups.expand(found[value])
-      own = np.repeat(own_samples(value.rows, traced.num_samples), rows.counts)
+      own = np.repeat(own_samples(value.rows, walked.num_samples), rows.counts)
       stranger = np.zeros(value.rows, bool)
       stranger[rows.row_of_entry[rows.indices != own]] = True
       if stranger.any():
@@ -84,10 +97,10 @@ def _strangers(found, traced, outputs, columns):
   return wrong
 
 
-def _first_mixing_op(tape, traced, wrong):
+def _first_mixing_op(tape, walked, wrong):
   """The first op on the way to a wrong output whose result has two samples."""
-  columns = Columns(Groups(traced.num_samples), traced.num_samples)
-  dependencies = _seeds(traced)
+  columns = Columns(Groups(walked.num_samples), walked.num_samples)
+  dependencies = _seeds(walked)
   tape.forward(dependencies, columns)
   alive = dict(wrong)
   tape.backward(alive)

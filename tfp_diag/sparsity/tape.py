@@ -23,7 +23,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['Tape']
+__all__ = ['Columns', 'Loop', 'Step', 'Tape', 'without_fallbacks']
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +37,7 @@ class Step:
     outputs: `tuple` of `Value`.
     structure: `Structure`.
     is_fallback: `bool`: the structure is that of ignorance.
+    op: `tf.Operation` whose step it is; None if a rule has made it up.
   """
 
   op_type: str
@@ -45,6 +46,7 @@ class Step:
   outputs: tuple[Value, ...]
   structure: Structure
   is_fallback: bool = False
+  op: object = None
 
   @property
   def label(self):
@@ -67,7 +69,7 @@ class Step:
       result[output] = after if known is None else known.union(after)
     for output in self.outputs:
       if output.depends:
-        dependencies[output] = result[output]
+        dependencies[output] = result.get(output, Dependency.empty(output.rows))
 
   def backward(self, alive):
     """Marks the elements of inputs that reach what is alive."""
@@ -279,7 +281,15 @@ class Tape:
     for step in reversed(self.steps):
       step.backward(alive)
 
-  def run(self, dependencies, wanted, columns, alive=None, second_order=None):
+  def run(
+    self,
+    dependencies,
+    wanted,
+    columns,
+    alive=None,
+    second_order=None,
+    counts=None,
+  ):
     """One walk over the tape that forgets what is not needed any more.
 
     Args:
@@ -288,6 +298,8 @@ class Tape:
       columns: `Columns`.
       alive: dict from `Value` to bool array: what matters, if `second_order`.
       second_order: `SecondOrder` to fill, or None.
+      counts: dict to fill, or None: from `Value` to int array, on how many
+        columns each of its elements depends.
 
     Returns:
       dict from `Value` to `Dependency` for the wanted values that depend on xs.
@@ -296,9 +308,8 @@ class Tape:
     for place, step in enumerate(self.steps):
       for value in (*step.inputs, *step.outputs):
         last_use[value] = place
-    for value in wanted:
-      last_use[value] = len(self.steps)
-    done = [[] for _ in range(len(self.steps) + 1)]
+    last = set(wanted)
+    done = [[] for _ in range(len(self.steps))]
     for value, place in last_use.items():
       done[place].append(value)
     for place, step in enumerate(self.steps):
@@ -306,5 +317,22 @@ class Tape:
       if second_order is not None:
         step.interact(dependencies, alive, columns, second_order)
       for value in done[place]:
-        dependencies.pop(value, None)
+        dependency = dependencies.get(value)
+        if counts is not None and dependency is not None:
+          counts[value] = columns.groups.counts(dependency)
+        if value not in last:
+          dependencies.pop(value, None)
     return dependencies
+
+
+def without_fallbacks(tape):
+  """The tape as if ops that were taken as dense made constants."""
+  result = Tape()
+  for step in tape.steps:
+    if isinstance(step, Loop):
+      body = without_fallbacks(step.body)
+      result.steps.append(dataclasses.replace(step, body=body))
+    else:
+      structure = Structure() if step.is_fallback else step.structure
+      result.steps.append(dataclasses.replace(step, structure=structure))
+  return result

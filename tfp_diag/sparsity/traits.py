@@ -27,13 +27,12 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.samples import own_samples
-from tfp_diag.sparsity.tape import Columns
+from tfp_diag.sparsity.tape import Columns, Loop
 
 __all__ = [
   'LOCAL',
   'MAX_ENTRIES',
   'MIN_DENSITY',
-  'coordinate_counts',
   'has_fixed_matrix',
   'leading_values',
   'uniform_values',
@@ -48,103 +47,75 @@ MIN_DENSITY = 0.25
 MAX_ENTRIES = 4_000_000
 
 
-def coordinate_counts(tape, traced):
-  """On how many coordinates each element of each value depends.
-
-  Args:
-    tape: `Tape` of the function.
-    traced: `detect.Traced`.
-
-  Returns:
-    dict: `Value` -> int array, one entry per element.
-  """
-  seeds, start = {}, 0
-  for value in traced.inputs:
-    seeds[value] = Dependency.identity(value.rows, start)
-    start += value.rows
-  groups = Groups(start)
-  tape.forward(seeds, Columns(groups))
-  counts = {}
-  for value, dependency in seeds.items():
-    used = np.unique(dependency.indices)
-    sizes = np.zeros(int(used.max(initial=-1)) + 1, np.int64)
-    sizes[used] = groups.members(used).counts
-    total = np.concatenate([[0], np.cumsum(sizes[dependency.indices])])
-    counts[value] = np.diff(total[dependency.indptr])
-  return counts
-
-
-def leading_values(tape, traced):
+def leading_values(walked):
   """The values of which the leading axes are the samples, each in its place.
 
   Args:
-    tape: `Tape` of the function.
-    traced: `detect.Traced`.
+    walked: `Walked`.
 
   Returns:
     set of `Value`.
   """
-  columns = Columns(Groups(traced.num_samples))
+  columns = Columns(Groups(walked.num_samples))
   sample_of = {
-    value: Dependency.from_columns(own_samples(value.rows, traced.num_samples))
-    for value in traced.inputs
+    value: Dependency.from_columns(own_samples(value.rows, walked.num_samples))
+    for value in walked.inputs
   }
-  tape.forward(sample_of, columns)
+  walked.tape.forward(sample_of, columns)
   found = set()
   for value, dependency in sample_of.items():
     if (
       value.shape is None
-      or value.shape[: traced.sample_rank] != traced.sample_shape
+      or value.shape[: walked.sample_rank] != walked.sample_shape
     ):
       continue
     rows = columns.groups.expand(dependency)
-    own = own_samples(value.rows, traced.num_samples)
+    own = own_samples(value.rows, walked.num_samples)
     if np.array_equal(rows.indices, own[rows.row_of_entry]):
       found.add(value)
   return found
 
 
-def uniform_values(tape, traced, ops, number):
+def uniform_values(walked):
   """The values that are fixed affine functions of each sample of xs.
 
   Their leading axes are the sample shape, and what is behind them is an affine
   function of the same sample of xs, with the same matrix for all samples.
 
   Args:
-    tape: `Tape` of the function.
-    traced: `detect.Traced`.
-    ops: list of `tf.Operation`, see `recognition.numbered_ops`.
-    number: dict, likewise.
+    walked: `Walked`.
 
   Returns:
     set of `Value`.
   """
-  uniform = set(traced.inputs)
-  for step in tape.steps:
-    if all(
+  uniform = set(walked.inputs)
+  for step in walked.tape.steps:
+    if not isinstance(step, Loop) and all(
       value in uniform for value in step.inputs if value.depends
-    ) and has_fixed_matrix(step, traced, ops, number):
+    ) and has_fixed_matrix(step, walked):
       uniform.update(y for y in step.outputs if y.depends)
-  return {v for v in uniform if _lead_rank(v, traced) == traced.sample_rank}
+  return {v for v in uniform if _lead_rank(v, walked) == walked.sample_rank}
 
 
-def has_fixed_matrix(step, traced, ops, number):
+def has_fixed_matrix(step, walked):
   """Whether an op is linear, with the same matrix for each sample.
 
   Args:
     step: `tape.Step`.
-    traced: `detect.Traced`.
-    ops: list of `tf.Operation`, see `recognition.numbered_ops`.
-    number: dict, likewise.
+    walked: `Walked`.
 
   Returns:
     `bool`.
   """
-  view = _view(step, traced, ops, number)
+  if isinstance(step, Loop) or step.is_fallback or step.op is None:
+    return False
+  if walked.at_hand(step.op) is None:
+    return False
+  view = _view(step, walked)
   return view is not None and view.holds()
 
 
-def _view(step, traced, ops, number):
+def _view(step, traced):
   """A `_View`, or None if an op is not linear, or moves the samples' axes."""
   if step.op_type not in _LINEAR:
     return None
@@ -153,7 +124,7 @@ def _view(step, traced, ops, number):
   if None in ranks or (len(ranks) > 1 and step.op_type != 'Reshape'):
     return None
   used = [k for k, value in enumerate(step.inputs) if value.depends]
-  return _View(ops[number[step.op_name]], step, used, min(ranks))
+  return _View(step.op, step, used, min(ranks))
 
 
 def _lead_rank(value, traced):

@@ -35,11 +35,29 @@ class Value:
     shape: `tuple` of int, or None where the graph does not know it.
     dtype: `tf.DType`.
     depends: `bool`.
+    varies: None for what does not change with the number of samples; True, or a
+      bool array of the elements that do. Such a value is good for a shape.
   """
 
-  __slots__ = ('_compute', '_parents', '_result', 'depends', 'dtype', 'shape')
+  __slots__ = (
+    '_compute',
+    '_is_root',
+    '_parents',
+    '_result',
+    '_roots',
+    'depends',
+    'dtype',
+    'shape',
+    'varies',
+  )
 
-  def __init__(self, shape, dtype, depends=False, compute=None, parents=()):
+  def __init__(
+    self, shape, dtype, depends=False, compute=None, parents=(), asked=None
+  ):
+    self.varies = None
+    self._is_root = asked is not None
+    roots = {root for parent in parents for root in parent._roots}
+    self._roots = (asked,) if self._is_root else tuple(roots)
     self.shape = shape
     self.dtype = dtype
     self.depends = depends
@@ -72,10 +90,20 @@ class Value:
     """Whether it can be evaluated."""
     return self._result is not None or self._compute is not None
 
-  def tensor(self):
-    """The eager tensor or array; raises CannotSay where it is not known."""
-    if self._result is None and not self.is_known:
+  def tensor(self, even_varying=False, only_zeros=False):
+    """The eager tensor or array; raises CannotSay where it is not known.
+
+    Args:
+      even_varying: Whether a value that was computed from the number of samples
+        will do, as for a shape.
+      only_zeros: Whether nothing but the places of its zeros is looked at.
+    """
+    if not self.is_known:
       raise CannotSay('a value that is not constant')
+    if self.varies is not None and not even_varying:
+      raise CannotSay('a value that depends on the number of samples')
+    for asked in self._roots:
+      asked(only_zeros and self._is_root)
     # Depth first with a stack of its own: chains of constants, as in unrolled
     # loops, are longer than Python's recursion limit.
     stack = [self]
@@ -96,9 +124,9 @@ class Value:
       stack.pop()
     return self._result
 
-  def value(self):
+  def value(self, even_varying=False, only_zeros=False):
     """The NumPy array; raises CannotSay where it is not known."""
-    return np.asarray(self.tensor())
+    return np.asarray(self.tensor(even_varying, only_zeros))
 
 
 class TensorList:

@@ -33,7 +33,12 @@ def _shapes(walker, scope, instruction, inputs):
   del walker, scope
   dtype = instruction.dtypes[0]
   return [
-    _from_shape(value, lambda shape: np.array(shape), dtype) for value in inputs
+    _varying(
+      _from_shape(value, lambda shape: np.array(shape), dtype),
+      tensor,
+      lambda shape: np.array([d is None for d in shape]),
+    )
+    for value, tensor in zip(inputs, instruction.op.inputs)
   ]
 
 
@@ -48,7 +53,13 @@ def _rank(walker, scope, instruction, inputs):
 def _size(walker, scope, instruction, inputs):
   """The number of elements."""
   del walker, scope
-  return [_from_shape(inputs[0], np.prod, instruction.dtypes[0])]
+  return [
+    _varying(
+      _from_shape(inputs[0], np.prod, instruction.dtypes[0]),
+      instruction.op.inputs[0],
+      lambda shape: None in shape,
+    )
+  ]
 
 
 @register_expansion('ZerosLike')
@@ -61,6 +72,16 @@ def _zeros_like(walker, scope, instruction, inputs):
 def _ones_like(walker, scope, instruction, inputs):
   """Ones, known as such."""
   return _filled(instruction, inputs[0], 1)
+
+
+def _varying(result, tensor, varies):
+  """Marks what comes from sizes that are open while the graph is built."""
+  if tensor.shape.rank is None:
+    result.varies = True
+  elif not tensor.shape.is_fully_defined():
+    mask = varies(tensor.shape.as_list())
+    result.varies = (mask if np.ndim(mask) else True) if np.any(mask) else None
+  return result
 
 
 def _from_shape(value, function, dtype):
@@ -85,10 +106,10 @@ def _filled(instruction, value, number):
     return [TensorList((None,) * len(value.items))]
   if dtype == tf.variant or value.shape is None:
     return [Value(instruction.shapes[0], dtype)]
-  return [
-    Value(
-      value.shape,
-      dtype,
-      compute=lambda: np.full(value.shape, number, dtype.as_numpy_dtype),
-    )
-  ]
+  filled = Value(
+    value.shape,
+    dtype,
+    compute=lambda: np.full(value.shape, number, dtype.as_numpy_dtype),
+  )
+  tensor = instruction.op.inputs[0]
+  return [_varying(filled, tensor, lambda shape: None in shape)]

@@ -178,10 +178,9 @@ def _summed(axes, result, sizes):
 def _with_zeros(op, sizes, axes, factor_axes, result, k):
   """The flow through a constant factor that has zeros, or None."""
   try:
-    factor = op.inputs[1 - k].value().reshape(-1)
+    nonzero = op.inputs[1 - k].nonzero().reshape(-1)
   except CannotSay:
     return None
-  nonzero = factor != 0
   labels = list(dict.fromkeys([*axes.labels, *factor_axes.labels]))
   products = float(np.prod([sizes[label] for label in labels]))
   if nonzero.all() or not axes.places.size or not factor_axes.places.size:

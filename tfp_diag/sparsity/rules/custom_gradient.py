@@ -22,12 +22,13 @@ the Jacobian, and what it does with the arguments is the second derivative.
 """
 
 import numpy as np
-import tensorflow as tf
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.graph import gradient_of
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Columns, Tape
 from tfp_diag.sparsity.value import TensorList, Value
@@ -46,13 +47,14 @@ def _identity_n(walker, scope, instruction, inputs):
     return inputs
   if any(isinstance(v, TensorList) or v.shape is None for v in inputs):
     raise CannotSay('inputs whose shape is not known')
-  cotangents, gradients = _trace(scope, instruction)
-  arrows = _jacobian(walker, scope, inputs, cotangents, gradients)
+  try:
+    gradient = gradient_of(instruction.op)
+  except Exception as error:  # The user's code; whatever it raises.
+    raise CannotSay(f'the gradient cannot be traced: {error}') from error
+  arrows = _jacobian(walker, scope, inputs, gradient)
   pairs, extra = [], []
   if walker.second_order:
-    for k, after in _gradients_of_inputs(
-      walker, scope, inputs, cotangents, gradients
-    ):
+    for k, after in _gradients_of_inputs(walker, scope, inputs, gradient):
       whole = Flow.identity(inputs[k].rows)
       place = len(inputs) + len(extra)
       extra.append(after)
@@ -72,45 +74,30 @@ def _identity_n(walker, scope, instruction, inputs):
   return outputs
 
 
-def _trace(scope, instruction):
-  """Adds the gradient to the graph of the op: cotangents in, gradients out."""
-  memory = scope.program.memory
-  if instruction not in memory:
-    op = instruction.op
-    try:
-      with op.graph.as_default():
-        cotangents = [
-          tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
-        ]
-        gradients = tf.gradients(
-          list(op.outputs),
-          list(op.inputs),
-          grad_ys=cotangents,
-          stop_gradients=list(op.inputs),
-        )
-        gradients = [
-          None if g is None else tf.convert_to_tensor(g) for g in gradients
-        ]
-    except Exception as error:  # The user's code; whatever it raises.
-      raise CannotSay(f'the gradient cannot be traced: {error}') from error
-    memory[instruction] = cotangents, gradients
-  return memory[instruction]
+def _gradient_scope(walker, scope, gradient, cotangents):
+  """The traced gradient, called from the graph of its op."""
+  program = walker.program(gradient.graph)
+  names = [t.name for t in gradient.cotangents]
+  return Scope(program, dict(zip(names, cotangents)), scope)
 
 
-def _jacobian(walker, scope, inputs, cotangents, gradients):
+def _jacobian(walker, scope, inputs, gradient):
   """The arrows: the transpose of how cotangents become gradients."""
-  scope = scope.without_dependence()
   tape = Tape()
   seeds, starts, total = {}, [], 0
-  for value, cotangent in zip(inputs, cotangents):
+  cotangents = []
+  for value, cotangent in zip(inputs, gradient.cotangents):
     seed = Value(value.shape, cotangent.dtype, depends=True)
-    scope.values[cotangent.name] = seed
+    cotangents.append(seed)
     seeds[seed] = Dependency.identity(seed.rows, total)
     starts.append(total)
     total += seed.rows
   # What the gradient computes counts, not how it is differentiated in turn.
   with walker.writing_to(tape, second_order=False, by_value=True):
-    after = _evaluated(walker, scope, inputs, gradients)
+    scope = _gradient_scope(
+      walker, scope.without_dependence(), gradient, cotangents
+    )
+    after = _evaluated(walker, scope, inputs, gradient.results)
   if tape.has_fallback:
     # As dense as that op, but samples are still taken not to mix.
     raise CannotSay('an op of the gradient has no rule')
@@ -131,15 +118,17 @@ def _jacobian(walker, scope, inputs, cotangents, gradients):
   return arrows
 
 
-def _gradients_of_inputs(walker, scope, inputs, cotangents, gradients):
+def _gradients_of_inputs(walker, scope, inputs, gradient):
   """Pairs (input, gradient) for the gradients that change with xs."""
   # In a scope of its own: what the gradient needs is walked for its first
   # derivatives only, but may be needed for more elsewhere.
-  scope = scope.copy()
-  for value, cotangent in zip(inputs, cotangents):
-    scope.values[cotangent.name] = Value(value.shape, cotangent.dtype)
+  cotangents = [
+    Value(value.shape, cotangent.dtype)
+    for value, cotangent in zip(inputs, gradient.cotangents)
+  ]
+  scope = _gradient_scope(walker, scope.copy(), gradient, cotangents)
   with walker.writing_to(walker.tape, second_order=False):
-    after = _evaluated(walker, scope, inputs, gradients)
+    after = _evaluated(walker, scope, inputs, gradient.results)
   return [(k, value) for k, value in after if value.depends]
 
 

@@ -40,14 +40,17 @@ import contextlib
 
 import tensorflow as tf
 
+from tfp_diag.sparsity.graph import Graph
+
 __all__ = [
+  'Evaluation',
   'LinearMap',
   'MissingGradientError',
+  'evaluate',
+  'evaluation_of_graph',
   'linear_map_of_graph',
   'linearize',
-  'linearize_both',
   'recorded_ops',
-  'value_and_gradient',
 ]
 
 
@@ -92,10 +95,8 @@ class LinearMap:
       members: As for `apply`.
 
     Returns:
-      Python bool; True in eager mode, where only the pass itself would tell.
+      Python bool.
     """
-    if tf.executing_eagerly():
-      return True
     found = []
 
     def probe():
@@ -172,75 +173,170 @@ def _check_recording():
     )
 
 
-def linearize(fn, xs, mode):
-  """Evaluates `fn` and returns its derivative as a linear map.
+class Evaluation:
+  """A function, called once, and the derivatives of what it has computed.
+
+  Attributes:
+    result: What the function has returned.
+    graph: `Graph`: the ops that it has added, between its parts and the Tensors
+      that are differentiated.
+    notes: List of sentences on what stood in the way of something cheaper.
+  """
+
+  def __init__(self, result, graph, tapes):
+    self.result = result
+    self.graph = graph
+    self.notes = []
+    self._tapes = tapes
+
+  @property
+  def xs(self) -> list:
+    """The parts: Tensors that nothing else reads, or Variables."""
+    return list(self.graph.xs)
+
+  @property
+  def ys(self) -> list:
+    """The Tensors that are differentiated."""
+    return list(self.graph.ys)
+
+  def jacobian(self) -> LinearMap:
+    """The transposed Jacobian of `ys` by `xs`."""
+    return LinearMap(_tape_gradient(self._tapes[0]), self.ys, self.xs)
+
+  def hessian(self) -> tuple:
+    """The gradient of the only one of `ys`, and the Hessian.
+
+    Returns:
+      gradient: List of Tensors shaped as `xs`; zeros for a part without a path.
+      hessian: `LinearMap`, the transposed Jacobian of the gradient.
+
+    Raises:
+      MissingGradientError: If that would be wrong.
+    """
+    (value,) = self.ys
+    first, second, *_ = self._tapes
+    with _recording(self._tapes[1:]), recorded_ops() as backward:
+      gradient = _tape_gradient(first)(
+        [value], self.xs, [tf.ones_like(value)]
+      )
+      gradient = [
+        tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
+      ]
+    # TensorFlow takes the gradient of such a function for a constant.
+    forward = {op.type for op in self.graph.ops}
+    if any(
+      op_type in backward and op_type in forward
+      for op_type in UNDIFFERENTIABLE_GRADIENTS
+    ):
+      raise MissingGradientError(
+        '`fn` calls `tf.py_function`, whose gradient TensorFlow takes for a '
+        'constant. Write that part of `fn` with TensorFlow ops.'
+      )
+    return gradient, LinearMap(_tape_gradient(second), gradient, self.xs)
+
+  def derivative_of(self, compute) -> tuple:
+    """The transposed Jacobian of what is computed from a Hessian.
+
+    Args:
+      compute: Python callable without arguments; returns a list with a Tensor
+        or None for each part.
+
+    Returns:
+      results: What `compute` has returned.
+      linear_map: `LinearMap`.
+    """
+    third = self._tapes[2]
+    with _recording([third]):
+      results = compute()
+    return results, LinearMap(_tape_gradient(third), results, self.xs)
+
+
+UNDIFFERENTIABLE_GRADIENTS = ('EagerPyFunc',)
+
+
+def evaluate(call, outputs, xs, times) -> Evaluation:
+  """Calls a function under tapes: the only place where one is called.
 
   Args:
-    fn: Python callable that takes no arguments and returns `(aux, ys)`: `ys` a
-      list of Tensors, its parts. It computes them from the Tensors or Variables
-      `xs`.
-    xs: List of floating Tensors or `tf.Variable`s.
-    mode: 'forward' or 'reverse'.
+    call: Python callable, list of parts to what the function returns.
+    outputs: Python callable, what it returned and the parts to the list of
+      Tensors that are differentiated.
+    xs: List of Tensors or `tf.Variable`s.
+    times: How often it will be differentiated.
 
   Returns:
-    aux: What `fn` returned.
-    linear_map: A `LinearMap`.
+    `Evaluation`. Derivatives are partial: a function that closes over a Tensor
+    of `xs`, or gets one Tensor as two parts, is differentiated by each part
+    alone.
   """
   _check_recording()
-  if mode == 'reverse':
-    with tf.GradientTape(persistent=True, watch_accessed_variables=False) as t:
-      t.watch(xs)
-      aux, ys = fn()
-    return aux, LinearMap(_tape_gradient(t), ys, xs)
-  aux, forward, _ = linearize_both(fn, xs)
-  return aux, forward
+  xs = [x if isinstance(x, tf.Variable) else tf.identity(x) for x in xs]
+  tapes = [
+    tf.GradientTape(persistent=True, watch_accessed_variables=False)
+    for _ in range(times)
+  ]
+  with _recording(tapes):
+    for tape in tapes:
+      tape.watch(xs)
+    with recorded_ops() as ops:
+      result = call(xs)
+      ys = outputs(result, xs)
+  graph = Graph(
+    tf.compat.v1.get_default_graph(), tuple(xs), tuple(ys), ops.operations
+  )
+  return Evaluation(result, graph, tapes)
 
 
-def linearize_both(fn, xs):
-  """The linear maps of both modes from one evaluation.
-
-  Args:
-    fn: As for `linearize`.
-    xs: As for `linearize`.
-
-  Returns:
-    aux: What `fn` returned.
-    forward: The `LinearMap` of forward mode.
-    reverse: The `LinearMap` of reverse mode.
-  """
-  with tf.GradientTape(
-    persistent=True, watch_accessed_variables=False
-  ) as outer:
-    with tf.GradientTape(
-      persistent=True, watch_accessed_variables=False
-    ) as inner:
-      inner.watch(xs)
-      aux, ys = fn()
-    placeholders = [tf.zeros_like(y) for y in ys]
-    outer.watch(placeholders)
-    reverse = LinearMap(_tape_gradient(inner), ys, xs)
-    transposed = _tape_gradient(inner)(ys, xs, placeholders)
-  forward = LinearMap(_tape_gradient(outer), transposed, placeholders)
-  return aux, forward, reverse
+@contextlib.contextmanager
+def _recording(tapes):
+  """Lets tapes record, the one that differentiates last around the others."""
+  with contextlib.ExitStack() as stack:
+    for tape in reversed(tapes):
+      stack.enter_context(tape)
+    yield
 
 
-def linear_map_of_graph(ys, xs, mode):
+def evaluation_of_graph(result, ys, xs) -> Evaluation:
   """The same for Tensors that a graph has computed from `xs` already.
 
   Args:
+    result: What the caller passed.
     ys: List of Tensors of the graph that is being built, one per part.
-    xs: List of Tensors of that graph.
-    mode: 'forward' or 'reverse'.
+    xs: List of Tensors of that graph, or `tf.Variable`s.
 
   Returns:
-    A `LinearMap`.
+    `Evaluation`, of which only the Jacobian can be had.
   """
-  xs = [_handle(x) for x in xs]
-  if mode == 'reverse':
-    return LinearMap(_graph_gradient, ys, xs)
-  placeholders = [tf.zeros_like(y) for y in ys]
-  transposed = _graph_gradient(ys, xs, placeholders)
-  return LinearMap(_graph_gradient, transposed, placeholders)
+  graph = Graph(tf.compat.v1.get_default_graph(), tuple(xs), tuple(ys), ())
+  return _EvaluationOfGraph(result, graph, [])
+
+
+class _EvaluationOfGraph(Evaluation):
+  """Differentiated by going through the graph."""
+
+  def jacobian(self):
+    return LinearMap(_graph_gradient, self.ys, [_handle(x) for x in self.xs])
+
+
+def linearize(fn, xs) -> LinearMap:
+  """The transposed Jacobian of what a function of our own computes.
+
+  Args:
+    fn: Python callable without arguments; returns a list of Tensors.
+    xs: List of Tensors.
+
+  Returns:
+    `LinearMap`.
+  """
+  with tf.GradientTape(persistent=True, watch_accessed_variables=False) as t:
+    t.watch(xs)
+    ys = fn()
+  return LinearMap(_tape_gradient(t), ys, xs)
+
+
+def linear_map_of_graph(ys, xs) -> LinearMap:
+  """The transposed Jacobian of Tensors of the graph that is being built."""
+  return LinearMap(_graph_gradient, ys, [_handle(x) for x in xs])
 
 
 def _handle(x):
@@ -257,66 +353,19 @@ def _handle(x):
   return x
 
 
-def value_and_gradient(fn, xs):
-  """The value of a scalar-per-sample function, and its gradient.
-
-  Args:
-    fn: Python callable without arguments that computes a Tensor from `xs`.
-    xs: List of floating Tensors or `tf.Variable`s.
-
-  Returns:
-    value: Tensor.
-    gradient: List of Tensors shaped as `xs`; zeros for an unconnected part. It
-      can be differentiated again.
-
-  Raises:
-    MissingGradientError: If that would be wrong.
-    ValueError: If `fn` does not return one Tensor.
-  """
-  with tf.GradientTape(watch_accessed_variables=False) as tape:
-    tape.watch(xs)
-    with recorded_ops() as forward:
-      value = fn()
-    if value is None:
-      raise ValueError(
-        '`fn` returned None; one floating scalar per sample is needed. Does it '
-        'return its result?'
-      )
-    if isinstance(value, (list, tuple, dict)):
-      raise ValueError(
-        f'`fn` returned a {type(value).__name__}; one Tensor with one floating '
-        'scalar per sample is needed. Return only that one.'
-      )
-    value = tf.convert_to_tensor(value)
-  with recorded_ops() as backward:
-    gradient = _tape_gradient(tape)([value], xs, [tf.ones_like(value)])
-  if 'EagerPyFunc' in forward & backward:
-    raise MissingGradientError(
-      '`fn` calls `tf.py_function`, whose gradient TensorFlow takes for a '
-      'constant. Write that part of `fn` with TensorFlow ops.'
-    )
-  return value, [
-    tf.zeros_like(x) if g is None else g for x, g in zip(xs, gradient)
-  ]
-
-
 @contextlib.contextmanager
 def recorded_ops():
   """Collects the ops that are added to the graph meanwhile.
 
   Yields:
     A set of the types of all of them, also within functions, whose
-    `operations` are those of the graph itself, in order. Filled on exit; empty
-    in eager mode.
+    `operations` are those of the graph itself, in order. Filled on exit.
   """
   types = _OpTypes()
-  if tf.executing_eagerly():
-    yield types
-    return
   graph = tf.compat.v1.get_default_graph()
   before = len(graph.get_operations())
   yield types
-  types.operations = graph.get_operations()[before:]
+  types.operations = tuple(graph.get_operations()[before:])
   types.update(op.type for op in types.operations)
   if types.intersection(('PartitionedCall', 'StatefulPartitionedCall')):
     # A loop that is differentiated under two tapes ends up inside a call.

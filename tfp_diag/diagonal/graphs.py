@@ -1,0 +1,283 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Eager calls: traced each time, and compiled once for each graph.
+
+Python runs in each eager call, as in all of eager TensorFlow: what a function
+sees of the world when it is called is what it computes. So it is traced each time.
+What is remembered is remembered by the digest of the graph that comes out; if that
+is known, the rest of the trace is left out, and the compiled derivative runs on the
+Tensors and Variables that the function closes over now.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.diagonal.linear_map import Evaluation
+
+__all__ = ['call', 'clear_cache']
+
+# What all remembered graphs may hold together.
+MAX_BYTES = 256 << 20
+# An op in a graph, with what TensorFlow keeps about it in Python and in C++.
+_BYTES_PER_OP = 20_000
+# A function may close over another constant at each call, whose zeros or indices
+# are structure. After so many of them their values count as unknown.
+_MAX_VARIANTS = 4
+
+_lock = threading.RLock()
+_cache: collections.OrderedDict = collections.OrderedDict()
+
+
+def clear_cache() -> None:
+  """Forgets the graphs of all eager calls.
+
+  They are found again by what a function does, the least recently used are
+  dropped first, and together they hold a bounded number of bytes. Call this to
+  have the memory back, after a benchmark say.
+  """
+  with _lock:
+    _cache.clear()
+
+
+def call(
+  key: tuple,
+  evaluate: Callable[..., Evaluation],
+  body: Callable,
+  tensors: Sequence,
+  specs: Sequence | None = None,
+  jit_compile: bool = False,
+):
+  """Calls `body(evaluate(*tensors), *tensors)` as a compiled graph.
+
+  Args:
+    key: Hashable: what else than the function and the shapes decides what
+      `body` does.
+    evaluate: Python callable of Tensors; calls the function.
+    body: Python callable of an `Evaluation` and Tensors to a structure of
+      Tensors.
+    tensors: List of Tensors.
+    specs: List of `tf.TensorSpec`s of them, with a size of None where one graph
+      shall serve all sizes. Default: their own.
+    jit_compile: Python bool, whether to compile with XLA.
+
+  Returns:
+    What `body` returns.
+  """
+  if specs is None:
+    specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+  present = _Call((key, *specs, jit_compile))
+
+  def traced(*tensors):
+    evaluation = evaluate(*tensors)
+    present.look_up(evaluation)
+    return body(evaluation, *tensors)
+
+  try:
+    graph = _concrete(traced, specs, jit_compile)
+  except _Known as known:
+    entry = known.entry
+  else:
+    entry = _Entry(graph, present)
+    _remember(present.full_key, entry)
+  return entry(tensors, present)
+
+
+class _Known(Exception):
+  """Ends a trace: its graph is known."""
+
+  def __init__(self, entry):
+    super().__init__()
+    self.entry = entry
+
+
+class _Call:
+  """One eager call.
+
+  Attributes:
+    full_key: Hashable: what its graph is remembered by.
+    captures: List of Tensors and handles that the function closes over.
+    variables: List of the handles of the parts that are Variables.
+    watched: List of `tf.Variable`s that the function has read.
+    reads: `Reads` of its graph.
+  """
+
+  def __init__(self, key):
+    self.full_key = key
+
+  def look_up(self, evaluation):
+    """Leaves the trace if its graph is known."""
+    graph = evaluation.graph
+    digest = graph.digest()
+    self.full_key = self.full_key, digest.key
+    self.captures = digest.captures
+    self.variables = [
+      x.handle for x in graph.xs if isinstance(x, tf.Variable)
+    ]
+    self.watched = list(graph.graph.variables)
+    self.reads = graph.reads
+    with _lock:
+      entries = list(_cache.get(self.full_key, ()))
+    for entry in entries:
+      if entry.fits(self.captures):
+        raise _Known(entry)
+    graph.reads.is_allowed = len(entries) < _MAX_VARIANTS
+
+
+@dataclasses.dataclass(frozen=True)
+class _Condition:
+  """A constant of which the structure has used the value.
+
+  Attributes:
+    place: Which of the captures it is.
+    only_zeros: Whether only the places of its zeros were used.
+    content: `bytes`, a hash.
+    seen: Weak reference to a Tensor that is known to fit.
+  """
+
+  place: int
+  only_zeros: bool
+  content: bytes
+  seen: Any
+
+  @classmethod
+  def of(cls, place, tensor, only_zeros):
+    """The condition that holds for this Tensor."""
+    return cls(
+      place, only_zeros, _content(tensor, only_zeros), weakref.ref(tensor)
+    )
+
+  def holds(self, captures):
+    """Whether it does for other captures."""
+    tensor = captures[self.place]
+    if self.seen() is tensor:
+      return True
+    return _content(tensor, self.only_zeros) == self.content
+
+
+def _content(tensor, only_zeros):
+  array = np.asarray(tensor)
+  if only_zeros:
+    array = array != 0
+  data = hashlib.blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16)
+  return data.digest()
+
+
+class _Entry:
+  """A compiled graph, to be called with other captures than it was made with."""
+
+  def __init__(self, graph, present):
+    self._graph = graph
+    self._slots = _slots(graph, present)
+    self._own = [weakref.ref(v) for v in present.watched]
+    places = {id(c): k for k, c in enumerate(present.captures)}
+    self._conditions = [
+      _Condition.of(places[id(tensor)], tensor, only_zeros)
+      for tensor, only_zeros in present.reads.captures()
+      if id(tensor) in places
+    ]
+    self.num_bytes = _num_bytes(graph)
+
+  def fits(self, captures):
+    """Whether its structure holds for a function with these captures."""
+    return all(c.holds(captures) for c in self._conditions)
+
+  def __call__(self, tensors, present):
+    new = {
+      'x': present.variables,
+      'capture': present.captures,
+    }
+    captured = [
+      own if slot is None else new[slot[0]][slot[1]] for slot, own in self._slots
+    ]
+    known = {id(ref()) for ref in self._own}
+    for variable in present.watched:
+      if id(variable) not in known:
+        variable.value()  # A tape around the call watches it from now on.
+    # There is no public way to call a function with other captures.
+    return self._graph._call_flat(list(tensors), captured)
+
+
+def _slots(graph, present):
+  """For each capture of a graph where the next call has it, and itself."""
+  places = {id(h): ('x', k) for k, h in enumerate(present.variables)}
+  for k, c in enumerate(present.captures):
+    places.setdefault(id(c), ('capture', k))
+  slots = []
+  for tensor in graph.captured_inputs:
+    slot = places.get(id(tensor))
+    # What the function closes over is not kept alive.
+    slots.append((slot, tensor if slot is None else None))
+  return slots
+
+
+def _num_bytes(graph):
+  total = 0
+  for op in graph.graph.get_operations():
+    total += _BYTES_PER_OP
+    if op.type == 'Const':
+      total += (op.outputs[0].shape.num_elements() or 0) * op.outputs[
+        0
+      ].dtype.size
+  return total
+
+
+def _concrete(traced, specs, jit_compile):
+  function = tf.function(
+    traced, autograph=False, jit_compile=jit_compile or None
+  )
+  try:
+    return function.get_concrete_function(*specs)
+  except (NotImplementedError, AttributeError, TypeError) as e:
+    if not _needs_values(e):
+      raise
+    raise TypeError(
+      '`fn` needs the value of a Tensor in Python: it calls NumPy, '
+      '`.numpy()`, `float()` or the like. What leaves TensorFlow is a constant '
+      'to every derivative. Write that part of `fn` with TensorFlow ops, or '
+      'take it out of `fn` if it does not depend on `xs`. '
+      f'(TensorFlow says: {str(e).strip().splitlines()[0]})'
+    ) from e
+
+
+def _needs_values(error):
+  """Whether tracing failed because a symbolic Tensor has no value."""
+  # TensorFlow has no type of its own for these.
+  return any(
+    hint in str(error)
+    for hint in (
+      "'SymbolicTensor'",
+      'Cannot convert a symbolic',
+      'numpy() is only available when eager',
+      'can only be converted to Python scalars',
+    )
+  )
+
+
+def _remember(key, entry):
+  with _lock:
+    _cache.setdefault(key, []).append(entry)
+    _cache.move_to_end(key)
+    total = sum(e.num_bytes for entries in _cache.values() for e in entries)
+    while total > MAX_BYTES and len(_cache) > 1:
+      _, dropped = _cache.popitem(last=False)
+      total -= sum(e.num_bytes for e in dropped)

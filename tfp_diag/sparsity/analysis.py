@@ -1,0 +1,237 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What a graph is seen to be: each question about it is answered once."""
+
+import functools
+
+import numpy as np
+import scipy.sparse
+
+from tfp_diag.sparsity.curvature import (
+  find_curved_ops,
+  has_curved_slices,
+  has_curved_sums,
+  is_quadratic_form,
+  without,
+)
+from tfp_diag.sparsity.cuts import cut_tape, find_cuts
+from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.samples import (
+  SampleMixingError,
+  check_samples,
+)
+from tfp_diag.sparsity.second_order import SecondOrder
+from tfp_diag.sparsity.tape import Columns
+from tfp_diag.sparsity.traits import leading_values, uniform_values
+from tfp_diag.sparsity.walk import Walked, walk
+
+__all__ = ['Analysis', 'analyze']
+
+
+def analyze(graph, rank, retrace=None, is_hessian=False):
+  """Walks a graph, on as few samples as stand for all.
+
+  Args:
+    graph: `Graph`.
+    rank: int, the number of sample dimensions.
+    retrace: Callable, shapes of the parts to the `Graph` of the same function
+      on these, or None; see `walk`.
+    is_hessian: Whether the Hessian is asked about, not the Jacobian.
+
+  Returns:
+    `Analysis`, or None if nothing can be said about the function.
+
+  Raises:
+    SampleMixingError: If one sample depends on another. Names the op.
+    ValueError: If an event shape is not known.
+  """
+  for way in walk(graph, rank, retrace, is_hessian):
+    walked = way()
+    if walked is None:
+      continue
+    # What is unknown for the number of samples may be what seems to mix them.
+    is_last = walked.graph is graph and not graph.is_open(rank)
+    try:
+      may_mix = check_samples(walked)
+    except SampleMixingError:
+      if walked.is_certain or is_last:
+        raise
+      continue
+    if walked.is_certain or walked.graph is graph:
+      return Analysis(walked, is_hessian, may_mix)
+  return None
+
+
+class Facts:
+  """What holds for the values of a function; see `traits`."""
+
+  def __init__(self, walked: Walked, counts: dict):
+    self._walked = walked
+    self.counts = counts
+
+  @functools.cached_property
+  def leading(self) -> set:
+    """The values whose leading axes are the samples, each in its place."""
+    return leading_values(self._walked)
+
+  @functools.cached_property
+  def uniform(self) -> set:
+    """The values that are fixed affine functions of each sample."""
+    return uniform_values(self._walked)
+
+
+class Analysis:
+  """A function, walked once, of which more than one thing is asked."""
+
+  def __init__(self, walked: Walked, is_hessian: bool, may_mix: bool):
+    self.walked = walked
+    self._is_hessian = is_hessian
+    self._may_mix = may_mix
+
+  @functools.cached_property
+  def pattern(self) -> SparsityPattern:
+    """The pattern over the coordinates of one sample."""
+    self._counts = {}
+    return self._pattern_of(self.walked.tape, self._counts)
+
+  @functools.cached_property
+  def facts(self) -> Facts:
+    """What holds for its values."""
+    self.pattern  # noqa: B018 (counts on the way)
+    return Facts(self.walked, self._counts)
+
+  @property
+  def shares_by_vectorizing(self) -> bool:
+    """Whether even a few passes should be vectorized."""
+    return self._is_hessian and has_curved_slices(self.walked.tape)
+
+  @property
+  def has_curved_sums(self) -> bool:
+    """Whether even a few passes may be more than what terms need."""
+    return self._is_hessian and has_curved_sums(self.walked)
+
+  @functools.cached_property
+  def is_quadratic(self) -> bool:
+    """Whether the Hessian is a constant, the same for all samples."""
+    return self._is_hessian and is_quadratic_form(self.walked, self.facts)
+
+  @functools.cached_property
+  def curvature(self):
+    """What is cheaper about a Hessian than its pattern says.
+
+    Returns:
+      curved_ops: `CurvedOps`, or None.
+      pattern: `SparsityPattern` of what the `rest` of the ops add, or None.
+    """
+    if not self._is_hessian or self.walked.graph.has_variables:
+      return None, None
+    curved_ops = find_curved_ops(self.walked, self.facts)
+    if curved_ops is None:
+      return None, None
+    tape = without(self.walked.tape, curved_ops.cheap_steps)
+    return curved_ops, self._pattern_of(tape)
+
+  def cuts(self):
+    """Where a Jacobian can be cut so that its diagonal is cheap.
+
+    Yields:
+      cuts: `Cuts`.
+      pattern: `SparsityPattern` of what is left while the values are held.
+    """
+    if self._is_hessian or self.walked.graph.has_variables:
+      return
+    for cuts in find_cuts(self.walked, self.facts):
+      yield cuts, self._pattern_of(cut_tape(self.walked.tape, cuts.held_steps))
+
+  def _pattern_of(self, tape, counts=None):
+    """The pattern that a tape has, over the coordinates of one sample."""
+    walked = self.walked
+    rank = walked.sample_rank
+    rows = walked.inputs if self._is_hessian else walked.outputs
+    matrix_of = _hessian if self._is_hessian else _jacobian
+    matrix, notes = matrix_of(tape, walked, counts)
+    if self._may_mix:
+      notes = [
+        *notes,
+        'Ops without a rule may mix samples; they were taken not to, as the '
+        'sample shape promises.',
+      ]
+    return SparsityPattern(
+      matrix=_folded(
+        matrix,
+        _places([v.shape for v in rows], walked),
+        _places([v.shape for v in walked.inputs], walked),
+      ),
+      row_shapes=tuple(v.shape[rank:] for v in rows),
+      column_shapes=tuple(v.shape[rank:] for v in walked.inputs),
+      fallback_ops=walked.fallbacks,
+      notes=(*walked.notes, *notes),
+    )
+
+
+def _seeds(walked):
+  """Each element of each part is a column."""
+  seeds, start = {}, 0
+  for value in walked.inputs:
+    seeds[value] = Dependency.identity(value.rows, start)
+    start += value.rows
+  return seeds, start
+
+
+def _jacobian(tape, walked, counts):
+  seeds, size = _seeds(walked)
+  columns = Columns(Groups(size))
+  outputs = walked.outputs
+  found = tape.run(seeds, outputs, columns, counts=counts)
+  rows = [found[y] if y.depends else Dependency.empty(y.rows) for y in outputs]
+  joined = columns.groups.expand(Dependency.concat(rows))
+  return joined.to_matrix(size), []
+
+
+def _hessian(tape, walked, counts):
+  seeds, size = _seeds(walked)
+  columns = Columns(Groups(size))
+  second_order = SecondOrder(columns.groups)
+  (value,) = walked.outputs
+  if value.depends:
+    alive = {value: np.ones(value.rows, bool)}
+    tape.backward(alive)
+    tape.run(seeds, walked.outputs, columns, alive, second_order, counts)
+  return second_order.finish(), second_order.notes
+
+
+def _places(shapes, walked):
+  """The coordinate of one sample that each element of all samples is."""
+  places, start = [np.zeros(0, np.int64)], 0
+  for shape in shapes:
+    size = int(np.prod(shape[walked.sample_rank :], dtype=np.int64))
+    places.append(np.tile(np.arange(start, start + size), walked.num_samples))
+    start += size
+  return np.concatenate(places), start
+
+
+def _folded(matrix, row_place, column_place):
+  """The union of the blocks of all samples."""
+  rows, num_rows = row_place
+  columns, num_columns = column_place
+  if matrix.shape == (num_rows, num_columns):
+    return matrix
+  entries = matrix.tocoo()
+  return scipy.sparse.coo_matrix(
+    (entries.data, (rows[entries.row], columns[entries.col])),
+    shape=(num_rows, num_columns),
+  ).tocsr()

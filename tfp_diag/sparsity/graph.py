@@ -1,0 +1,373 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A function as a graph: what is analysed, differentiated and recognized.
+
+A function is called once while a graph is built. What it added to that graph is
+the only thing from which structure is read; its digest says whether it is the
+same function as before, whatever Python has changed meanwhile.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+__all__ = [
+  'MAX_DEPTH',
+  'Digest',
+  'Gradient',
+  'Graph',
+  'Node',
+  'Reads',
+  'function_graph',
+  'gradient_of',
+  'has_own_gradient',
+  'nodes',
+  'trace',
+]
+
+# Gradients of custom gradients are looked into as often as anybody may
+# differentiate: twice for a Hessian, and twice more by tapes around it.
+MAX_DEPTH = 4
+# Attributes that name things, or say once more what shapes are.
+_NAMES = frozenset(
+  ['_class', '_gradient_op_type', '_output_shapes', 'output_shapes']
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Graph:
+  """A function, called once.
+
+  Attributes:
+    graph: The `tf.Graph` to which it has added its ops.
+    xs: `tuple` of Tensors of that graph, or of `tf.Variable`s: its parts.
+    ys: `tuple` of Tensors: what it has returned, aligned with what is asked.
+    ops: `tuple` of `tf.Operation`: what it has added, in order.
+    reads: `Reads`: the constants whose values have had a say in its structure.
+  """
+
+  graph: Any
+  xs: tuple
+  ys: tuple
+  ops: tuple
+  reads: 'Reads' = dataclasses.field(default_factory=lambda: Reads())
+
+  @property
+  def has_variables(self) -> bool:
+    """Whether the parts are `tf.Variable`s, which the function closes over."""
+    return any(isinstance(x, tf.Variable) for x in self.xs)
+
+  def is_open(self, rank: int) -> bool:
+    """Whether some number of samples is not known."""
+    return not self.xs[0].shape[:rank].is_fully_defined()
+
+  def digest(self) -> 'Digest':
+    """What tells this graph from others; see `Digest`."""
+    return _Hasher(self).digest()
+
+
+def trace(call: Callable, outputs: Callable, parts, shapes=None) -> Graph:
+  """Calls a function aside, only to look at the graph.
+
+  Args:
+    call: Python callable, list of parts to what the function returns.
+    outputs: Python callable, what it returned and the parts to the list of
+      Tensors that are asked about.
+    parts: List of Tensors, `tf.TensorSpec`s or `tf.Variable`s.
+    shapes: List of the shapes in which they are passed. Default: their own.
+
+  Returns:
+    `Graph`.
+  """
+  graph = tf.__internal__.FuncGraph('aside')
+  with graph.as_default():
+    xs = [
+      p
+      if isinstance(p, tf.Variable)
+      else tf.identity(
+        tf.compat.v1.placeholder(p.dtype, p.shape if s is None else s)
+      )
+      for p, s in zip(parts, shapes or [None] * len(parts))
+    ]
+    before = len(graph.get_operations())
+    ys = outputs(call(xs), xs)
+  ops = graph.get_operations()[before:]
+  return Graph(graph, tuple(xs), tuple(ys), tuple(ops))
+
+
+class Digest(NamedTuple):
+  """What a function does, without names.
+
+  Attributes:
+    key: `bytes`: of types, attributes, constants, wiring, shapes, bodies of
+      functions, and what custom gradients trace to.
+    captures: `list` of what the function takes from outside beside xs, in the
+      order in which it is met: Tensors and handles of Variables. Two graphs of
+      one key do the same with the captures at the same places.
+  """
+
+  key: bytes
+  captures: list
+
+
+class Gradient(NamedTuple):
+  """A custom gradient, traced aside.
+
+  Attributes:
+    graph: The `FuncGraph` of it.
+    cotangents: `list` of Tensors of that graph, one per output of the op.
+    results: `list` of Tensors or None, one per input of the op.
+  """
+
+  graph: Any
+  cotangents: list
+  results: list
+
+  def tokens(self) -> dict:
+    """dict: names of the cotangents -> what stands for them, for `nodes`."""
+    return {t.name: ('dy', k) for k, t in enumerate(self.cotangents)}
+
+
+class Node(NamedTuple):
+  """One op, without names.
+
+  Attributes:
+    op: `tf.Operation`.
+    inputs: `tuple` of what each input is: see `nodes`.
+    attributes: `tuple` of (name, bytes).
+    functions: `tuple` of names of the functions that it calls.
+    shapes: `tuple` of the static shapes of the outputs.
+  """
+
+  op: Any
+  inputs: tuple
+  attributes: tuple
+  functions: tuple
+  shapes: tuple
+
+
+def nodes(
+  graph, ops: Sequence, tokens: dict, outside: Callable
+) -> Iterator[Node]:
+  """Reads ops one by one, without those that stand for what is captured.
+
+  Args:
+    graph: The `tf.Graph` of the ops.
+    ops: list of `tf.Operation`, in order.
+    tokens: dict: name of a Tensor -> anything that stands for it. The outputs
+      of the ops are added.
+    outside: Callable, a Tensor that the ops read from elsewhere to what stands
+      for it.
+
+  Yields:
+    `Node`.
+  """
+  captured = {i.name: o for o, i in getattr(graph, 'captures', ())}
+
+  def token(tensor):
+    if tensor.name not in tokens:
+      tokens[tensor.name] = outside(captured.get(tensor.name, tensor))
+    return tokens[tensor.name]
+
+  number = 0
+  for op in ops:
+    if op.outputs and op.outputs[0].name in captured:
+      token(op.outputs[0])
+      continue
+    inputs = [token(tensor) for tensor in op.inputs]
+    for before in op.control_inputs:
+      inputs.append(tokens.get('^' + before.name, '^'))
+    tokens['^' + op.name] = ('^', number)
+    attributes, functions = [('device', op.device.encode())], []
+    attrs = op.node_def.attr
+    for name in sorted(attrs):
+      kind = attrs[name].WhichOneof('value')
+      if kind == 'func':
+        functions.append(attrs[name].func.name)
+      elif kind == 'list' and attrs[name].list.func:
+        functions += [f.name for f in attrs[name].list.func]
+      elif name not in _NAMES:
+        value = attrs[name].SerializeToString(deterministic=True)
+        attributes.append((name, value))
+    for k, tensor in enumerate(op.outputs):
+      tokens.setdefault(tensor.name, (number, k))
+    number += 1
+    yield Node(
+      op,
+      tuple(inputs),
+      tuple(attributes),
+      tuple(functions),
+      tuple(_static_shape(t) for t in op.outputs),
+    )
+
+
+def function_graph(graph, name: str):
+  """The graph of a function that an op of a graph calls.
+
+  There is no public way from the name of a function to the graph that was
+  traced, which is needed because the gradients of custom functions live in it;
+  this is the only place that uses the private one.
+
+  Args:
+    graph: `tf.Graph`.
+    name: `str`.
+
+  Returns:
+    `FuncGraph`.
+  """
+  return graph._get_function(name).graph
+
+
+def has_own_gradient(op) -> bool:
+  """Whether an op ends a function with a `tf.custom_gradient`."""
+  if op.type != 'IdentityN':
+    return False
+  try:
+    op.get_attr('_gradient_op_type')
+  except ValueError:
+    return False
+  return True
+
+
+def gradient_of(op) -> Gradient:
+  """Traces the gradient of an op beside its graph, which stays as it is.
+
+  Args:
+    op: `tf.Operation`.
+
+  Returns:
+    `Gradient`.
+  """
+  # Kept on the graph, so that it lives as long.
+  known = getattr(op.graph, '_tfp_diag_gradients', None)
+  if known is None:
+    known = op.graph._tfp_diag_gradients = {}
+  if op.name not in known:
+    with op.graph.as_default():
+      graph = tf.__internal__.FuncGraph('gradient')
+    with graph.as_default():
+      cotangents = [
+        tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
+      ]
+      results = tf.gradients(
+        list(op.outputs),
+        list(op.inputs),
+        grad_ys=cotangents,
+        stop_gradients=list(op.inputs),
+      )
+      results = [r if r is None else tf.convert_to_tensor(r) for r in results]
+    known[op.name] = Gradient(graph, cotangents, results)
+  return known[op.name]
+
+
+class _Hasher:
+  """Goes through a graph, and the graphs of functions in it, for a digest."""
+
+  def __init__(self, graph: Graph):
+    self._graph = graph
+    self._hash = hashlib.blake2b(digest_size=32)
+    self._captures = []
+    self._places = {}
+
+  def digest(self) -> Digest:
+    graph = self._graph
+    tokens = {}
+    for i, x in enumerate(graph.xs):
+      if isinstance(x, tf.Variable):
+        self._places[id(x.handle)] = ('x', i)
+      else:
+        tokens[x.name] = ('x', i)
+      self._add(_static_shape(x), x.dtype.name)
+    self._ops(graph.graph, graph.ops, tokens, self._outside, 0)
+    self._add([tokens.get(y.name) for y in graph.ys])
+    return Digest(self._hash.digest(), self._captures)
+
+  def _add(self, *items):
+    self._hash.update(repr(items).encode())
+
+  def _ops(self, graph, ops, tokens, outside, depth):
+    for node in nodes(graph, ops, tokens, outside):
+      self._add(node.op.type, node.inputs, node.shapes)
+      for name, value in node.attributes:
+        self._hash.update(name.encode())
+        self._hash.update(value)
+      for name in node.functions:
+        self._function(function_graph(graph, name), depth)
+      if depth < MAX_DEPTH and has_own_gradient(node.op):
+        self._gradient(node.op, tokens, outside, depth)
+
+  def _function(self, graph, depth):
+    tokens = {t.name: ('in', k) for k, t in enumerate(graph.inputs)}
+    self._add('function', len(tokens))
+    self._ops(graph, graph.get_operations(), tokens, self._outside, depth)
+    self._add([tokens.get(t.name) for t in graph.outputs])
+
+  def _gradient(self, op, tokens, outside, depth):
+    try:
+      gradient = gradient_of(op)
+    except Exception as e:  # The user's code; whatever it raises.
+      # It will raise again where it is differentiated.
+      self._add('no gradient', type(e).__name__)
+      return
+    inner = gradient.tokens()
+    self._add('gradient')
+    self._ops(
+      gradient.graph,
+      gradient.graph.get_operations(),
+      inner,
+      lambda t: tokens.get(getattr(t, 'name', None)) or outside(t)
+      if tf.is_symbolic_tensor(t)
+      else outside(t),
+      depth + 1,
+    )
+    self._add([r if r is None else inner.get(r.name) for r in gradient.results])
+
+  def _outside(self, tensor):
+    """What stands for a Tensor or a handle that the function closes over."""
+    if id(tensor) not in self._places:
+      self._places[id(tensor)] = ('capture', len(self._captures))
+      self._captures.append(tensor)
+    place = self._places[id(tensor)]
+    self._add(place, tensor.dtype.name, _static_shape(tensor))
+    return place
+
+
+def _static_shape(tensor):
+  shape = tensor.shape
+  return None if shape.rank is None else tuple(shape.as_list())
+
+
+class Reads:
+  """Which constants, closed over by a function, have had a say in its structure.
+
+  Attributes:
+    is_allowed: `bool`: whether their values may be looked at.
+  """
+
+  def __init__(self):
+    self.is_allowed = True
+    self._seen = {}
+
+  def add(self, tensor, only_zeros: bool) -> None:
+    """Notes that a value was looked at, or only which elements are zero."""
+    _, before = self._seen.get(id(tensor), (tensor, True))
+    self._seen[id(tensor)] = tensor, before and only_zeros
+
+  def captures(self) -> list:
+    """Pairs of a Tensor and whether only its zeros have counted."""
+    return list(self._seen.values())

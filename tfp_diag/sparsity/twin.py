@@ -1,0 +1,263 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A few samples that stand for all: seen from two graphs of one function.
+
+A pattern is over the coordinates of one sample, so that walking a graph of a few
+samples would do, if that graph is the one at hand but for its size. That is seen
+op by op: the same ops, in the same order, wired in the same way, with the same
+attributes and constants, whose shapes are the same but for the number of samples.
+What is not the same is a value that was computed from that number, and counts as
+unknown wherever it is not merely a shape.
+
+The numbers of samples are primes that divide no integer in the graph at hand: a
+roll, a slice or a new shape cannot fall on the border of a sample by accident.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.sparsity.graph import (
+  MAX_DEPTH,
+  Graph,
+  function_graph,
+  gradient_of,
+  has_own_gradient,
+  nodes,
+)
+
+__all__ = ['Twin', 'compare', 'few_samples']
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
+# Integers in larger constants are indices, not shifts, sizes or bounds.
+_MAX_INTEGERS = 64
+
+
+def few_samples(graph: Graph, rank: int) -> tuple | None:
+  """Numbers of samples, one per dimension, that no integer of a graph shares.
+
+  Args:
+    graph: `Graph`.
+    rank: how many sample dimensions there are.
+
+  Returns:
+    `tuple` of int; None if there are none.
+  """
+  integers = set()
+  _collect_integers(graph.graph, graph.ops, integers, set())
+  free = [p for p in _PRIMES if all(k % p for k in integers)]
+  return tuple(free[:rank]) if len(free) >= rank else None
+
+
+def _collect_integers(graph, ops, integers, seen):
+  for op in ops:
+    if op.type == 'Const' and op.outputs[0].dtype.is_integer:
+      size = op.outputs[0].shape.num_elements()
+      if size is not None and size <= _MAX_INTEGERS:
+        values = tf.make_ndarray(op.get_attr('value'))
+        integers.update(abs(int(k)) for k in values.flat)
+    for name in _called(op):
+      if name not in seen:
+        seen.add(name)
+        body = function_graph(graph, name)
+        _collect_integers(body, body.get_operations(), integers, seen)
+  integers -= {0, 1}
+
+
+def _called(op):
+  names = []
+  for attr in op.op_def.attr:
+    if attr.type == 'func':
+      names.append(op.get_attr(attr.name).name)
+    elif attr.type == 'list(func)':
+      names += [f.name for f in op.get_attr(attr.name)]
+  return names
+
+
+class Twin:
+  """What two graphs of one function, on other numbers of samples, share.
+
+  Attributes:
+    op_at_hand: dict: `tf.Operation` of the small graph -> that of the one at
+      hand.
+    varying: set of (id of graph, name): the constants of the small graph, and
+      of the functions in it, that are others at hand.
+  """
+
+  def __init__(self):
+    self.op_at_hand = {}
+    self.varying = set()
+
+
+def compare(small: Graph, at_hand: Graph) -> Twin | None:
+  """Whether a graph on a few samples is the one at hand, but for their number.
+
+  Args:
+    small: `Graph` on a few samples.
+    at_hand: `Graph` of the same function.
+
+  Returns:
+    `Twin`, or None if they differ in more.
+  """
+  twin = Twin()
+  few = small.xs[0].shape.as_list()
+  many = at_hand.xs[0].shape.as_list()
+  sizes = [(a, b) for a, b in zip(few, many) if a != b]
+  tokens = tuple(
+    {x.name: ('x', i) for i, x in enumerate(graph.xs)}
+    for graph in (small, at_hand)
+  )
+  graphs = (small.graph, at_hand.graph)
+  outside = (_resolved, _resolved)
+  if not _same(
+    twin, graphs, (small.ops, at_hand.ops), tokens, outside, sizes, 0
+  ):
+    return None
+  same = _tokens_of(tokens[0], small.ys) == _tokens_of(tokens[1], at_hand.ys)
+  return twin if same else None
+
+
+def _resolved(tensor):
+  """What stands for a Tensor from elsewhere: the outermost that it is."""
+  while tf.is_symbolic_tensor(tensor):
+    captures = getattr(tensor.graph, 'captures', ())
+    outer = next((o for o, i in captures if i is tensor), None)
+    if outer is None:
+      return id(tensor.graph), tensor.name
+    tensor = outer
+  return id(tensor)
+
+
+def _tokens_of(tokens, tensors):
+  return [None if t is None else tokens.get(t.name) for t in tensors]
+
+
+def _same(twin, graphs, ops, tokens, outside, sizes, depth):
+  """Compares two lists of ops; fills `twin` and `tokens`."""
+  pairs = itertools.zip_longest(
+    *(nodes(*each) for each in zip(graphs, ops, tokens, outside))
+  )
+  for a, b in pairs:
+    if (
+      a is None
+      or b is None
+      or a.op.type != b.op.type
+      or a.inputs != b.inputs
+      or not _same_shapes(a.shapes, b.shapes, sizes)
+      or not _same_attributes(twin, a, b, graphs[0])
+      or len(a.functions) != len(b.functions)
+    ):
+      return False
+    twin.op_at_hand[a.op] = b.op
+    for names in zip(a.functions, b.functions):
+      if not _same_functions(twin, graphs, names, sizes, depth):
+        return False
+    if has_own_gradient(a.op) and depth < MAX_DEPTH:
+      if not _same_gradients(
+        twin, (a.op, b.op), tokens, outside, sizes, depth
+      ):
+        return False
+  return True
+
+
+def _same_functions(twin, graphs, names, sizes, depth):
+  bodies = [function_graph(g, name) for g, name in zip(graphs, names)]
+  tokens = tuple(
+    {t.name: ('in', k) for k, t in enumerate(body.inputs)} for body in bodies
+  )
+  ops = [body.get_operations() for body in bodies]
+  outside = (_resolved, _resolved)
+  return _same(
+    twin, bodies, ops, tokens, outside, sizes, depth
+  ) and _tokens_of(tokens[0], bodies[0].outputs) == _tokens_of(
+    tokens[1], bodies[1].outputs
+  )
+
+
+def _same_gradients(twin, ops, tokens, outside, sizes, depth):
+  try:
+    gradients = [gradient_of(op) for op in ops]
+  except Exception:  # The user's code; it raises again where it is needed.
+    return False
+
+  def within(names, further):
+    def outside(tensor):
+      known = None
+      if tf.is_symbolic_tensor(tensor):
+        known = names.get(tensor.name)
+      return further(tensor) if known is None else known
+
+    return outside
+
+  graphs = [gradient.graph for gradient in gradients]
+  inner = tuple(gradient.tokens() for gradient in gradients)
+  beyond = [within(*each) for each in zip(tokens, outside)]
+  every = [graph.get_operations() for graph in graphs]
+  return _same(
+    twin, graphs, every, inner, beyond, sizes, depth + 1
+  ) and _tokens_of(inner[0], gradients[0].results) == _tokens_of(
+    inner[1], gradients[1].results
+  )
+
+
+def _same_shapes(few, many, sizes):
+  return len(few) == len(many) and all(
+    same_shape(a, b, sizes) for a, b in zip(few, many)
+  )
+
+
+def same_shape(few, many, sizes) -> bool:
+  """Whether two shapes are the same but for the numbers of samples.
+
+  Args:
+    few: `tuple` of int or None, or None.
+    many: likewise.
+    sizes: `list` of pairs of int: how many samples each dimension has.
+
+  Returns:
+    Whether each size is the same in both, or a multiple of some numbers of
+    samples in one, and the same multiple of the other numbers in the other.
+  """
+  if few is None or many is None or len(few) != len(many):
+    return few is None and many is None
+  return all(a == b or _is_multiple(a, b, sizes) for a, b in zip(few, many))
+
+
+def _is_multiple(a, b, sizes):
+  if a is None or b is None:
+    return False
+  for subset in range(1, 2 ** len(sizes)):
+    chosen = [s for k, s in enumerate(sizes) if subset >> k & 1]
+    one = math.prod(s for s, _ in chosen)
+    other = math.prod(s for _, s in chosen)
+    if a % one == 0 and a // one * other == b:
+      return True
+  return False
+
+
+def _same_attributes(twin, a, b, graph):
+  if a.op.type == 'Const':
+    if not np.array_equal(
+      tf.make_ndarray(a.op.get_attr('value')),
+      tf.make_ndarray(b.op.get_attr('value')),
+      equal_nan=a.op.outputs[0].dtype.is_floating,
+    ):
+      twin.varying.add((id(graph), a.op.outputs[0].name))
+    return a.op.outputs[0].dtype == b.op.outputs[0].dtype
+  return [kv for kv in a.attributes if kv[0] != 'shape'] == [
+    kv for kv in b.attributes if kv[0] != 'shape'
+  ]

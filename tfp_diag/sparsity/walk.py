@@ -1,0 +1,232 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Which graph is walked: that of the function, on as few samples as stand for all.
+
+A pattern is over the coordinates of one sample. So that looking for it does not
+grow with the batch, the function is called once more, on a few samples, and that
+graph is walked if it is seen to be the given one but for its size (`twin`). Where
+the number of samples is open, the given graph itself is walked with a number put
+in; what is computed from it counts as unknown. Else all samples are walked.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.sparsity import (
+
+  rules,  # noqa: F401 (registers the rules)
+)
+from tfp_diag.sparsity.graph import Graph
+from tfp_diag.sparsity.interpreter import Walker
+from tfp_diag.sparsity.tape import Tape
+from tfp_diag.sparsity.twin import compare, few_samples, same_shape
+from tfp_diag.sparsity.value import Value
+
+__all__ = ['Walked', 'walk']
+
+# Fewer elements than this are walked as they are: to call the function once more
+# takes longer.
+_FEW_ELEMENTS = 2_000
+# More are not walked sample by sample, even if nothing else would do.
+_MOST_ELEMENTS = 2_000_000
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Walked:
+  """A function whose ops have been written to a tape.
+
+  Attributes:
+    tape: `Tape`.
+    graph: `Graph` that was walked.
+    inputs: list of `Value`, one per part.
+    outputs: list of `Value`.
+    sample_shape: `tuple` of int: the samples in it.
+    fallbacks: `tuple` of the ops that were taken as dense.
+    notes: `tuple` of sentences for the user.
+    is_certain: `bool`: whether nothing was unknown for being computed from the
+      number of samples.
+    twin: `Twin`, or None if the graph is the one at hand.
+  """
+
+  tape: Tape
+  graph: Graph
+  inputs: list
+  outputs: list
+  sample_shape: tuple
+  fallbacks: tuple
+  notes: tuple
+  is_certain: bool
+  twin: object = None
+
+  @property
+  def sample_rank(self) -> int:
+    """The number of sample dimensions."""
+    return len(self.sample_shape)
+
+  @property
+  def num_samples(self) -> int:
+    """The number of samples that were walked."""
+    return int(np.prod(self.sample_shape, dtype=np.int64))
+
+  @property
+  def num_coordinates(self) -> int:
+    """The number of coordinates of one sample."""
+    return sum(v.rows for v in self.inputs) // max(self.num_samples, 1)
+
+  @property
+  def shapes(self) -> list:
+    """The shapes of what depends on xs, in the order of the tape."""
+    return [y.shape for step in self.tape.steps for y in step.outputs]
+
+  def at_hand(self, op):
+    """The op of the graph at hand that an op of this one stands for, or None.
+
+    None also for an op within a function that the graph calls.
+    """
+    if op is None or op.graph is not self.graph.graph:
+      return None
+    return op if self.twin is None else self.twin.op_at_hand.get(op)
+
+
+def walk(
+  graph: Graph,
+  rank: int,
+  retrace: Callable[[list], Graph] | None = None,
+  second_order: bool = False,
+) -> list:
+  """Writes the ops of a function down, on as few samples as will do.
+
+  Args:
+    graph: `Graph` at hand.
+    rank: The number of sample dimensions.
+    retrace: Callable, shapes of the parts to the `Graph` of the same function on
+      parts of these; None if there is no way to have it.
+    second_order: Whether second derivatives are wanted.
+
+  Returns:
+    Callables without arguments, each of which walks and returns `Walked`: the
+    first is cheap, the others are to be tried if that is not certain.
+
+  Raises:
+    ValueError: If an event shape is not known.
+  """
+  shapes = [tuple(x.shape.as_list()) for x in graph.xs]
+  for shape in shapes:
+    if None in shape[rank:]:
+      raise ValueError(
+        f'The event shapes of xs must be known to find a pattern, got {shapes}. '
+        'Pass xs with static shapes, for example as tf.TensorSpec.'
+      )
+  sample_shape = shapes[0][:rank]
+  if None in sample_shape:
+    return [lambda: _walk_open(graph, shapes, sample_shape, second_order)]
+  elements = sum(int(np.prod(s, dtype=np.int64)) for s in shapes)
+
+  def all_samples():
+    return _walk_on(graph, shapes, sample_shape, second_order)
+
+  ways = []
+  few = few_samples(graph, rank) if rank and retrace is not None else None
+  if (
+    few is not None
+    and elements > _FEW_ELEMENTS
+    and not graph.has_variables
+    and all(a < b for a, b in zip(few, sample_shape))
+  ):
+    ways.append(
+      lambda: _walk_twin(graph, shapes, few, retrace, second_order)
+    )
+  if elements <= _MOST_ELEMENTS or not rank:
+    ways.append(all_samples)
+  return ways
+
+
+def _walk_twin(graph, shapes, few, retrace, second_order):
+  """On a few samples; None if that is not the same function."""
+  rank = len(few)
+  smaller = [(*few, *s[rank:]) for s in shapes]
+  try:
+    small = retrace(smaller)
+  except Exception:  # The user's code: it may know its batch, or count calls.
+    return None
+  twin = compare(small, graph)
+  if twin is None:
+    return None
+  small.reads.is_allowed = graph.reads.is_allowed
+  walked = _walk_on(small, smaller, few, second_order, twin)
+  for tensor, only_zeros in small.reads.captures():
+    graph.reads.add(tensor, only_zeros)
+  return walked
+
+
+def _walk_open(graph, shapes, sample_shape, second_order):
+  """With numbers of samples put in; None if the shapes depend on which."""
+  rank = len(sample_shape)
+  found = few_samples(graph, 2 * rank)
+  if found is None:
+    return None
+  walks = []
+  for numbers in (found[:rank], found[rank:]):
+    sizes = tuple(
+      n if size is None else size for n, size in zip(numbers, sample_shape)
+    )
+    filled = [(*sizes, *s[rank:]) for s in shapes]
+    walks.append(_walk_on(graph, filled, sizes, second_order))
+    if None in walks:
+      return None
+  one, other = walks
+  sizes = [
+    pair for pair in zip(one.sample_shape, other.sample_shape) if len(set(pair)) > 1
+  ]
+  same = len(one.shapes) == len(other.shapes) and all(
+    same_shape(a, b, sizes) for a, b in zip(one.shapes, other.shapes)
+  )
+  return one if same else None
+
+
+def _walk_on(graph, shapes, sample_shape, second_order, twin=None):
+  values = [
+    Value(shape, x.dtype, depends=True) for shape, x in zip(shapes, graph.xs)
+  ]
+  variables = {
+    id(x.handle): value
+    for x, value in zip(graph.xs, values)
+    if isinstance(x, tf.Variable)
+  }
+  walker = Walker(graph, variables, second_order, twin)
+  outputs = walker.walk(values)
+  _check_known(outputs)
+  return Walked(
+    tape=walker.tape,
+    graph=graph,
+    inputs=values,
+    outputs=outputs,
+    sample_shape=tuple(sample_shape),
+    fallbacks=tuple(walker.fallbacks),
+    notes=tuple(walker.notes),
+    is_certain=not walker.has_failures and not walker.has_varying,
+    twin=twin,
+  )
+
+
+def _check_known(outputs):
+  if any(value.shape is None for value in outputs):
+    raise ValueError(
+      'fn must return Tensors whose shape is known when it is traced. Set '
+      'the shape with tf.ensure_shape.'
+    )
