@@ -16,7 +16,7 @@
 
 import numpy as np
 
-from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.value import Value
 
@@ -39,15 +39,18 @@ class OpView:
     )
 
   def _output_shapes(self, inputs):
-    """The shapes of the outputs; by a run on zeros where the graph has none."""
+    """The shapes of the outputs, also where the graph does not know them."""
     if any(value.shape is None for value in inputs if value.depends):
       raise CannotSay('a shape that is not known')
     shapes = self._instruction.shapes
     if all(shape is not None for shape in shapes):
       return shapes
-    # Which rules there are for: ops whose shapes do not depend on what can be
-    # differentiated.
     self.asked_for_values = True
+    inferred = inferred_shapes(self._instruction.op, inputs)
+    if all(shape is not None for shape in inferred):
+      return inferred
+    # By a run on zeros. Which rules there are for: ops whose shapes do not
+    # depend on what can be differentiated.
     feeds = [
       np.zeros(value.shape, value.dtype.as_numpy_dtype)
       if value.depends
