@@ -125,6 +125,72 @@ def test_shapes_that_the_graph_does_not_know():
   )
 
 
+MASK = np.array([True, False, True, True])
+
+
+def of_kept(fn):
+  return lambda mask: lambda x: fn(tf.boolean_mask(x, mask, axis=1))
+
+
+@pytest.mark.parametrize('kind', [np.array, tf.constant])
+@pytest.mark.parametrize(
+  'function, is_separable',
+  [
+    (of_kept(lambda y: tf.reduce_logsumexp(y, -1)), False),
+    (of_kept(lambda y: tf.reduce_max(y, -1) * y[:, 0]), False),
+    (of_kept(lambda y: tf.reduce_sum(tf.where(y > 0, y**2, y), -1)), True),
+    (of_kept(lambda y: tf.reduce_sum(y**2 * tf.stop_gradient(y), -1)), True),
+    (
+      of_kept(lambda y: tf.reduce_sum(tf.exp(y + tf.zeros_like(y)), -1)),
+      True,
+    ),
+    (
+      lambda mask: lambda x: tf.reduce_sum(
+        tf.exp(tf.gather(x, tf.where(mask)[:, 0], axis=1)), -1
+      ),
+      True,
+    ),
+    (
+      lambda mask: lambda x: tf.reduce_sum(
+        tf.nn.softplus(tf.repeat(x, tf.cast(mask, tf.int32), axis=1)), -1
+      ),
+      True,
+    ),
+    (
+      lambda mask: lambda x: tf.reduce_sum(
+        tf.exp(tf.dynamic_partition(tf.transpose(x), [1, 0, 1, 1], 2)[1]), 0
+      ),
+      True,
+    ),
+  ],
+)
+def test_ops_after_a_shape_that_the_graph_does_not_know(
+  function, is_separable, kind
+):
+  fn = function(kind(MASK))
+  spec = tf.TensorSpec([3, 4], tf.float64)
+  first = jacobian_sparsity(fn, spec, [3])
+  second = hessian_sparsity(fn, spec)
+  assert not first.fallback_ops and not second.fallback_ops
+  np.testing.assert_array_equal(first.matrix.toarray(), [MASK])
+  wanted = np.outer(MASK, MASK)
+  if is_separable:
+    wanted &= np.eye(4, dtype=bool)
+  found = second.matrix.toarray()
+  np.testing.assert_array_equal(found & ~wanted, False)
+  x = tf.constant(np.random.default_rng(0).normal(size=[3, 4]))
+  with tf.GradientTape(persistent=True) as outer:
+    outer.watch(x)
+    with tf.GradientTape() as inner:
+      inner.watch(x)
+      value = fn(x)
+    columns = tf.unstack(inner.gradient(value, x), axis=1)
+  for j, column in enumerate(columns):
+    row = outer.gradient(column, x, unconnected_gradients='zero')
+    nonzero = (row.numpy() != 0).any(0)
+    assert not (nonzero & ~found[j]).any()
+
+
 def test_side_effects_are_noted():
   counter = tf.Variable(0.0)
 

@@ -52,34 +52,53 @@ def run_op(op, inputs):
     raise OpFailed(f'{op.type} failed: {error}') from error
 
 
-def inferred_shapes(op, inputs):
-  """The shapes of the results of an op, as TensorFlow infers them.
+def inferred_shapes(op, values):
+  """The shapes of the outputs as TensorFlow infers them from what is known.
+
+  A graph does not know how many elements `tf.boolean_mask` keeps, and neither
+  what the shapes of all later ops are. The walker knows the constants, so it
+  knows the shape: the op is repeated in a graph of its own, with constants
+  where the values are known, and placeholders of the known shape elsewhere.
 
   Args:
-    op: `tf.Operation` of a graph; its type and attributes are used.
-    inputs: list, one per input: a NumPy array whose value is known, or a pair of
-      a shape and a `tf.DType`.
+    op: `tf.Operation`.
+    values: list of `Value`, one per input of the op.
 
   Returns:
-    list of `tuple` of int, or of None where a shape is not known.
+    list: a `tuple` of int per output, or None where it is still not known.
   """
   try:
+    # Values first: within the graph nothing can be evaluated.
+    known = [_known_number(value) for value in values]
     with tf.Graph().as_default():
       results = repeat_op(
         op,
         [
-          tf.compat.v1.placeholder(given[1], given[0])
-          if isinstance(given, tuple)
-          else tf.constant(given)
-          for given in inputs
+          _placeholder(value, given) if number is None else tf.constant(number)
+          for value, number, given in zip(values, known, op.inputs)
         ],
       )
-  except (tf.errors.OpError, TypeError, ValueError) as error:
-    raise OpFailed(f'{op.type} failed: {error}') from error
+  except (CannotSay, OpFailed, tf.errors.OpError, TypeError, ValueError):
+    # Whoever needs the value gets to know why.
+    return [None] * len(op.outputs)
   return [
     tuple(y.shape.as_list()) if y.shape.is_fully_defined() else None
     for y in results
   ]
+
+
+def _known_number(value):
+  """The array of a constant that can say something about shapes, or None."""
+  if value.dtype in (tf.variant, tf.resource):
+    raise CannotSay('a tensor that is not a number')
+  if value.is_known and (value.dtype.is_integer or value.shape is None):
+    return value.value(even_varying=True)
+  return None
+
+
+def _placeholder(value, given):
+  shape = given.shape if value.shape is None else value.shape
+  return tf.compat.v1.placeholder(value.dtype, shape)
 
 
 def repeat_op(op, inputs):

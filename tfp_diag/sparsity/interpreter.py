@@ -20,9 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.op_view import OpView, shapes_from
+from tfp_diag.sparsity.op_view import OpView
 from tfp_diag.sparsity.program import Program
 from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
 from tfp_diag.sparsity.scope import Scope
@@ -185,7 +185,9 @@ class Walker:
     if not any(map(self._counts, instruction.dtypes)):
       return [
         Value(shape, dtype)
-        for shape, dtype in zip(instruction.shapes, instruction.dtypes)
+        for shape, dtype in zip(
+          _shapes(instruction, inputs), instruction.dtypes
+        )
       ]
     rule = registry.find_rule(instruction.type)
     if rule is None:
@@ -252,7 +254,7 @@ class Walker:
       return self._independent(instruction, inputs)
     outputs = [
       Value(shape, dtype, depends=self._counts(dtype) or _is_opaque(dtype))
-      for shape, dtype in zip(instruction.shapes, instruction.dtypes)
+      for shape, dtype in zip(_shapes(instruction, inputs), instruction.dtypes)
     ]
     used = tuple(k for k, value in enumerate(inputs) if value.depends)
     size = sum(inputs[k].rows for k in used)
@@ -306,9 +308,8 @@ class Walker:
     """The outputs of an op none of whose inputs depends on xs."""
     outputs = _independent(instruction, inputs)
     if any(v.shape is None and not v.is_known for v in outputs):
-      with contextlib.suppress(registry.CannotSay, registry.OpFailed):
-        for value, shape in zip(outputs, shapes_from(instruction, inputs)):
-          value.shape = shape
+      for value, shape in zip(outputs, _shapes(instruction, inputs)):
+        value.shape = shape
     varies = self._varies(instruction, inputs)
     if varies is not None:
       for value in outputs:
@@ -427,7 +428,10 @@ def _independent(instruction, inputs):
   """The outputs of an op none of whose inputs depends on xs."""
   specs = list(zip(instruction.shapes, instruction.dtypes))
   if instruction.is_stateful or not all(value.is_known for value in inputs):
-    return [Value(shape, dtype) for shape, dtype in specs]
+    return [
+      Value(shape, dtype)
+      for shape, dtype in zip(_shapes(instruction, inputs), instruction.dtypes)
+    ]
   op = instruction.op
   if len(specs) == 1:
     ((shape, dtype),) = specs
@@ -440,6 +444,15 @@ def _independent(instruction, inputs):
     Value(shape, dtype, compute=lambda t, k=k: t[k], parents=(together,))
     for k, (shape, dtype) in enumerate(specs)
   ]
+
+
+def _shapes(instruction, inputs):
+  """The shapes of the outputs; the walker may know what the graph does not."""
+  if None not in instruction.shapes or len(inputs) != len(instruction.inputs):
+    return instruction.shapes
+  if any(map(_is_opaque, instruction.dtypes)):
+    return instruction.shapes
+  return inferred_shapes(instruction.op, inputs)
 
 
 def _flat(inputs):

@@ -16,14 +16,11 @@
 
 from math import prod
 
-import numpy as np
-import tensorflow as tf
-
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['OpView', 'shapes_from']
+__all__ = ['OpView']
 
 # The inputs that say no more than a shape.
 SHAPE_INPUTS = {
@@ -59,14 +56,26 @@ class OpView:
     )
 
   def _output_shapes(self, inputs):
-    """The shapes of the outputs; by a run on zeros where the graph has none."""
+    """The shapes of the outputs, also where the graph does not know them."""
     if any(value.shape is None for value in inputs if value.depends):
       raise CannotSay('a shape that is not known')
     shapes = self._instruction.shapes
     if all(shape is not None for shape in shapes):
       return shapes
     self.asked_for_values = True
-    return shapes_from(self._instruction, inputs)
+    inferred = inferred_shapes(self._instruction.op, inputs)
+    if all(shape is not None for shape in inferred):
+      return inferred
+    # By a run on zeros. Which rules there are for: ops whose shapes do not
+    # depend on what can be differentiated.
+    feeds = [
+      np.zeros(value.shape, value.dtype.as_numpy_dtype)
+      if value.depends
+      else value.tensor(even_varying=True)
+      for value in inputs
+    ]
+    results = run_op(self._instruction.op, feeds)
+    return [tuple(result.shape) for result in results]
 
   def refuse(self):
     """Notes that a value depends on the number of samples."""
@@ -80,31 +89,6 @@ class OpView:
   def run(self, inputs):
     """Executes the op on other inputs; a list of NumPy arrays."""
     return [np.asarray(t) for t in run_op(self._instruction.op, inputs)]
-
-
-def shapes_from(instruction, inputs):
-  """The shapes of the outputs, from those of the inputs.
-
-  Args:
-    instruction: `program.Instruction`, whose graph leaves some of them open.
-    inputs: list of `Value`.
-
-  Returns:
-    list of `tuple` of int.
-  """
-  given = []
-  for value in inputs:
-    small = value.dtype.is_integer or value.dtype == tf.bool
-    if value.is_known and (small or value.shape is None):
-      given.append(np.asarray(value.tensor(even_varying=True)))
-    elif value.shape is None:
-      raise CannotSay('a shape that is not known')
-    else:
-      given.append((value.shape, value.dtype))
-  shapes = inferred_shapes(instruction.op, given)
-  if None in shapes:
-    raise CannotSay('a shape that is not known')
-  return shapes
 
 
 class InputView:

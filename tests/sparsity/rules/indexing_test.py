@@ -81,7 +81,7 @@ CASES = [
   ),
   (
     'DynamicStitch',
-    lambda x, y: tf.dynamic_stitch([[0, 2], [1, 2]], [x, y]),
+    lambda x, y: tf.dynamic_stitch([[0, 2], [1, 3]], [x, y]),
     [(2, 2), (2, 2)],
     {},
   ),

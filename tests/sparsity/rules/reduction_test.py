@@ -62,6 +62,7 @@ CASES = [
     SUPERSET,
   ),
   ('TopKV2', lambda x: tf.math.top_k(x, 2).values, [(2, 3)], BY_CASES),
+  ('NthElement', lambda x: raw.NthElement(input=x, n=1), [(2, 3)], BY_CASES),
   ('Softmax', tf.nn.softmax, [(2, 3)], {}),
   ('LogSoftmax', tf.nn.log_softmax, [(2, 3)], {}),
   (

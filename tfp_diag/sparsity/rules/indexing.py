@@ -86,22 +86,48 @@ def _select(op):
 
 @register_rule('DynamicStitch', 'ParallelDynamicStitch')
 def _stitch(op):
-  """Moves slices to places that are given."""
+  """Moves slices to places that are given.
+
+  Where two slices go to the same place the last one stays, but the gradient
+  goes to both: `[0, 0]` of two elements has the Jacobian `[[1, 1]]`.
+  """
+  (output,) = op.outputs
   half = len(op.inputs) // 2
-  return movement(op, tuple(range(half, 2 * half)))
+  arrows = []
+  for k in range(half):
+    place = op.inputs[k].value().reshape(-1)
+    inner = op.inputs[half + k].size // max(len(place), 1)
+    target = place[:, None].astype(np.int64) * inner + np.arange(inner)
+    flow = Flow.collect(target, output.size)
+    arrows.append(Arrow(0, (half + k,), flow))
+  return Structure(tuple(arrows))
 
 
 @register_rule('TensorScatterUpdate')
 def _scatter_update(op):
-  """The tensor, with the updates in some places."""
-  return movement(op, (0, 2))
+  """The tensor, with the updates in some places.
+
+  Where two updates go to the same place one of them stays, but the gradient
+  goes to both: updates of place 0, twice, have the Jacobian `[[1, 1], [0, 0]]`.
+  """
+  (output,) = op.outputs
+  target = _targets(op.inputs[1], op.inputs[2], output)
+  kept = np.arange(output.size)
+  kept[target[target >= 0]] = -1
+  return Structure.linear(
+    {
+      0: Flow.gather(kept, output.size),
+      2: Flow.collect(target, output.size),
+    }
+  )
 
 
 @register_rule('ScatterNd')
 def _scatter(op):
   """The updates, summed where they meet."""
-  flow = _targets(op.inputs[0], op.inputs[1], op.outputs[0])
-  return Structure.linear({1: flow})
+  (output,) = op.outputs
+  target = _targets(op.inputs[0], op.inputs[1], output)
+  return Structure.linear({1: Flow.collect(target, output.size)})
 
 
 @register_rule(
@@ -114,24 +140,29 @@ def _scatter(op):
 def _scatter_add(op):
   """The tensor and the updates, joined where they meet."""
   (output,) = op.outputs
-  flow = _targets(op.inputs[1], op.inputs[2], output)
-  return Structure.linear({0: Flow.identity(output.size), 2: flow})
+  target = _targets(op.inputs[1], op.inputs[2], output)
+  return Structure.linear(
+    {
+      0: Flow.identity(output.size),
+      2: Flow.collect(target, output.size),
+    }
+  )
 
 
 def _targets(indices, updates, output):
-  """The flow that brings each element of the updates to its place."""
+  """The place of each element of the updates, flat; -1 if it has none."""
   index = indices.value()
   depth = index.shape[-1]
   places = np.arange(output.size).reshape(output.shape)
   limits = np.array(output.shape[:depth])
   inside = ((index >= 0) & (index < limits)).all(-1)
+  if not output.size or not updates.size:
+    return np.full(updates.size, -1)
   # Some devices skip indices that are out of range.
   safe = np.where(inside[..., None], index, 0)
-  if not output.size:
-    return Flow.none(0, updates.size)
   target = places[tuple(np.moveaxis(safe, -1, 0))]
   inside = inside.reshape(inside.shape + (1,) * (target.ndim - inside.ndim))
-  return Flow.collect(np.where(inside, target, -1), output.size)
+  return np.where(inside, target, -1).reshape(-1)
 
 
 @register_rule(
@@ -160,7 +191,8 @@ def _segments(op):
   segment = op.inputs[1].value().reshape(-1)
   inner = data.size // max(len(segment), 1)
   target = segment[:, None].astype(np.int64) * inner + np.arange(inner)
-  target = np.where(segment[:, None] < 0, -1, target)
+  # Some devices skip segments that are out of range.
+  target[(target < 0) | (target >= output.size)] = -1
   return Flow.collect(target, output.size)
 
 

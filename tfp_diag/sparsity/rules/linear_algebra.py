@@ -53,9 +53,14 @@ def _of_matrices(op):
 
 @register_rule('Cholesky')
 def _cholesky(op):
-  """The lower triangle depends on the lower triangle; zeros above."""
+  """The lower triangle depends on the matrix; zeros above.
+
+  Only the lower triangle is read, but the gradient is symmetric. The factor of
+  `[2, 2]` has the Jacobian rows `[1, 1, 1, 1]`, `[0, 0, 0, 0]`, and twice the
+  first again.
+  """
   lower = _lower(op.inputs[0].shape)
-  return Structure.nonlinear({0: _masked(lower, lower)})
+  return Structure.nonlinear({0: _masked(np.ones_like(lower), lower)})
 
 
 @register_rule('CholeskyGrad')

@@ -105,6 +105,17 @@ def _largest(op):
   return Structure.linear({0: flow})
 
 
+@register_rule('NthElement')
+def _nth_element(op):
+  """One element of its line, no one knows which; linear.
+
+  The median of 3 elements has the Jacobian `[[1, 1, 1]]`.
+  """
+  count = op.outputs[0].size
+  line = np.repeat(np.arange(count), op.inputs[0].shape[-1])
+  return Structure.linear({0: Flow.collect(line, count)})
+
+
 @register_rule('Softmax', 'LogSoftmax')
 def _softmax(op):
   """Each output depends on its line, and is curved in it."""
