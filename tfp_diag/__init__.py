@@ -29,6 +29,7 @@ from tfp_diag.diag_hessian_over_dataset import (  # noqa: E402
   diag_hessian_over_dataset,
 )
 from tfp_diag.diag_jacobian import diag_jacobian  # noqa: E402
+from tfp_diag.diagonal.graphs import clear_cache  # noqa: E402
 from tfp_diag.hessian import hessian  # noqa: E402
 from tfp_diag.jacobian import jacobian  # noqa: E402
 from tfp_diag.lazy_hessian import LazyHessian  # noqa: E402
@@ -50,6 +51,7 @@ __all__ = [
   'Plan',
   'StochasticDiagonal',
   '__version__',
+  'clear_cache',
   'diag_hessian',
   'diag_hessian_over_dataset',
   'diag_jacobian',

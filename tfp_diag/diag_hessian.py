@@ -16,16 +16,13 @@
 
 import tensorflow as tf
 
-from tfp_diag import planning
-from tfp_diag.internal import (
-  arguments,
-  batching,
-  compiled,
-  evaluate,
-  nest,
-  validation,
-)
-from tfp_diag.internal import schedule as schedule_lib
+from typing import Any
+
+from tfp_diag.diagonal import evaluate, sweep
+from tfp_diag.diagonal.decide import Request, Schedule
+from tfp_diag.internal import arguments
+from tfp_diag.internal.problem import HessianProblem
+from tfp_diag.plan import Plan, check_plan
 
 __all__ = ['diag_hessian']
 
@@ -111,62 +108,17 @@ def diag_hessian(
   it gives `[[6., 8.5, 13.5], [8., 8., 8.]]`.
   """
   with tf.name_scope(name or 'diag_hessian'):
-    arguments.check_callable('fn', fn)
     arguments.check_choice('mode', mode, tuple(MODES))
-    arguments.check_choice('schedule', schedule, schedule_lib.SCHEDULES)
+    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
-    parts = batching.convert_parts(nest.flatten(xs))
-    rank = None if sample_shape is None else batching.sample_rank(sample_shape)
-    if rank:
-      batching.check_sample_shape(parts, sample_shape)
-    if plan is not None:
-      planning.check_plan(plan, 'hessian', parts, rank)
-      rank = plan.sample_rank
-    is_closure = nest.takes_variables(fn, parts)
-    recipe_for = planning.recipe_maker(
-      'hessian', fn, xs, plan, schedule, parallel_iterations
+    problem = HessianProblem(fn, xs, sample_shape)
+    check_plan(plan, problem)
+    request = Request(MODES[mode], schedule, parallel_iterations, None, plan)
+    if validate_args:
+      request = request._replace(validate=True)
+      problem.promise(sample_shape)
+    found = evaluate.run_diagonal(
+      problem, request, plan is not None and plan.jit_compile
     )
-
-    def body(*tensors):
-      state = (
-        parts if is_closure else [tf.convert_to_tensor(t) for t in tensors]
-      )
-      if validate_args and rank:
-        validation.check_sample_shape(state, sample_shape)
-
-      def call(state):
-        return nest.call_traceable(
-          fn, [] if is_closure else nest.pack_as(xs, state)
-        )
-
-      return evaluate.hessian_diagonal(
-        call,
-        state,
-        MODES[mode] if plan is None else plan.choose_mode(MODES[mode]),
-        recipe_for,
-        rank,
-        validate_args,
-      )
-
-    tensors = [] if is_closure else parts
-    if tf.executing_eagerly():
-      with validation.plain_errors():
-        value, gradient, diag = compiled.call(
-          (
-            'diag_hessian',
-            nest.structure(xs),
-            rank,
-            plan,
-            mode,
-            schedule,
-            parallel_iterations,
-            validate_args,
-          ),
-          [fn, *parts] if is_closure else [fn],
-          body,
-          tensors,
-          jit_compile=plan is not None and plan.jit_compile,
-        )
-    else:
-      value, gradient, diag = body(*tensors)
-    return value, nest.pack_as(xs, gradient), nest.pack_as(xs, diag)
+    (value,) = found.result
+    return value, problem.pack(found.gradient), problem.pack(found.diag)

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tqdm
 
 from tfp_diag.diag_hessian import diag_hessian
-from tfp_diag.internal import arguments, batching, compiled, nest
+from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
 
 __all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
@@ -180,56 +180,23 @@ def _of_batch(
   loss_fn, parts, batch, number, method, num_probes, seed, chunk_size
 ):
   """The diagonal for one batch, its standard error, the number of passes."""
-  tensors = [tf.convert_to_tensor(t) for t in tf.nest.flatten(batch)]
-  # The variables keep their number as parts, whatever structure they come in.
-  structure = nest.pack_as(batch, ['.'] * len(tensors))
+  # As Tensors they are inputs of one graph; arrays would be constants of it.
+  data = tf.nest.map_structure(tf.convert_to_tensor, batch)
 
-  def body(*tensors):
-    *data, batch_seed = tensors
-
-    def loss():
-      value = nest.call_traceable(loss_fn, nest.pack_as(structure, data))
-      if value is None or tf.convert_to_tensor(value).shape.rank != 0:
-        raise ValueError(
-          f'`loss_fn` returned {value}; a scalar is needed, the mean or the '
-          'sum over the examples of the batch.'
-        )
-      return value
-
-    if method == 'exact':
-      _, _, diag = diag_hessian(loss, parts, (), parallel_iterations=chunk_size)
-      num_passes = sum(tf.size(p) for p in parts)
-      return diag, [tf.zeros_like(d) for d in diag], num_passes
-    return tuple(
-      stochastic_diag_hessian(
-        loss,
-        parts,
-        num_probes,
-        batch_seed,
-        (),
-        chunk_size=chunk_size,
+  def loss():
+    value = nest.call_traceable(loss_fn, data)
+    if value is None or tf.convert_to_tensor(value).shape.rank != 0:
+      raise ValueError(
+        f'`loss_fn` returned {value}; a scalar is needed, the mean or the sum '
+        'over the examples of the batch.'
       )
-    )
+    return value
 
-  # The size of a batch is left open: one graph, also for a smaller last one.
-  specs = [
-    tf.TensorSpec([None, *t.shape[1:]] if t.shape.rank else [], t.dtype)
-    for t in tensors
-  ]
-  batch_seed = tf.zeros([2], tf.int32)
-  if seed is not None:
-    batch_seed = tf.random.experimental.stateless_fold_in(seed, number)
-  specs.append(tf.TensorSpec([2], batch_seed.dtype))
-  return compiled.call(
-    (
-      'diag_hessian_over_dataset',
-      repr(structure),
-      method,
-      num_probes,
-      chunk_size,
-    ),
-    [loss_fn, *parts],
-    body,
-    [*tensors, batch_seed],
-    specs=specs,
+  if method == 'exact':
+    _, _, diag = diag_hessian(loss, parts, (), parallel_iterations=chunk_size)
+    num_passes = sum(tf.size(p) for p in parts)
+    return diag, [tf.zeros_like(d) for d in diag], num_passes
+  batch_seed = tf.random.experimental.stateless_fold_in(seed, number)
+  return stochastic_diag_hessian(
+    loss, parts, num_probes, batch_seed, (), chunk_size=chunk_size
   )

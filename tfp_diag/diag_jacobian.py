@@ -16,15 +16,13 @@
 
 import tensorflow as tf
 
-from tfp_diag import planning
-from tfp_diag.internal import (
-  arguments,
-  batching,
-  compiled,
-  evaluate,
-  validation,
-)
-from tfp_diag.internal import schedule as schedule_lib
+from typing import Any
+
+from tfp_diag.diagonal import checks, evaluate, linear_map, sweep
+from tfp_diag.diagonal.decide import Mode, Request, Schedule
+from tfp_diag.internal import arguments, batching
+from tfp_diag.internal.problem import JacobianProblem
+from tfp_diag.plan import Plan, check_plan
 
 __all__ = ['diag_jacobian']
 
@@ -122,66 +120,46 @@ def diag_jacobian(
   """
   with tf.name_scope(name or 'diag_jacobian'):
     arguments.check_choice('mode', mode, MODES)
-    arguments.check_choice('schedule', schedule, schedule_lib.SCHEDULES)
+    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
-    if fn is None and ys is None:
-      raise ValueError('Give `fn`, or, while a graph is built, `ys`.')
-    if fn is None and tf.executing_eagerly():
-      raise ValueError(
-        '`ys` alone cannot be differentiated in eager mode: nothing remembers '
-        'how they came from `xs`. Pass `fn`, with `ys = fn(*xs)`, or call '
-        'diag_jacobian inside a `tf.function`.'
-      )
-    xs = xs if isinstance(xs, (list, tuple)) else [xs]
-    if fn is None and not all(tf.is_tensor(x) for x in xs):
-      raise ValueError(
-        '`ys` comes without `fn`, so `xs` must be the very Tensors that `ys` '
-        f'was computed from, but `xs` is {xs}. Pass those, or `fn`.'
-      )
-    xs = batching.convert_parts(list(xs))
-    if fn is not None:
-      arguments.check_callable('fn', fn)
-      # `ys` were computed from the Variables themselves, if there are any.
-      xs = [tf.convert_to_tensor(x) for x in xs]
-    batching.check_sample_shape(xs, sample_shape)
-    rank = batching.sample_rank(sample_shape)
-    if plan is not None:
-      given = None if sample_shape is None else rank
-      planning.check_plan(plan, 'jacobian', xs, given)
-      rank = plan.sample_rank
-    recipe_for = planning.recipe_maker(
-      'jacobian', fn, xs, plan, schedule, parallel_iterations
+    xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
+    if fn is None:
+      _check_ys(ys, xs)
+    problem = JacobianProblem(fn, xs, sample_shape)
+    check_plan(plan, problem)
+    request = Request(mode, schedule, parallel_iterations, None, plan)
+    if validate_args:
+      request = request._replace(validate=True)
+      problem.promise(sample_shape)
+    if fn is None:
+      return _of_ys(ys, problem, request)
+    found = evaluate.run_diagonal(
+      problem, request, plan is not None and plan.jit_compile
+    )
+    return found.result, found.diag
+
+
+def _check_ys(ys, xs):
+  """Raises a ValueError if `ys` alone do not do."""
+  if ys is None:
+    raise ValueError('Give `fn`, or, while a graph is built, `ys`.')
+  if tf.executing_eagerly():
+    raise ValueError(
+      '`ys` alone cannot be differentiated in eager mode: nothing remembers '
+      'how they came from `xs`. Pass `fn`, with `ys = fn(*xs)`, or call '
+      'diag_jacobian inside a `tf.function`.'
+    )
+  if not all(tf.is_tensor(x) for x in xs):
+    raise ValueError(
+      '`ys` comes without `fn`, so `xs` must be the very Tensors that `ys` '
+      f'was computed from, but `xs` is {xs}. Pass those, or `fn`.'
     )
 
-    def body(*parts):
-      if validate_args:
-        validation.check_sample_shape(parts, sample_shape)
-      return evaluate.jacobian_diagonal(
-        fn,
-        None if fn else ys,
-        list(parts),
-        mode if plan is None else plan.choose_mode(mode),
-        recipe_for,
-        rank,
-        validate_args,
-      )
 
-    if not tf.executing_eagerly():
-      return body(*xs)
-    with validation.plain_errors():
-      return compiled.call(
-        (
-          'diag_jacobian',
-          len(xs),
-          rank,
-          plan,
-          mode,
-          schedule,
-          parallel_iterations,
-          validate_args,
-        ),
-        [fn],
-        body,
-        xs,
-        jit_compile=plan is not None and plan.jit_compile,
-      )
+def _of_ys(ys, problem, request):
+  ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
+  evaluation = linear_map.evaluation_of_graph(
+    ys, problem.outputs(ys, problem.parts), problem.parts
+  )
+  found, _ = evaluate.diagonal(problem, evaluation, request)
+  return ys, found.diag

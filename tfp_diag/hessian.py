@@ -17,10 +17,11 @@
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import MODES
-from tfp_diag.internal import arguments, batching, dense, passes
-from tfp_diag.internal.problem import Problem
+from tfp_diag.diagonal import blocks, evaluate
+from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.internal import arguments
+from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.jacobian import dense_row
-from tfp_diag.sparsity.detect import refuse_mixing
 
 __all__ = ['hessian']
 
@@ -87,32 +88,31 @@ def hessian(
     arguments.check_choice('mode', mode, tuple(MODES))
     if chunk_size is not None:
       arguments.check_chunk('chunk_size', chunk_size)
-    problem = Problem(fn, xs, sample_shape)
+    problem = HessianProblem(fn, xs, sample_shape)
     rank = problem.rank or 0
     # A Hessian is square, so what is left is which of the two costs less.
     one_of_two = MODES[mode] if mode != 'auto' else 'reverse'
 
-    def body(parts):
-      refuse_mixing(fn, xs, rank)
-
-      def gradient():
-        value, gradient = passes.value_and_gradient(
-          lambda: problem.value(parts), parts
-        )
-        batching.check_value(value, parts, rank)
-        return gradient, gradient
-
-      gradients, blocks = dense.jacobian_blocks(
-        gradient, parts, rank, one_of_two, chunk_size
+    def body(evaluation):
+      refuse_mixing(problem, evaluation)
+      parts = evaluation.xs
+      gradients, derivative = evaluation.hessian()
+      found = blocks.jacobian_blocks(
+        derivative,
+        parts,
+        rank,
+        one_of_two,
+        chunk_size,
+        evaluate.loop_among(evaluation),
       )
       return problem.pack(
         [
           problem.pack(_row(row, i, g, parts, rank, strict))
-          for i, (row, g) in enumerate(zip(blocks, gradients))
+          for i, (row, g) in enumerate(zip(found, gradients))
         ]
       )
 
-    return problem.run(('hessian', mode, strict, chunk_size), body)
+    return evaluate.run(problem, ('hessian', mode, strict, chunk_size), body)
 
 
 def _row(row, index, gradient, parts, rank, strict):

@@ -16,9 +16,10 @@
 
 import tensorflow as tf
 
-from tfp_diag.internal import arguments, dense, nest
+from tfp_diag.diagonal import blocks, evaluate
+from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.internal import arguments, nest
 from tfp_diag.internal.problem import Problem
-from tfp_diag.sparsity.detect import refuse_mixing
 
 __all__ = ['jacobian']
 
@@ -121,22 +122,24 @@ def jacobian(
     problem = Problem(fn, xs, sample_shape)
     rank = problem.rank or 0
 
-    def body(parts):
-      refuse_mixing(fn, xs, rank)
-
-      def outputs():
-        ys = problem.value(parts)
-        return ys, checked_outputs(ys, parts, rank)
-
-      ys, blocks = dense.jacobian_blocks(outputs, parts, rank, mode, chunk_size)
-      outs = nest.flatten(ys)
+    def body(evaluation):
+      refuse_mixing(problem, evaluation)
+      parts = evaluation.xs
+      found = blocks.jacobian_blocks(
+        evaluation.jacobian(),
+        parts,
+        rank,
+        mode,
+        chunk_size,
+        evaluate.loop_among(evaluation),
+      )
       rows = [
         problem.pack(dense_row(row, i, y, parts, rank, strict))
-        for i, (row, y) in enumerate(zip(blocks, outs))
+        for i, (row, y) in enumerate(zip(found, evaluation.ys))
       ]
-      return nest.pack_as(ys, rows)
+      return nest.pack_as(evaluation.result, rows)
 
-    return problem.run(('jacobian', mode, strict, chunk_size), body)
+    return evaluate.run(problem, ('jacobian', mode, strict, chunk_size), body)
 
 
 def dense_row(row, index, y, xs, rank, strict):

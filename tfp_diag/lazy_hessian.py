@@ -17,11 +17,11 @@
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
-from tfp_diag.internal import batching, nest, passes
-from tfp_diag.internal.problem import Problem
+from tfp_diag.internal import nest
+from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.lazy_matrix import LazyMatrix
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
-from tfp_diag.sparsity.samples import SampleMixingError
+from tfp_diag.sparsity.budget import NoStructureError
 
 __all__ = ['LazyHessian']
 
@@ -69,15 +69,11 @@ class LazyHessian(LazyMatrix):
       TypeError: if a part is not floating; when it is looked at, if dtypes
         differ.
     """
-    problem = Problem(fn, xs, () if sample_shape is None else sample_shape)
+    problem = HessianProblem(fn, xs, () if sample_shape is None else sample_shape)
     super().__init__(problem, is_symmetric=True, chunk_size=chunk_size)
 
-  def _outputs(self, parts):
-    value, gradient = passes.value_and_gradient(
-      lambda: self._problem.value(parts), parts
-    )
-    batching.check_value(value, parts, self._problem.rank)
-    return gradient
+  def _derivative(self, evaluation):
+    return evaluation.hessian()[1]
 
   def _diagonal(self, plan):
     problem = self._problem
@@ -85,11 +81,8 @@ class LazyHessian(LazyMatrix):
     if plan is None:
       try:
         plan = plan_diag_hessian(fn, xs, self._sample_shape)
-      except SampleMixingError:
-        raise
-      except Exception:
-        # `fn` needs eager mode, say. What is wrong otherwise comes up again.
-        pass
+      except NoStructureError:
+        pass  # Each coordinate gets a pass.
     _, _, diag = diag_hessian(fn, xs, self._sample_shape, plan=plan)
     sample = tf.shape(problem.parts[0])[: problem.rank]
     flat = [

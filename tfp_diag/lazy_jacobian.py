@@ -21,10 +21,9 @@ import tensorflow as tf
 from tfp_diag.diag_jacobian import diag_jacobian
 from tfp_diag.internal import nest
 from tfp_diag.internal.problem import Problem
-from tfp_diag.jacobian import checked_outputs
 from tfp_diag.lazy_matrix import LazyMatrix
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
-from tfp_diag.sparsity.samples import SampleMixingError
+from tfp_diag.sparsity.budget import NoStructureError
 
 __all__ = ['LazyJacobian']
 
@@ -89,9 +88,8 @@ class LazyJacobian(LazyMatrix):
     problem = Problem(fn, xs, () if sample_shape is None else sample_shape)
     super().__init__(problem, is_symmetric=False, chunk_size=chunk_size)
 
-  def _outputs(self, parts):
-    problem = self._problem
-    return checked_outputs(problem.value(parts), parts, problem.rank)
+  def _derivative(self, evaluation):
+    return evaluation.jacobian()
 
   def _diagonal(self, plan):
     problem = self._problem
@@ -123,11 +121,8 @@ class LazyJacobian(LazyMatrix):
     if plan is None:
       try:
         plan = plan_diag_jacobian(fn, x, self._sample_shape)
-      except SampleMixingError:
-        raise
-      except Exception:
-        # `fn` needs eager mode, say. What is wrong otherwise comes up again.
-        pass
+      except NoStructureError:
+        pass  # Each coordinate gets a pass.
     _, diag = diag_jacobian(
       x, fn=fn, sample_shape=self._sample_shape, plan=plan
     )

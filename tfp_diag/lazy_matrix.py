@@ -17,9 +17,11 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import arguments, dense, evaluate, indexing, passes
+from tfp_diag.diagonal import blocks, evaluate
+from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.diagonal.linear_map import MissingGradientError
+from tfp_diag.internal import arguments, indexing
 from tfp_diag.lazy_operator import LazyOperator
-from tfp_diag.sparsity.detect import refuse_mixing
 
 __all__ = ['LazyMatrix']
 
@@ -41,8 +43,8 @@ class LazyMatrix:
     self._row_sizes = None
     self._forget(None)
 
-  def _outputs(self, parts):
-    """The outputs of which the matrix is the Jacobian, as a list of Tensors."""
+  def _derivative(self, evaluation):
+    """The `LinearMap`, in reverse mode, whose matrix this is."""
     raise NotImplementedError
 
   def _diagonal(self, plan):
@@ -178,9 +180,10 @@ class LazyMatrix:
       return self._num_columns
     if self._row_sizes is None:
       # Only constants come out, so nothing of the function is computed.
-      sizes = self._problem.run(
+      sizes = evaluate.run(
+        self._problem,
         (type(self).__name__, 'sizes'),
-        lambda parts: tf.constant(self._sizes_of(self._outputs(parts), 'ys')),
+        lambda evaluation: tf.constant(self._sizes_of(evaluation.ys, 'ys')),
       )
       self._row_sizes = [int(size) for size in tf.get_static_value(sizes)]
     return sum(self._row_sizes)
@@ -240,7 +243,7 @@ class LazyMatrix:
     if self._missing(self._columns, columns) < self._missing(self._rows, rows):
       try:
         self._compute('columns', self._columns, columns, self._num_columns)
-      except passes.MissingGradientError:
+      except MissingGradientError:
         # Forward mode differentiates once more than reverse mode.
         pass
       else:
@@ -287,15 +290,14 @@ class LazyMatrix:
     if self._is_symmetric:
       side = 'rows'
 
-    def body(parts, seeds):
-      refuse_mixing(problem.fn, problem.xs, problem.rank)
-      with passes.recorded_ops() as ops:
-        ys, linear_map = passes.linearize(
-          lambda: (self._outputs(parts),) * 2, parts, 'reverse'
-        )
+    def body(evaluation, seeds):
+      refuse_mixing(problem, evaluation)
+      parts = evaluation.xs
+      linear_map = self._derivative(evaluation)
+      ys = linear_map.targets
       seeded, others = ys, parts
       if side == 'columns':
-        linear_map = dense.forward_map(linear_map, ys, parts)
+        linear_map = blocks.forward_map(linear_map, ys, parts)
         seeded, others = parts, ys
       sample = tf.shape(parts[0])[: problem.rank]
       static = parts[0].shape[: problem.rank]
@@ -319,15 +321,15 @@ class LazyMatrix:
       num = tf.shape(seeds)[0] if num is None else num
       like = tf.zeros(tf.concat([sample, [sum(sizes)]], 0), seeds.dtype)
       like = tf.ensure_shape(like, static.concatenate([sum(sizes)]))
-      return dense.stacked(
-        one_pass, [like], num, chunk_size, evaluate.loop_among(ops)
+      return blocks.stacked(
+        one_pass, [like], num, chunk_size, evaluate.loop_among(evaluation)
       )[0]
 
     # One graph serves any number of seeds.
     free = [None] * (problem.rank + 1)
     spec = tf.TensorSpec([*free, seeds.shape[-1]], seeds.dtype)
-    results = problem.run(
-      (type(self).__name__, side, chunk_size), body, [seeds], [spec]
+    results = evaluate.run(
+      problem, (type(self).__name__, side, chunk_size), body, [seeds], [spec]
     )
     self._num_passes += seeds.shape[0]
     return results

@@ -19,29 +19,28 @@ import json
 import math
 import os
 import zipfile
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
-from tfp_diag.hessian_split import HessianSplit
-from tfp_diag.internal import evaluate
-from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.diagonal import evaluate, sweep
+from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.planning import try_out
+from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.atomic_write import atomic_write
-from tfp_diag.jacobian_split import JacobianSplit
-from tfp_diag.quadratic_split import QuadraticSplit
+from tfp_diag.internal.problem import HessianProblem, JacobianProblem, Problem
 from tfp_diag.sparsity.coloring import Coloring
+from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.pattern import SparsityPattern
 
-__all__ = ['Plan', 'load_plan']
+__all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
 
 # Raised when the meaning of what is saved changes.
-_FORMAT = 1
+_FORMAT = 2
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
-_SPLITS = {
-  cls.__name__: cls for cls in (HessianSplit, JacobianSplit, QuadraticSplit)
-}
 _MODE_NAMES = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {
@@ -50,6 +49,21 @@ _MODE_NAMES = {
     'auto': 'auto',
   },
 }
+_PASSES = 'passes'
+
+
+class Way(NamedTuple):
+  """One way to a diagonal, as it was proposed.
+
+  Attributes:
+    name: Python str.
+    num_passes: Python int.
+    cost: Python float: the estimate, in passes.
+  """
+
+  name: str
+  num_passes: int
+  cost: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -75,9 +89,12 @@ class Plan:
     notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
     fn: The function, or None in a plan that was loaded without one.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    split: None, or how a derivative is taken apart, so that it needs fewer
-      passes than there are colors: a Hessian op by op, or once for all samples
-      if it is a constant; a Jacobian where it can be cut.
+    ways: Tuple of `Way`, the one that is followed first: passes over the colors,
+      or terms into which the derivative is taken apart: a Hessian op by op, or
+      once for all samples if it is a constant; a Jacobian where it can be cut.
+    digest: `bytes` that tell the function, at the shapes of the plan, from
+      others.
+    is_given: Python bool, whether the pattern is the caller's, who is believed.
   """
 
   kind: str
@@ -91,12 +108,16 @@ class Plan:
   notes: tuple = ()
   fn: Any = None
   jit_compile: bool = False
-  split: Any = None
+  ways: tuple = ()
+  digest: bytes = b''
+  is_given: bool = False
 
   def __post_init__(self):
     colors = np.array(self.colors, np.int32)
     colors.flags.writeable = False
     object.__setattr__(self, 'colors', colors)
+    # One for `plan(xs)`, so that a hundred calls trace once.
+    object.__setattr__(self, '_function', None)
 
   @property
   def num_coordinates(self):
@@ -112,12 +133,31 @@ class Plan:
   def num_passes(self):
     """How many passes a diagonal costs, for all samples together.
 
-    Where samples share passes, as with a `split`, for as many samples as the
-    plan was made for; for 32 if that was not known.
+    Where samples share passes, for as many samples as the plan was made for;
+    for 32 if that was not known.
     """
-    if self.split is not None:
-      return self.split.num_passes
-    return schedule_lib.num_colors(self.colors)
+    return self.ways[0].num_passes if self.ways else self.num_colors
+
+  @property
+  def num_colors(self) -> int:
+    """How many colors there are."""
+    return sweep.num_colors(self.colors)
+
+  @property
+  def uses_terms(self) -> bool:
+    """Whether something cheaper than passes over the colors is followed."""
+    return bool(self.ways) and self.ways[0].name != _PASSES
+
+  @property
+  def how(self) -> str:
+    """A few words on what is done."""
+    if self.uses_terms:
+      return self.ways[0].name
+    return {
+      'unrolled': 'written out one after the other',
+      'pfor': f'vectorized, {self.chunk_size} at a time',
+      'while_loop': 'one after the other in a loop',
+    }.get(self.schedule, self.schedule)
 
   @tf.autograph.experimental.do_not_convert
   def __call__(self, xs):
@@ -139,14 +179,46 @@ class Plan:
         f'`tfp_diag.diag_{self.kind}(..., plan=plan)`, or load it with '
         '`tfp_diag.load_plan(path, fn=fn)`.'
       )
-    # These make plans themselves.
+    if self._function is None:
+      function = tf.function(
+        self._run, autograph=False, jit_compile=self.jit_compile or None
+      )
+      object.__setattr__(self, '_function', function)
+    return self._function(xs)
+
+  def _run(self, xs):
+    problem_class = {'jacobian': JacobianProblem, 'hessian': HessianProblem}
+    if self.kind == 'jacobian' and not isinstance(xs, (list, tuple)):
+      xs = [xs]
+    problem = problem_class[self.kind](self.fn, xs)
+    problem = self.fitted(problem)
+    found = evaluate.run_diagonal(problem, Request(plan=self))
     if self.kind == 'jacobian':
-      from tfp_diag.diag_jacobian import diag_jacobian
+      return found.result, found.diag
+    return (
+      found.result[0],
+      problem.pack(found.gradient),
+      problem.pack(found.diag),
+    )
 
-      return diag_jacobian(xs, fn=self.fn, plan=self)
-    from tfp_diag.diag_hessian import diag_hessian
+  def fitted(self, problem: Problem) -> Problem:
+    """The problem with the shapes that the plan knows.
 
-    return diag_hessian(self.fn, xs, plan=self)
+    Raises:
+      ValueError: If the plan was made for something else.
+    """
+    self.check(problem.kind, problem.parts, problem.rank)
+    problem.rank = self.sample_rank
+    problem.parts = [
+      p
+      if p.shape[self.sample_rank :].is_fully_defined()
+      or not tf.is_tensor(p)
+      else tf.ensure_shape(
+        p, p.shape[: self.sample_rank].concatenate(list(event))
+      )
+      for p, event in zip(problem.parts, self.event_shapes)
+    ]
+    return problem
 
   def __str__(self):
     n, k, nnz = self.num_coordinates, self.num_passes, self.pattern.nnz
@@ -158,19 +230,15 @@ class Plan:
       0: 'everything is event',
       1: 'for samples of shape [B]',
     }.get(self.sample_rank, f'{self.sample_rank} sample dimensions')
-    how = {
-      'unrolled': 'written out one after the other',
-      'pfor': f'vectorized, {self.chunk_size} at a time',
-      'while_loop': 'one after the other in a loop',
-    }.get(self.schedule, self.schedule)
-    if self.split is not None:
-      how = self.split.how
     lines = [
       f'Plan for a diagonal {self.kind.capitalize()}: {cost}',
       f'  coordinates  {n:,}, of event shape {shapes}; {samples}',
       f'  pattern      {nnz:,} nonzeros, {nnz / max(n, 1):.1f} per coordinate',
-      f'  passes       {self.mode}, {how}',
+      f'  passes       {self.mode}, {self.how}',
     ]
+    if len(self.ways) > 1:
+      others = ', '.join(f'{w.name} {w.cost:,.3g}' for w in self.ways)
+      lines.append(f'  cost         in passes: {others}')
     lines += [f'  note         {note}' for note in self.notes]
     return '\n'.join(lines)
 
@@ -218,22 +286,30 @@ class Plan:
     own = {v: k for k, v in _MODE_NAMES[self.kind].items()}[self.mode]
     return own if mode == 'auto' else mode
 
-  def recipe(self, schedule):
-    """What `evaluate` is told.
+  def needs_analysis(self, graph: Graph) -> bool:
+    """Whether a graph has to be looked at before the plan can be followed.
 
-    Args:
-      schedule: A schedule, or 'auto': the plan's.
-
-    Returns:
-      `evaluate.Recipe`.
+    Not if it is the very function that the plan was made for, unless terms are
+    to be found in it; nor if the caller is to be believed.
     """
-    return evaluate.Recipe(
-      colors=self.colors,
-      schedule=self.schedule if schedule == 'auto' else schedule,
-      chunk_size=self.chunk_size,
-      event_shapes=self.event_shapes,
-      split=self.split if schedule == 'auto' else None,
-    )
+    if self.is_given:
+      return False
+    return self.uses_terms or graph.digest.key != self.digest
+
+  def check_pattern(self, found: SparsityPattern) -> None:
+    """Raises a ValueError if a function has entries that the plan lacks."""
+    if self.is_given:
+      return
+    known = self.pattern.matrix.astype(np.int8)
+    extra = (found.matrix.astype(np.int8) - known) > 0
+    if extra.nnz:
+      row, column = (int(k[0]) for k in extra.nonzero())
+      raise ValueError(
+        '`plan` was made for another function: here the derivative can be '
+        f'nonzero at {extra.nnz:,} places where the plan has none, the first '
+        f'at row {row} and column {column}. `fn`, or something that it closes '
+        'over, has changed since. Plan again.'
+      )
 
   def save(self, path):
     """Writes the plan, without its function, to an `.npz` file.
@@ -255,29 +331,48 @@ class Plan:
       'notes': list(self.notes),
       'fallback_ops': list(self.pattern.fallback_ops),
       'pattern_notes': list(self.pattern.notes),
-      'split': self.split and self.split.to_meta(),
-      'split_type': self.split and type(self.split).__name__,
+      'ways': [list(way) for way in self.ways],
+      'digest': self.digest.hex(),
+      'is_given': self.is_given,
     }
-    arrays = {'colors': self.colors}
-    if self.split is not None:
-      arrays['split_colors'] = self.split.colors
     with atomic_write(path) as f:
       np.savez_compressed(
         f,
         meta=np.array(json.dumps(meta)),
-        **arrays,
+        colors=self.colors,
         indptr=self.pattern.matrix.indptr,
         indices=self.pattern.matrix.indices,
       )
 
 
-def load_plan(path, fn=None):
+def check_plan(plan: Plan | None, problem: Problem) -> None:
+  """Raises if a plan is not one, or was made for something else.
+
+  Args:
+    plan: What a caller passed, or None.
+    problem: `Problem`, which gets the shapes that the plan knows.
+  """
+  if plan is None:
+    return
+  if not isinstance(plan, Plan):
+    raise TypeError(
+      f'`plan` is {plan!r}, which is not a plan. Pass what '
+      f'`tfp_diag.plan_diag_{problem.kind}` or `tfp_diag.load_plan` returned, '
+      'or None.'
+    )
+  plan.fitted(problem)
+
+
+def load_plan(
+  path: str | os.PathLike, fn: Callable | None = None
+) -> Plan:
   """Reads a plan that `plan.save(path)` has written.
 
   Args:
     path: Python str or path of the file.
     fn: Python callable, the function that the plan was made for. Only needed
-      for `plan(xs)`; it is not checked to be the same.
+      for `plan(xs)`. One whose derivative has entries that the plan lacks is
+      refused when it is called.
 
   Returns:
     `Plan`.
@@ -319,9 +414,6 @@ def _read(file, fn):
     colors, indices, indptr = (
       arrays[name] for name in ('colors', 'indices', 'indptr')
     )
-    split = meta.get('split')
-    if split is not None:
-      split_colors = arrays['split_colors']
   shapes = tuple(tuple(s) for s in meta['event_shapes'])
   n = sum(math.prod(s) for s in shapes)
   _check_fields(meta, colors, indices, indptr, n)
@@ -338,10 +430,6 @@ def _read(file, fn):
   shared = colors[entries.row] == colors[entries.col]
   if np.any(shared & (entries.row != entries.col)):
     raise ValueError('coordinates that meet in `indices` share a color')
-  if split is not None:
-    if split_colors.shape != (n,) or split_colors.dtype.kind != 'i':
-      raise ValueError('`split_colors` does not fit the rest')
-    split = _SPLITS[meta['split_type']].from_meta(split, split_colors)
   return Plan(
     kind=meta['kind'],
     colors=colors,
@@ -354,7 +442,12 @@ def _read(file, fn):
     notes=tuple(meta['notes']),
     fn=fn,
     jit_compile=meta['jit_compile'],
-    split=split,
+    ways=tuple(
+      Way(str(name), int(passes), float(cost))
+      for name, passes, cost in meta['ways']
+    ),
+    digest=bytes.fromhex(meta['digest']),
+    is_given=meta['is_given'],
   )
 
 
@@ -368,6 +461,7 @@ def _check_fields(meta, colors, indices, indptr, n):
     'sample_rank': type(meta['sample_rank']) is int
     and meta['sample_rank'] >= 0,
     'jit_compile': type(meta['jit_compile']) is bool,
+    'is_given': type(meta['is_given']) is bool,
     **{name: _is_list_of_str(meta[name]) for name in _LISTS_OF_STR},
     'colors': colors.shape == (n,)
     and colors.dtype.kind == 'i'
@@ -391,3 +485,105 @@ def _is_list_of_str(value):
 def mode_name(kind, mode):
   """The public name of 'forward', 'reverse' or 'auto' for a kind."""
   return _MODE_NAMES[kind][mode]
+
+
+def make_plan(
+  problem: Problem,
+  request: Request,
+  jit_compile: bool = False,
+  pattern: Any = None,
+) -> Plan:
+  """Plans a diagonal.
+
+  Args:
+    problem: `Problem`.
+    request: `Request`: mode, schedule, memory limit.
+    jit_compile: Python bool.
+    pattern: `SparsityPattern` or square matrix, or None to find it.
+
+  Returns:
+    `Plan`.
+  """
+  arguments.check_bytes('memory_limit', request.memory_limit)
+  if pattern is not None:
+    request = request._replace(
+      pattern=_given_pattern(pattern, problem.parts, problem.rank)
+    )
+  trial = try_out(problem, request._replace(is_asked=True, chunk_size=None))
+  decision = trial.decision
+  used = decision.pattern
+  notes = list(dict.fromkeys([*trial.notes, *_structure_notes(decision)]))
+  return Plan(
+    kind=problem.kind,
+    colors=decision.colors,
+    pattern=used,
+    mode=mode_name(problem.kind, decision.mode),
+    schedule='pfor' if decision.schedule == 'auto' else decision.schedule,
+    chunk_size=decision.chunk_size,
+    sample_rank=trial.rank,
+    event_shapes=tuple(
+      tuple(p.shape.as_list()[trial.rank :]) for p in problem.parts
+    ),
+    notes=tuple(notes),
+    fn=problem.fn,
+    jit_compile=jit_compile,
+    ways=tuple(Way(p.name, p.num_passes, p.cost) for p in decision.proposals),
+    digest=trial.evaluation.graph.digest.key,
+    is_given=pattern is not None,
+  )
+
+
+def _given_pattern(pattern, parts, sample_rank):
+  """A caller's pattern, with the event shapes of the parts.
+
+  Args:
+    pattern: `SparsityPattern` or matrix.
+    parts: List of Tensors or specs.
+    sample_rank: Python int, or None: the fewest sample dimensions that fit.
+
+  Returns:
+    `SparsityPattern`.
+  """
+  if not isinstance(pattern, SparsityPattern):
+    pattern = SparsityPattern(pattern)
+  ranks = [sample_rank]
+  if sample_rank is None:
+    ranks = range(min(p.shape.rank for p in parts) + 1)
+  for rank in ranks:
+    shapes = batching.event_shapes(parts, rank)
+    if all(s.is_fully_defined() for s in shapes):
+      n = sum(s.num_elements() for s in shapes)
+      if pattern.shape == (n, n):
+        shapes = tuple(tuple(s) for s in shapes)
+        return dataclasses.replace(
+          pattern, row_shapes=shapes, column_shapes=shapes
+        )
+  raise ValueError(
+    f'`pattern` has shape {pattern.shape}, but `xs` have the shapes '
+    f'{[str(p.shape) for p in parts]}. A pattern has a row and a column for '
+    'each coordinate of one sample; name the `sample_shape`.'
+  )
+
+
+def _structure_notes(decision):
+  """What blocked a cheaper plan."""
+  pattern = decision.pattern
+  best = decision.proposals[0]
+  if best.note is not None:
+    return [best.note]
+  notes = list(pattern.notes)
+  n = pattern.num_coordinates
+  if best.num_passes > 1 and pattern.fallback_ops:
+    ops = ', '.join(pattern.fallback_ops[:5])
+    more = len(pattern.fallback_ops) - 5
+    notes.append(
+      f'No rule says what {ops}{f" and {more} more" if more > 0 else ""} '
+      'depends on, so everything was assumed. Write that part with other ops, '
+      'or add a rule with `tfp_diag.sparsity.register_rule`.'
+    )
+  elif n > 1 and best.num_passes == n:
+    notes.append(
+      'Every coordinate depends on every other one, so each needs a pass of '
+      'its own.'
+    )
+  return notes

@@ -16,9 +16,12 @@
 
 import tensorflow as tf
 
-from tfp_diag import planning
 from tfp_diag.diag_hessian import MODES
+from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.decide import Request
 from tfp_diag.internal import arguments
+from tfp_diag.internal.problem import HessianProblem
+from tfp_diag.plan import make_plan
 
 __all__ = ['plan_diag_hessian']
 
@@ -86,14 +89,10 @@ def plan_diag_hessian(
   ```
   """
   arguments.check_choice('mode', mode, tuple(MODES))
-  return planning.make_plan(
-    'hessian',
-    fn,
-    xs,
-    sample_shape,
-    MODES[mode],
-    schedule,
-    memory_limit,
+  arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
+  return make_plan(
+    HessianProblem(arguments.checked_callable('fn', fn), xs, sample_shape),
+    Request(MODES[mode], schedule, memory_limit=memory_limit),
     jit_compile,
     pattern,
   )

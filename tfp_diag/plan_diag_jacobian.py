@@ -16,9 +16,12 @@
 
 import tensorflow as tf
 
-from tfp_diag import planning
 from tfp_diag.diag_jacobian import MODES
+from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.decide import Request
 from tfp_diag.internal import arguments
+from tfp_diag.internal.problem import JacobianProblem
+from tfp_diag.plan import make_plan
 
 __all__ = ['plan_diag_jacobian']
 
@@ -86,14 +89,10 @@ def plan_diag_jacobian(
   """
   arguments.check_choice('mode', mode, MODES)
   xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
-  return planning.make_plan(
-    'jacobian',
-    fn,
-    xs,
-    sample_shape,
-    mode,
-    schedule,
-    memory_limit,
+  arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
+  return make_plan(
+    JacobianProblem(arguments.checked_callable('fn', fn), xs, sample_shape),
+    Request(mode, schedule, memory_limit=memory_limit),
     jit_compile,
     pattern,
   )

@@ -16,8 +16,7 @@
 
 import tensorflow as tf
 
-from tfp_diag.internal import batching, passes
-from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.stochastic_diagonal import estimate_diagonal
 
 __all__ = ['stochastic_diag_hessian']
@@ -81,19 +80,8 @@ def stochastic_diag_hessian(
   ```
   """
   with tf.name_scope(name or 'stochastic_diag_hessian'):
-    problem = Problem(fn, xs, sample_shape)
-
-    def outputs(parts):
-      value, gradient = passes.value_and_gradient(
-        lambda: problem.value(parts), parts
-      )
-      batching.check_value(value, parts, problem.rank)
-      return value.shape.rank, gradient
-
     return estimate_diagonal(
-      'hessian',
-      problem,
-      outputs,
+      HessianProblem(fn, xs, sample_shape),
       num_probes,
       seed,
       plan,

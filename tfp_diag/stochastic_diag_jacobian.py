@@ -16,8 +16,7 @@
 
 import tensorflow as tf
 
-from tfp_diag.internal import evaluate, nest
-from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.stochastic_diagonal import estimate_diagonal
 
 __all__ = ['stochastic_diag_jacobian']
@@ -98,16 +97,8 @@ def stochastic_diag_jacobian(
   stochastic trace estimation.
   """
   with tf.name_scope(name or 'stochastic_diag_jacobian'):
-    problem = Problem(fn, xs, sample_shape)
-
-    def outputs(parts):
-      ys = nest.flatten(problem.value(parts))
-      return problem.rank or 0, evaluate.align(ys, parts)[1]
-
     return estimate_diagonal(
-      'jacobian',
-      problem,
-      outputs,
+      JacobianProblem(fn, xs, sample_shape),
       num_probes,
       seed,
       plan,

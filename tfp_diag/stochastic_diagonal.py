@@ -18,17 +18,10 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfp_diag import planning
-from tfp_diag.internal import (
-  arguments,
-  batching,
-  dense,
-  evaluate,
-  passes,
-  probes,
-)
-from tfp_diag.internal import schedule as schedule_lib
-from tfp_diag.sparsity.detect import refuse_mixing
+from tfp_diag.diagonal import blocks, evaluate, probes, sweep
+from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.internal import arguments
+from tfp_diag.plan import check_plan
 
 __all__ = ['StochasticDiagonal', 'estimate_diagonal']
 
@@ -52,9 +45,7 @@ class StochasticDiagonal(NamedTuple):
 
 
 def estimate_diagonal(
-  kind,
   problem,
-  outputs,
   num_probes,
   seed,
   plan,
@@ -62,13 +53,10 @@ def estimate_diagonal(
   tolerance,
   chunk_size,
 ):
-  """Estimates the diagonal of the Jacobian of `outputs`.
+  """Estimates the diagonal of the Jacobian, or of the Hessian.
 
   Args:
-    kind: 'jacobian' or 'hessian'.
-    problem: `Problem`.
-    outputs: Python callable, list of parts to `(rank, ys)`: the number of
-      sample dimensions, and Tensors shaped as the parts.
+    problem: `Problem`; what is differentiated is shaped as its parts.
     num_probes: Python int.
     seed: int Tensor of shape [2].
     plan: `tfp_diag.Plan` or None.
@@ -93,29 +81,29 @@ def estimate_diagonal(
       "`method='xdiag'` uses all its probes together, without colors: leave "
       "out `plan` and `tolerance`, or pass `method='hutchinson'`."
     )
-  if plan is not None:
-    planning.check_plan(plan, kind, problem.parts, problem.rank)
+  check_plan(plan, problem)
+  kind = problem.kind
 
-  def body(parts, seed):
-    with passes.recorded_ops() as ops:
-      rank, linear_map = passes.linearize(
-        lambda: outputs(parts), parts, 'reverse'
-      )
-    refuse_mixing(problem.fn, problem.xs, rank)
-    obstacle = evaluate.loop_among(ops)
+  def body(evaluation, seed):
+    refuse_mixing(problem, evaluation)
+    parts, rank = evaluation.xs, problem.rank_of(evaluation.ys)
+    if kind == 'hessian':
+      linear_map = evaluation.hessian()[1]
+    else:
+      linear_map = evaluation.jacobian()
+    obstacle = evaluate.loop_among(evaluation)
     if method == 'xdiag':
       _check_xdiag(parts, rank, num_probes)
       forward = linear_map
       if kind == 'jacobian':
-        forward = dense.forward_map(linear_map, parts, parts)
+        forward = blocks.forward_map(linear_map, parts, parts)
       result = probes.exchangeable(
         linear_map, forward, parts, rank, num_probes, seed, obstacle
       )
     else:
       colors = None
       if plan is not None:
-        shapes = batching.event_shapes(parts, plan.sample_rank)
-        colors = schedule_lib.Colors.from_vector(plan.colors, shapes).parts
+        colors = sweep.Colors.of(plan.colors, parts, plan.sample_rank).parts
       result = probes.average(
         linear_map,
         parts,
@@ -131,8 +119,9 @@ def estimate_diagonal(
     return problem.pack(estimate), problem.pack(error), num_passes
 
   return StochasticDiagonal(
-    *problem.run(
-      (kind, 'stochastic', num_probes, plan, method, tolerance, chunk_size),
+    *evaluate.run(
+      problem,
+      ('stochastic', num_probes, plan, method, tolerance, chunk_size),
       body,
       [seed],
     )

@@ -18,9 +18,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diag_jacobian import diag_jacobian
-from tfp_diag.internal import arguments, compiled
+from tfp_diag.internal import arguments
 
-__all__ = ['call_at_time', 'trace_jacobian_exact']
+__all__ = ['at_time', 'trace_jacobian_exact']
 
 
 def trace_jacobian_exact(ode_fn, state_shape, dtype, *, event_ndims=1):
@@ -82,66 +82,35 @@ def trace_jacobian_exact(ode_fn, state_shape, dtype, *, event_ndims=1):
         f'{event_ndims}. Pass how many of its dimensions belong to a sample.'
       )
 
-    def body(time, state, conditions):
-      ys, diag = diag_jacobian(
-        xs=state,
-        fn=lambda x: ode_fn(time, x, **conditions),
-        sample_shape=state.shape[:rank],
-      )
-      return ys[0], diag[0]
-
-    return call_at_time(
-      ('trace_jacobian_exact', event_ndims),
-      ode_fn,
-      body,
-      time,
-      state,
-      conditions,
+    fn = at_time(ode_fn, time, state, conditions)
+    ys, diag = diag_jacobian(
+      xs=state, fn=fn, sample_shape=state.shape[:rank]
     )
+    return ys[0], diag[0]
 
   return augmented_ode_fn
 
 
-def call_at_time(key, ode_fn, body, time, state, conditions, extra=()):
-  """Calls `body(time, state, conditions, *extra)`, traced once for all times.
+def at_time(ode_fn, time, state, conditions):
+  """A function of the state alone.
+
+  Time and conditions become Tensors, which an eager call takes as inputs of one
+  compiled graph; numbers of Python would be constants of it.
 
   Args:
-    key: Tuple, what else than `ode_fn` decides what `body` does.
-    ode_fn: Python callable that `body` calls.
-    body: Python callable.
+    ode_fn: Python callable of time, state and conditions.
     time: Scalar.
     state: Tensor.
-    conditions: dict of structures of Tensors and of Python values.
-    extra: List of Tensors.
+    conditions: dict of structures of Tensors, arrays and Python values.
 
   Returns:
-    What `body` returns.
+    Python callable of the state.
   """
-  if not tf.executing_eagerly():
-    return body(time, state, conditions, *extra)
-  leaves = tf.nest.flatten(conditions)
-  # The others, a number of Python say, are what they are in the graph, too.
-  given = [
-    k
-    for k, leaf in enumerate(leaves)
-    if tf.is_tensor(leaf) or isinstance(leaf, (np.ndarray, np.generic))
-  ]
-  flat = [tf.convert_to_tensor(leaves[k]) for k in given]
-  structure = tf.nest.map_structure(
-    lambda leaf: '.' if tf.is_tensor(leaf) else repr(leaf), conditions
-  )
-
-  def flat_body(time, state, *rest):
-    now = list(leaves)
-    for k, tensor in zip(given, rest):
-      now[k] = tensor
-    packed = tf.nest.pack_sequence_as(structure, now)
-    return body(time, state, packed, *rest[len(flat) :])
-
   time = tf.convert_to_tensor(time, dtype_hint=state.dtype)
-  return compiled.call(
-    (*key, repr(structure)),
-    [ode_fn],
-    flat_body,
-    [time, state, *flat, *extra],
+  conditions = tf.nest.map_structure(
+    lambda leaf: tf.convert_to_tensor(leaf)
+    if isinstance(leaf, (np.ndarray, np.generic))
+    else leaf,
+    conditions,
   )
+  return lambda x: ode_fn(time, x, **conditions)

@@ -16,8 +16,10 @@
 
 import tensorflow as tf
 
-from tfp_diag.internal import arguments, dense, evaluate, passes, probes
-from tfp_diag.trace_jacobian_exact import call_at_time
+from tfp_diag.diagonal import blocks, evaluate, probes
+from tfp_diag.internal import arguments
+from tfp_diag.internal.problem import JacobianProblem
+from tfp_diag.trace_jacobian_exact import at_time
 
 __all__ = ['trace_jacobian_hutchinson']
 
@@ -85,37 +87,27 @@ def trace_jacobian_hutchinson(
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
 
-    def body(time, state, conditions, signs):
-      with passes.recorded_ops() as ops:
-        velocity, linear_map = passes.linearize(
-          lambda: _and_list(ode_fn(time, state, **conditions)),
-          [state],
-          'reverse',
-        )
+    def body(evaluation, signs):
+      linear_map = evaluation.jacobian()
 
       def one_pass(k):
         sign = tf.gather(signs, k)
         (product,) = linear_map.apply([0], [sign])
         return [tf.zeros_like(sign) if product is None else sign * product]
 
-      (estimates,) = dense.stacked(
-        one_pass, [state], num_probes, None, evaluate.loop_among(ops)
+      (estimates,) = blocks.stacked(
+        one_pass,
+        evaluation.xs,
+        num_probes,
+        None,
+        evaluate.loop_among(evaluation),
       )
-      return velocity, tf.reduce_mean(estimates, axis=0)
+      return evaluation.result, tf.reduce_mean(estimates, axis=0)
 
-    return call_at_time(
-      ('trace_jacobian_hutchinson', num_probes),
-      ode_fn,
-      body,
-      time,
-      state,
-      conditions,
-      [signs],
+    problem = JacobianProblem(
+      at_time(ode_fn, time, state, conditions), [state]
     )
+    key = ('trace_jacobian_hutchinson', num_probes)
+    return evaluate.run(problem, key, body, [signs])
 
   return augmented_ode_fn
-
-
-def _and_list(y):
-  """What `passes.linearize` takes: the value, and the list of its parts."""
-  return y, [y]

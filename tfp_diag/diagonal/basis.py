@@ -16,8 +16,8 @@
 
 import tensorflow as tf
 
-from tfp_diag.internal import schedule as schedule_lib
-from tfp_diag.internal.vectorize import vectorized_map
+from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.vectorize import vectorized_map
 
 __all__ = ['images_of_basis']
 
@@ -63,11 +63,11 @@ def images_of_basis(apply, tensors, rank, dtype):
   static = [t.shape[rank:].num_elements() for t in tensors]
   if isinstance(num_samples, int) and num_samples and None not in static:
     count = -(-sum(static) // num_samples)
-    if count <= schedule_lib.MAX_UNROLLED:
+    if count <= sweep.MAX_UNROLLED:
       images = tf.concat([some_images(k) for k in range(count)], axis=0)
       return images[:total]
   count = -(-total // tf.maximum(num_samples, 1))
-  images = schedule_lib.vectorized_or_loop(
+  images = sweep.vectorized_or_loop(
     lambda: vectorized_map(some_images, tf.range(count)),
     lambda: tf.map_fn(some_images, tf.range(count), fn_output_signature=dtype),
   )

@@ -22,46 +22,41 @@ chunks, and become one block of the Jacobian for each part of the other side.
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import evaluate, passes
-from tfp_diag.internal import schedule as schedule_lib
-from tfp_diag.internal.vectorize import vectorized_map
+from tfp_diag.diagonal.linear_map import MissingGradientError
+from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.vectorize import vectorized_map
 
 __all__ = ['forward_map', 'jacobian_blocks', 'stacked']
 
 
-def jacobian_blocks(fn, xs, rank, mode, chunk_size):
-  """The blocks of the Jacobian of `ys = fn()` by `xs`.
+def jacobian_blocks(reverse, xs, rank, mode, chunk_size, obstacle):
+  """The blocks of a Jacobian.
 
   Args:
-    fn: Python callable without arguments, returns `(aux, ys)`: `ys` a list of
-      Tensors of shapes `sample_shape + event_shape`, computed from `xs`.
+    reverse: `LinearMap` in reverse mode, from its outputs to `xs`.
     xs: List of Tensors or Variables.
     rank: Python int, the number of sample dimensions.
     mode: 'forward', 'reverse' or 'auto'.
     chunk_size: Python int, how many passes run together, or None: all of one
       part.
+    obstacle: As in `stacked`.
 
   Returns:
-    aux: What `fn` returned.
-    blocks: List, one entry per output, of lists, one entry per input: a Tensor
-      of shape `sample_shape + event_shape of y + event_shape of x`, or None
-      where no path leads from `x` to `y`.
+    List, one entry per output, of lists, one entry per input: a Tensor of shape
+    `sample_shape + event_shape of y + event_shape of x`, or None where no path
+    leads from `x` to `y`.
   """
-  with passes.recorded_ops() as ops:
-    (aux, ys), reverse = passes.linearize(lambda: _twice(fn()), xs, 'reverse')
-  obstacle = evaluate.loop_among(ops)
+  ys = reverse.targets
   paths = _paths(reverse, ys, xs)
   if mode == 'forward' or (mode == 'auto' and _is_wide(ys, xs, rank)):
     try:
       forward = forward_map(reverse, ys, xs)
-    except passes.MissingGradientError:
+    except MissingGradientError:
       if mode == 'forward':
         raise
     else:
-      return aux, _by_columns(
-        forward, paths, ys, xs, rank, chunk_size, obstacle
-      )
-  return aux, _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle)
+      return _by_columns(forward, paths, ys, xs, rank, chunk_size, obstacle)
+  return _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle)
 
 
 def stacked(one_pass, likes, num, chunk_size, obstacle=None):
@@ -90,16 +85,16 @@ def stacked(one_pass, likes, num, chunk_size, obstacle=None):
   if is_static and num == 0:
     return [tf.zeros(tf.concat([[0], tf.shape(x)], 0), x.dtype) for x in likes]
   if is_static and (
-    num == 1 or (chunk_size is None and num <= schedule_lib.MAX_UNROLLED)
+    num == 1 or (chunk_size is None and num <= sweep.MAX_UNROLLED)
   ):
     return [tf.stack(r) for r in zip(*(checked(k) for k in range(num)))]
-  if chunk_size == 1 or tf.executing_eagerly():
+  if chunk_size == 1:
     return loop()
   choice = 'chunk_size=1'
   if obstacle is not None:
-    schedule_lib.warn_of_loop(f'the op {obstacle}', choice)
+    sweep.warn_of_loop(f'the op {obstacle}', choice)
     return loop()
-  return schedule_lib.vectorized_or_loop(
+  return sweep.vectorized_or_loop(
     lambda: _in_chunks(checked, likes, num, chunk_size), loop, choice
   )
 
@@ -140,12 +135,6 @@ def _mapped(fn, num, likes, chunk=()):
   return results if isinstance(num, int) else [r[:num] for r in results]
 
 
-def _twice(aux_and_ys):
-  """Makes `passes.linearize`, which returns only the first, return both."""
-  aux, ys = aux_and_ys
-  return (aux, ys), ys
-
-
 def _connected(linear_map, member, like, others):
   """Which of the other side's parts a path connects with a part.
 
@@ -171,22 +160,22 @@ def forward_map(reverse, ys, xs):
   not, some gradient cannot be differentiated by its cotangent.
 
   Args:
-    reverse: `passes.LinearMap` in reverse mode.
+    reverse: `LinearMap` in reverse mode.
     ys: List of Tensors, its outputs.
     xs: List of Tensors or Variables, its inputs.
 
   Returns:
-    `passes.LinearMap` in forward mode.
+    `LinearMap` in forward mode.
 
   Raises:
-    passes.MissingGradientError: if there is none that can be trusted.
+    MissingGradientError: if there is none that can be trusted.
   """
   forward = reverse.transposed()
   paths = _paths(reverse, ys, xs)
   for j, x in enumerate(xs):
     outputs = [i for i, path in enumerate(paths) if j in path]
     if outputs and _connected(forward, j, x, outputs) != outputs:
-      raise passes.MissingGradientError(
+      raise MissingGradientError(
         'Forward mode finds no path from an input to an output where reverse '
         'mode finds one: a gradient in `fn` cannot be differentiated by its '
         "cotangent. Use reverse mode (`mode='reverse'`, or rows in place of "

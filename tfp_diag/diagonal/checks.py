@@ -26,9 +26,16 @@ import re
 import tensorflow as tf
 
 from tfp_diag.internal import batching
-from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.diagonal import sweep
 
-__all__ = ['check', 'check_sample_shape', 'plain_errors', 'tolerance']
+__all__ = [
+  'check',
+  'check_sample_shape',
+  'deviation_at_one',
+  'is_small',
+  'plain_errors',
+  'tolerance',
+]
 
 # A wrong result goes unseen with a probability of at most 2^-10.
 _NUM_DRAWS = 10
@@ -58,7 +65,7 @@ def check_sample_shape(xs, sample_shape):
     sample_shape: As in `batching.sample_sizes`.
   """
   rank = batching.sample_rank(sample_shape)
-  if not rank:
+  if not rank or xs[0].shape.rank < rank:
     return
   if isinstance(sample_shape, (list, tuple, tf.TensorShape)):
     # A size that is None may be any, as long as the parts share it.
@@ -76,27 +83,29 @@ def check_sample_shape(xs, sample_shape):
     )
 
 
-def check(diag, derivative, other_mode, colors, xs, rank, recipe):
+def check(diag, derivative, decision, xs, rank):
   """Asserts that other seeds give the same diagonal.
 
   Args:
     diag: List of Tensors, the diagonal.
-    derivative: The `passes.LinearMap` that it came from.
-    other_mode: Callable, returns the `passes.LinearMap` of the other mode; None
-      to leave the modes uncompared.
-    colors: `schedule.Colors`.
+    derivative: The `LinearMap` in reverse mode that it came from.
+    decision: `Decision` that was followed.
     xs: List of Tensors, the parts.
     rank: Python int, the number of sample dimensions.
-    recipe: `evaluate.Recipe`.
   """
+  colors = sweep.Colors.of(decision.colors, xs, rank)
+  uses_terms = decision.terms is not None
+  derivatives = {'reverse': derivative}
+  if decision.mode == 'forward':
+    derivatives['forward'] = derivative.transposed()
 
-  def again(linear_map, signs):
-    return schedule_lib.diagonal(
-      linear_map,
+  def again(mode, signs):
+    return sweep.diagonal(
+      derivatives[mode],
       colors.with_signs(signs),
       xs,
-      recipe.schedule,
-      recipe.chunk_size,
+      'auto' if uses_terms else decision.schedule,
+      decision.chunk_size,
     )
 
   def coordinate_signs(draw):
@@ -115,10 +124,19 @@ def check(diag, derivative, other_mode, colors, xs, rank, recipe):
       signs.append(tf.reshape(sign, tf.concat([shape[:rank], ones], 0)))
     return signs
 
-  if recipe.colors is not None:
+  mode = 'forward' if 'forward' in derivatives else 'reverse'
+  if uses_terms:
     _assert_agreement(
       diag,
-      lambda draw: again(derivative, coordinate_signs(draw)),
+      lambda draw: _at_random_coordinates(derivative, diag, xs, rank, draw),
+      'The way that was found to be cheaper than passes '
+      f'({decision.terms.how}) disagrees with them: this is a fault of '
+      "tfp_diag, not of yours. Pass `schedule='pfor'` to run the passes.",
+    )
+  elif decision.colors is not None:
+    _assert_agreement(
+      diag,
+      lambda draw: again(mode, coordinate_signs(draw)),
       'The colors of `plan` do not fit `fn`: coordinates that share a pass '
       'influence each other, so the diagonal is wrong. Was the plan made for '
       'another function, or from a pattern that lacks entries? Plan again.',
@@ -126,19 +144,67 @@ def check(diag, derivative, other_mode, colors, xs, rank, recipe):
   if rank:
     _assert_agreement(
       diag,
-      lambda draw: again(derivative, sample_signs(draw)),
+      lambda draw: again(mode, sample_signs(draw)),
       '`sample_shape` promises independent samples, but `fn` mixes them, so '
       'the diagonal is wrong. Pass `sample_shape=None` to treat everything as '
       'event, or make `fn` work on each sample alone.',
     )
-  if other_mode is not None:
-    linear_map = other_mode()
+  if mode == 'forward':
     _assert_agreement(
       diag,
-      lambda draw: again(linear_map, coordinate_signs(draw)),
+      lambda draw: again('reverse', coordinate_signs(draw)),
       'Forward and reverse mode disagree: some op of `fn` has a gradient that '
       "is not linear in its cotangent. Pass `mode='reverse'`, or mend it.",
     )
+
+
+def deviation_at_one(diag, derivative, xs, rank):
+  """How far a diagonal is off at a random coordinate of each sample.
+
+  Args:
+    diag: List of Tensors, the diagonal.
+    derivative: `LinearMap` in reverse mode.
+    xs: List of Tensors, the parts.
+    rank: Python int, the number of sample dimensions.
+
+  Returns:
+    List of scalar Tensors, in units of the largest entry.
+  """
+  other = _at_random_coordinates(derivative, diag, xs, rank, 0)
+  return [_deviation(d, o) for d, o in zip(diag, other)]
+
+
+def is_small(deviations):
+  """Whether rounding explains some deviations."""
+  return all(float(d) <= tolerance(d.dtype) for d in deviations)
+
+
+def _at_random_coordinates(derivative, diag, xs, rank, draw):
+  """The diagonal, with one coordinate of each sample by an ordinary pass."""
+  parts = list(range(len(xs)))
+  sizes = [tf.reduce_prod(tf.shape(x)[rank:]) for x in xs]
+  total = tf.add_n(sizes)
+  which = tf.random.stateless_uniform(
+    tf.shape(xs[0])[:rank],
+    tf.stack([draw, 1000]),
+    0,
+    tf.maximum(total, 1),
+    tf.int32,
+  )
+  masks, start = [], 0
+  for x, size in zip(xs, sizes):
+    event = tf.shape(x)[rank:]
+    place = tf.reshape(tf.range(start, start + size), event)
+    ones = tf.ones([x.shape.rank - rank], tf.int32)
+    here = tf.reshape(which, tf.concat([tf.shape(which), ones], 0))
+    masks.append(tf.equal(place, here))
+    start += size
+  seeds = [tf.cast(mask, x.dtype) for mask, x in zip(masks, xs)]
+  results = derivative.apply(parts, seeds)
+  return [
+    tf.where(mask, tf.zeros_like(d) if r is None else r, d)
+    for mask, d, r in zip(masks, diag, results)
+  ]
 
 
 def _random_signs(shape, dtype, draw, stream):

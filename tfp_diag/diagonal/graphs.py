@@ -66,6 +66,7 @@ def call(
   tensors: Sequence,
   specs: Sequence | None = None,
   jit_compile: bool = False,
+  accept: Callable | None = None,
 ):
   """Calls `body(evaluate(*tensors), *tensors)` as a compiled graph.
 
@@ -79,12 +80,17 @@ def call(
     specs: List of `tf.TensorSpec`s of them, with a size of None where one graph
       shall serve all sizes. Default: their own.
     jit_compile: Python bool, whether to compile with XLA.
+    accept: Python callable, what `body` returned to whether the graph is worth
+      to be remembered. If given, `body` takes one Tensor more, a bool: whether
+      this is the first time that the graph runs.
 
   Returns:
-    What `body` returns.
+    What `body` returns; None if it was not accepted.
   """
   if specs is None:
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
+  if accept is not None:
+    specs = [*specs, tf.TensorSpec([], tf.bool)]
   present = _Call((key, *specs, jit_compile))
 
   def traced(*tensors):
@@ -95,11 +101,17 @@ def call(
   try:
     graph = _concrete(traced, specs, jit_compile)
   except _Known as known:
-    entry = known.entry
+    more = [] if accept is None else [tf.constant(False)]
+    return known.entry([*tensors, *more], present)
+  entry = _Entry(graph, present)
+  if accept is not None:
+    result = entry([*tensors, tf.constant(True)], present)
+    if not accept(result):
+      return None
   else:
-    entry = _Entry(graph, present)
-    _remember(present.full_key, entry)
-  return entry(tensors, present)
+    result = entry(tensors, present)
+  _remember(present.full_key, entry)
+  return result
 
 
 class _Known(Exception):
@@ -127,7 +139,7 @@ class _Call:
   def look_up(self, evaluation):
     """Leaves the trace if its graph is known."""
     graph = evaluation.graph
-    digest = graph.digest()
+    digest = graph.digest
     self.full_key = self.full_key, digest.key
     self.captures = digest.captures
     self.variables = [

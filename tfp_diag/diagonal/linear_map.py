@@ -108,6 +108,12 @@ class LinearMap:
     tf.function(probe, autograph=False).get_concrete_function()
     return any(r is not None for r in found)
 
+  def of_ones(self):
+    """One pass seeded with ones at all outputs: the gradient of their sum."""
+    return self._gradient(
+      self._targets, self._sources, [tf.ones_like(t) for t in self._targets]
+    )
+
   @property
   def targets(self):
     """List of Tensors: in reverse mode the outputs, in forward mode `J^T u`."""
@@ -180,13 +186,13 @@ class Evaluation:
     result: What the function has returned.
     graph: `Graph`: the ops that it has added, between its parts and the Tensors
       that are differentiated.
-    notes: List of sentences on what stood in the way of something cheaper.
+    op_types: Set of the types of the ops, also of those within functions.
   """
 
-  def __init__(self, result, graph, tapes):
+  def __init__(self, result, graph, tapes, op_types=frozenset()):
     self.result = result
+    self.op_types = op_types
     self.graph = graph
-    self.notes = []
     self._tapes = tapes
 
   @property
@@ -223,7 +229,7 @@ class Evaluation:
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
     # TensorFlow takes the gradient of such a function for a constant.
-    forward = {op.type for op in self.graph.ops}
+    forward = self.op_types
     if any(
       op_type in backward and op_type in forward
       for op_type in UNDIFFERENTIABLE_GRADIENTS
@@ -284,7 +290,7 @@ def evaluate(call, outputs, xs, times) -> Evaluation:
   graph = Graph(
     tf.compat.v1.get_default_graph(), tuple(xs), tuple(ys), ops.operations
   )
-  return Evaluation(result, graph, tapes)
+  return Evaluation(result, graph, tapes, ops)
 
 
 @contextlib.contextmanager

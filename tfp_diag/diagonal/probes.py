@@ -23,7 +23,7 @@ at a time, only the `A_ij` of that color are left of the error.
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import dense
+from tfp_diag.diagonal import blocks
 
 __all__ = ['average', 'exchangeable', 'flat_parts', 'signs']
 
@@ -48,7 +48,7 @@ def average(
   `A` is the transposed Jacobian, of the same diagonal.
 
   Args:
-    linear_map: A `passes.LinearMap`, square in the parts `xs`.
+    linear_map: A `LinearMap`, square in the parts `xs`.
     xs: List of Tensors or Variables.
     rank: Python int, the number of sample dimensions.
     colors: List of int arrays of the event shapes, or None: one color.
@@ -57,7 +57,7 @@ def average(
     tolerance: Python float or None. Stop when in each sample the standard
       errors are, in 2-norm, at most this times the estimate.
     chunk_size: Python int, how many passes run together.
-    obstacle: As in `dense.stacked`.
+    obstacle: As in `blocks.stacked`.
 
   Returns:
     estimate: List of Tensors shaped as `xs`.
@@ -84,7 +84,7 @@ def average(
         for m, s, r in zip(masks, z, results)
       ]
 
-    stacks = dense.stacked(
+    stacks = blocks.stacked(
       one_pass, xs, size * num_colors, chunk_size, obstacle
     )
     return [
@@ -150,13 +150,13 @@ def exchangeable(reverse, forward, xs, rank, num_probes, seed, obstacle):
   Jacobian, whose diagonal is the same.
 
   Args:
-    reverse: `passes.LinearMap` in reverse mode, square in the parts `xs`.
+    reverse: `LinearMap` in reverse mode, square in the parts `xs`.
     forward: The same in forward mode.
     xs: List of Tensors or Variables, all of one dtype.
     rank: Python int, the number of sample dimensions.
     num_probes: Python int, at most half the number of coordinates.
     seed: int Tensor of shape [2].
-    obstacle: As in `dense.stacked`.
+    obstacle: As in `blocks.stacked`.
 
   Returns:
     As `average`. The standard error treats what each probe says as independent,
@@ -173,7 +173,7 @@ def exchangeable(reverse, forward, xs, rank, num_probes, seed, obstacle):
       results = linear_map.apply(members, [tf.gather(s, k) for s in stack])
       return [tf.zeros_like(x) if r is None else r for x, r in zip(xs, results)]
 
-    results = dense.stacked(one_pass, xs, num_probes, None, obstacle)
+    results = blocks.stacked(one_pass, xs, num_probes, None, obstacle)
     return tf.transpose(_flat(results, rank), [*range(1, rank + 2), 0])
 
   omega = tf.transpose(

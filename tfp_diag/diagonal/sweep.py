@@ -28,8 +28,9 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import passes
-from tfp_diag.internal.vectorize import vectorized_map
+from tfp_diag.diagonal.linear_map import MissingGradientError
+from tfp_diag.diagonal.vectorize import vectorized_map
+from tfp_diag.internal import batching
 
 __all__ = [
   'MAX_UNROLLED',
@@ -106,6 +107,23 @@ class Colors:
       signs = split((2 * bits - 1).astype(np.int8))
     return cls(split(colors), num_colors(colors), signs)
 
+  @classmethod
+  def of(cls, colors, xs, rank):
+    """Some colors as those of the parts of a state.
+
+    Args:
+      colors: int vector, one color per coordinate; None for one each.
+      xs: List of Tensors.
+      rank: Python int, the number of sample dimensions.
+
+    Returns:
+      `Colors`.
+    """
+    shapes = batching.event_shapes(xs, rank)
+    if colors is None:
+      return one_color_each(shapes, xs, rank)
+    return cls.from_vector(colors, shapes)
+
   def with_signs(self, signs):
     """The same colors with other signs, which may differ between samples."""
     return Colors(self.parts, self.num_colors, signs)
@@ -174,7 +192,7 @@ def diagonal(linear_map, colors, xs, schedule, chunk_size, obstacle=None):
   """The diagonal of a linear map, by as many passes as there are colors.
 
   Args:
-    linear_map: A `passes.LinearMap`.
+    linear_map: A `LinearMap`.
     colors: `Colors`.
     xs: List of Tensors or Variables, the parts; only their shapes and dtypes
       matter.
@@ -229,7 +247,7 @@ def _choose(schedule, start, stop, obstacle):
     schedule = 'unrolled' if unrolled else 'pfor'
   if schedule == 'unrolled' and is_static:
     return _unrolled
-  if schedule == 'while_loop' or tf.executing_eagerly():
+  if schedule == 'while_loop':
     return _while_loop
   if obstacle is not None:
     warn_of_loop(f'the op {obstacle}')
@@ -251,7 +269,7 @@ def _one_color(linear_map, colors, xs, members, k):
   """One pass: the diagonal at the coordinates of color `k`, zero elsewhere.
 
   Args:
-    linear_map: A `passes.LinearMap`.
+    linear_map: A `LinearMap`.
     colors: `Colors`.
     xs: List of Tensors, the parts.
     members: List of the part numbers in which the color occurs.
@@ -368,7 +386,7 @@ def vectorized_or_loop(vectorized, loop, choice="schedule='while_loop'"):
   with _QuietPfor() as log:
     try:
       return vectorized()
-    except passes.MissingGradientError:
+    except MissingGradientError:
       raise
     except Exception as e:  # pylint: disable=broad-except
       # pfor raises many types. An error that is not of its making comes up

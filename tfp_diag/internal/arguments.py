@@ -16,7 +16,8 @@
 
 import numbers
 
-__all__ = ['check_callable', 'check_choice', 'check_chunk']
+__all__ = ['check_bytes', 'check_callable',
+  'checked_callable', 'check_choice', 'check_chunk']
 
 
 def check_callable(name, value):
@@ -26,6 +27,12 @@ def check_callable(name, value):
       f'`{name}` is {value!r}, which cannot be called; pass a function of the '
       'parts of `xs`, like `lambda x: x**2`.'
     )
+
+
+def checked_callable(name, value):
+  """`value`, if it can be called; raises a TypeError if not."""
+  check_callable(name, value)
+  return value
 
 
 def check_choice(name, value, choices):
@@ -44,4 +51,13 @@ def check_chunk(name, value):
     raise ValueError(
       f'`{name}` is {value!r}; it is how many passes run together, an integer '
       'of at least 1, where 1 is a plain loop.'
+    )
+
+
+def check_bytes(name, value):
+  """Raises a ValueError if `value` is neither None nor a number of bytes."""
+  if value is not None and value <= 0:
+    raise ValueError(
+      f'`{name}` is {value}; it is a positive number of bytes, or None for '
+      '64 MiB, or 1 GiB where there is a GPU.'
     )

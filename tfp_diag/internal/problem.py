@@ -28,11 +28,12 @@ class Problem:
   """A function with the state at which it is differentiated, checked.
 
   Attributes:
-    fn: Python callable.
+    fn: Python callable; None for what a graph has computed already.
     xs: The state, as the caller gave it; only its structure matters.
     parts: List of Tensors, `tf.TensorSpec`s or Variables.
     rank: Python int, the number of sample dimensions, or None: to be told from
       what the function returns.
+    promised: The sample shape that is to be checked at run time, or None.
     is_closure: Whether `fn` takes no arguments and reads the Variables `parts`.
   """
 
@@ -40,20 +41,29 @@ class Problem:
   kind: str = 'jacobian'
   order: int = 1
 
-  def __init__(self, fn: Callable, xs: Any, sample_shape: Any = None):
-    arguments.check_callable('fn', fn)
+  def __init__(
+    self, fn: Callable | None, xs: Any, sample_shape: Any = None
+  ):
+    if fn is not None:
+      arguments.check_callable('fn', fn)
     self.fn = fn
+    self.promised = None
     self.xs = xs
     self.parts = batching.convert_parts(nest.flatten(xs))
     self.rank = None
     if sample_shape is not None:
       batching.check_sample_shape(self.parts, sample_shape)
       self.rank = batching.sample_rank(sample_shape)
-    self.is_closure = nest.takes_variables(fn, self.parts)
+    self.is_closure = fn is not None and nest.takes_variables(fn, self.parts)
 
   def pack(self, parts: list) -> Any:
     """Puts one entry per part into the structure of the state."""
     return nest.pack_as(self.xs, parts)
+
+  def promise(self, sample_shape: Any) -> None:
+    """Keeps a sample shape, to be asserted at run time."""
+    sizes = batching.sample_sizes(sample_shape)
+    self.promised = sample_shape if None in sizes else tuple(sizes)
 
   def call(self, parts: list) -> Any:
     """What `fn` returns for the Tensors or Variables `parts`."""

@@ -25,15 +25,9 @@ derivatives, and a color costs one pass for each of the two.
 
 import tensorflow as tf
 
-from tfp_diag import planning
-from tfp_diag.internal import (
-  batching,
-  compiled,
-  evaluate,
-  nest,
-  passes,
-  schedule,
-)
+from tfp_diag.diagonal import evaluate, sweep
+from tfp_diag.diagonal.decide import Request, decide
+from tfp_diag.internal.problem import HessianProblem
 
 __all__ = ['unmixed_derivatives']
 
@@ -53,92 +47,67 @@ def unmixed_derivatives(fn, parts, sample_rank, parallel_iterations):
     second: List of Tensors shaped as the parts: ∂_ii.
     third: List of Tensors shaped as the parts: ∂_iii.
   """
-  recipe_for = planning.recipe_maker(
-    'hessian', fn, list(parts), None, 'auto', parallel_iterations
-  )
+  problem = _ThirdOrder(fn, list(parts))
+  problem.rank = sample_rank
 
-  def body(*parts):
-    parts = list(parts)
-    derivatives = _Derivatives(fn, parts)
+  def body(evaluation):
+    parts = evaluation.xs
+    request = Request(
+      chunk_size=parallel_iterations, only_passes=True
+    )
+    colors = sweep.Colors.of(
+      decide(problem, evaluation, request).colors, parts, sample_rank
+    )
+    signs = None if colors.signs is None else list(colors.signs) * 2
     # The second and the third derivatives are two copies of the parts, so that
     # one sweep over the colors fills both.
-    both = schedule.diagonal(
-      derivatives,
-      _colors(recipe_for(parts, sample_rank), parts, sample_rank),
+    both = sweep.diagonal(
+      _Derivatives(evaluation),
+      sweep.Colors(list(colors.parts) * 2, colors.num_colors, signs),
       parts * 2,
       'auto',
       parallel_iterations,
-      derivatives.obstacle(),
+      evaluate.loop_among(evaluation),
     )
     return both[: len(parts)], both[len(parts) :]
 
-  if not tf.executing_eagerly():
-    return body(*parts)
-  key = ('unmixed_derivatives', len(parts), sample_rank, parallel_iterations)
-  return compiled.call(key, [fn], body, list(parts))
+  return evaluate.run(
+    problem, ('unmixed_derivatives', parallel_iterations), body
+  )
 
 
-def _colors(recipe, parts, sample_rank):
-  """The colors of the Hessian, for the parts and once more for the parts."""
-  event_shapes = batching.event_shapes(parts, sample_rank)
-  if recipe.colors is None:
-    colors = schedule.one_color_each(event_shapes, parts, sample_rank)
-  else:
-    colors = schedule.Colors.from_vector(recipe.colors, event_shapes)
-  signs = None if colors.signs is None else list(colors.signs) * 2
-  return schedule.Colors(list(colors.parts) * 2, colors.num_colors, signs)
+class _ThirdOrder(HessianProblem):
+  """Differentiated three times."""
+
+  order = 3
 
 
 class _Derivatives:
-  """Stands where `schedule.diagonal` expects a `passes.LinearMap`."""
+  """Stands where `sweep.diagonal` expects a `LinearMap`."""
 
-  def __init__(self, fn, parts):
-    self._fn = fn
-    self._parts = parts
-
-  def obstacle(self):
-    """The type of an op that pfor would fail on too late, or None."""
-    with passes.recorded_ops() as ops:
-      self._gradient(self._copies())
-    return evaluate.loop_among(ops)
+  def __init__(self, evaluation):
+    self._evaluation = evaluation
+    _, self._hessian = evaluation.hessian()
 
   def connects(self, members):
-    """As `passes.LinearMap.connects`."""
+    """As `LinearMap.connects`."""
     del members  # A log density without curvature is too rare to look for.
     return True
 
   def apply(self, members, seeds):
-    """Both passes of a color, as `passes.LinearMap.apply`."""
-    num_parts = len(self._parts)
+    """Both passes of a color, as `LinearMap.apply`."""
+    num_parts = len(self._evaluation.xs)
     # Where colors are dynamic, each copy of a part comes by itself.
     wanted = sorted({i % num_parts for i in members})
     seed_of = {i % num_parts: seed for i, seed in zip(members, seeds)}
     seeds = [seed_of[i] for i in wanted]
-    parts = self._copies()
-
-    def hessian_pass():
-      _, hessian = passes.linearize(
-        lambda: (None, self._gradient(parts)), parts, 'reverse'
-      )
-      products = hessian.apply(wanted, seeds)
-      ys = [None] * num_parts
-      for i, product in zip(wanted, products):
-        ys[i] = product
-      return products, ys
-
-    second, derivative = passes.linearize(hessian_pass, parts, 'reverse')
-    third = derivative.apply(wanted, seeds)
+    second, derivative = self._evaluation.derivative_of(
+      lambda: self._hessian.apply(wanted, seeds)
+    )
+    third = derivative.apply(
+      list(range(len(wanted))), seeds, wanted
+    )
     # One more factor of the sign, which `diagonal` takes out again.
     third = [None if t is None else s * t for s, t in zip(seeds, third)]
     of_part = dict(zip(wanted, zip(second, third)))
     return [of_part[i % num_parts][i // num_parts] for i in members]
-
-  def _gradient(self, parts):
-    def value():
-      return nest.call_traceable(self._fn, parts)
-
-    return passes.value_and_gradient(value, parts)[1]
-
-  def _copies(self):
-    # A TFP bijector remembers by identity what it computed before the tapes.
-    return [tf.identity(x) for x in self._parts]

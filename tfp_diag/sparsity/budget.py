@@ -17,14 +17,31 @@
 import contextlib
 import contextvars
 
-__all__ = ['PatternTooDenseError', 'at_most', 'check_entries', 'fits']
+__all__ = [
+  'DEFAULT',
+  'NoStructureError',
+  'PatternTooDenseError',
+  'UnknownShapeError',
+  'at_most',
+  'check_entries',
+  'fits',
+]
 
 # No matrix of more entries than this is made explicit, unless a caller who only
 # wants to know whether there is structure asks for less.
-_limit = contextvars.ContextVar('max_entries', default=200_000_000)
+DEFAULT = 200_000_000
+_limit = contextvars.ContextVar('max_entries', default=DEFAULT)
 
 
-class PatternTooDenseError(ValueError):
+class NoStructureError(ValueError):
+  """The structure of a function cannot be read off its graph."""
+
+
+class UnknownShapeError(NoStructureError):
+  """A shape is not known, without which there is no pattern."""
+
+
+class PatternTooDenseError(NoStructureError):
   """The pattern has too many nonzeros to be written down as a sparse matrix."""
 
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.internal.problem import HessianProblem, Problem
 from tfp_diag.sparsity.analysis import analyze
+from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.pattern import SparsityPattern
 
@@ -124,7 +125,7 @@ def _pattern(problem):
   rank = problem.rank_of(graph.ys)
   analysis = analyze(graph, rank, traced, problem.kind == 'hessian')
   if analysis is None:
-    raise ValueError(
+    raise NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can be '
       f'seen, and the shapes {[str(p.shape) for p in problem.parts]} leave that '
       'number open, or name too many to be looked at one by one. Pass `xs` of '

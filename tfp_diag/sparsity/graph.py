@@ -20,6 +20,7 @@ same function as before, whatever Python has changed meanwhile.
 """
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -76,6 +77,7 @@ class Graph:
     """Whether some number of samples is not known."""
     return not self.xs[0].shape[:rank].is_fully_defined()
 
+  @functools.cached_property
   def digest(self) -> 'Digest':
     """What tells this graph from others; see `Digest`."""
     return _Hasher(self).digest()

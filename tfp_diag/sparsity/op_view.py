@@ -16,6 +16,8 @@
 
 from math import prod
 
+import numpy as np
+
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.value import Value

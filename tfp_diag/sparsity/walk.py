@@ -27,10 +27,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity import (
-
-  rules,  # noqa: F401 (registers the rules)
-)
+from tfp_diag.sparsity import rules  # noqa: F401 (registers the rules)
+from tfp_diag.sparsity.budget import UnknownShapeError
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.tape import Tape
@@ -128,7 +126,7 @@ def walk(
   shapes = [tuple(x.shape.as_list()) for x in graph.xs]
   for shape in shapes:
     if None in shape[rank:]:
-      raise ValueError(
+      raise UnknownShapeError(
         f'The event shapes of xs must be known to find a pattern, got {shapes}. '
         'Pass xs with static shapes, for example as tf.TensorSpec.'
       )
@@ -226,7 +224,7 @@ def _walk_on(graph, shapes, sample_shape, second_order, twin=None):
 
 def _check_known(outputs):
   if any(value.shape is None for value in outputs):
-    raise ValueError(
+    raise UnknownShapeError(
       'fn must return Tensors whose shape is known when it is traced. Set '
       'the shape with tf.ensure_shape.'
     )

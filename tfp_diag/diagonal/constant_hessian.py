@@ -14,62 +14,52 @@
 # ============================================================================
 """The diagonal of the Hessian of a quadratic form, once for all samples."""
 
+import dataclasses
 import math
 
+import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.curvature import QuadraticForm
-from tfp_diag.sparsity.recognition import find_again
-from tfp_diag.split import Split
+from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.terms import Call
 
-__all__ = ['QuadraticSplit']
+__all__ = ['ConstantHessian']
 
 # With more passes than this over the shared samples, each sample has its own.
 _MAX_SHARED = 8
-# A function was seen to take two along each axis; with one, axes may vanish.
-_FEWEST_ENTRIES = 2
 
 
-class QuadraticSplit(Split):
+@dataclasses.dataclass(frozen=True, eq=False)
+class ConstantHessian:
   """A Hessian that is the same for all samples.
 
-  So each of them can be seeded with another color in the same pass; and of many
-  samples only as many are looked at as there are colors. The colors are those
-  of the whole Hessian.
+  So each of them can be seeded with another color in the same pass.
+
+  Attributes:
+    colors: int32 array, one color per coordinate.
+    num_samples: Python int, the number of samples.
   """
 
-  Found = QuadraticForm
+  colors: np.ndarray
+  num_samples: int
+
   how = 'shared by the samples'
 
   @property
   def num_passes(self):
-    """As `Split.num_passes`."""
-    return math.ceil(self.num_colors / self.num_samples)
+    """As `Terms.num_passes`."""
+    return math.ceil(sweep.num_colors(self.colors) / self.num_samples)
 
   @property
   def note(self):
-    """As `Split.note`."""
+    """As `Terms.note`."""
     return 'The Hessian is a constant: the samples share the colors.'
 
-  def diagonal(self, called, recipe):
-    """As `Split.diagonal`; also None where the samples are too few."""
-    xs, rank = called.xs, called.rank
-    if find_again(self.found.signature, called.ops, xs) is None:
-      return None
-    colors = recipe.colored(self.colors, xs, rank)
-    num_samples = xs[0].shape[:rank].num_elements()
-    if not num_samples or colors.num_colors > _MAX_SHARED * num_samples:
-      return None
-    # Of the first sample axis, as there may be more.
-    per_entry = num_samples // xs[0].shape[0]
-    enough = max(-(-colors.num_colors // per_entry), _FEWEST_ENTRIES)
-    if self.found.any_batch and xs[0].shape[0] > enough:
-      some = [x[:enough] for x in xs]
-      derivative = called.again(some)
-      diag = _over_samples(colors, enough * per_entry, rank, derivative, some)
-    else:
-      derivative = called.derivative
-      diag = _over_samples(colors, num_samples, rank, derivative, xs)
+  def diagonal(self, call: Call):
+    """As `Terms.diagonal`."""
+    xs, rank = call.xs, call.rank
+    colors = sweep.Colors.of(self.colors, xs, rank)
+    diag = _over_samples(colors, self.num_samples, rank, call.derivative, xs)
     return [
       tf.zeros_like(x)
       if d is None
@@ -82,10 +72,10 @@ def _over_samples(colors, num_samples, rank, derivative, xs):
   """The diagonal of one sample.
 
   Args:
-    colors: `schedule.Colors`.
+    colors: `sweep.Colors`.
     num_samples: Python int.
     rank: Python int, the number of sample dimensions.
-    derivative: A `passes.LinearMap` in reverse mode.
+    derivative: A `LinearMap` in reverse mode.
     xs: List of Tensors, the parts.
 
   Returns:

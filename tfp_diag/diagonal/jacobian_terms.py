@@ -14,36 +14,45 @@
 # ============================================================================
 """The diagonal of a dense Jacobian that is cut where that is cheap."""
 
+import dataclasses
 import math
 
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import basis, passes
-from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.diagonal import basis, linear_map, sweep
+from tfp_diag.diagonal.terms import Call
 from tfp_diag.sparsity.cuts import Cuts
-from tfp_diag.sparsity.expansion import expand
-from tfp_diag.sparsity.recognition import find_again
-from tfp_diag.sparsity.registry import CannotSay
-from tfp_diag.split import Split
 
-__all__ = ['JacobianSplit']
+__all__ = ['JacobianTerms']
 
 
-class JacobianSplit(Split):
+@dataclasses.dataclass(frozen=True, eq=False)
+class JacobianTerms:
   """A Jacobian as the sum of what has few colors and of products.
 
-  See `sparsity.cuts` for the formula and its terms. The colors are those of the
-  Jacobian while the values of the cuts are held.
+  See `sparsity.cuts` for the formula and its terms.
+
+  Attributes:
+    found: `Cuts` of the graph at hand.
+    colors: int32 array, one color per coordinate: those of the Jacobian while
+      the values of the cuts are held.
+    num_samples: Python int, the number of samples.
+    ys: List of Tensors to differentiate, if others than those of the function:
+      the same, with their normalizers written out.
   """
 
-  Found = Cuts
+  found: Cuts
+  colors: np.ndarray
+  num_samples: int
+  ys: list | None = None
+
   how = 'around cuts'
 
   @property
   def num_passes(self):
-    """As `Split.num_passes`."""
-    count = self.num_colors + 2 * self.found.num_rows
+    """As `Terms.num_passes`."""
+    count = sweep.num_colors(self.colors) + 2 * self.found.num_rows
     for product in self.found.products:
       # A pass carries a basis vector for each sample.
       per_matrix = math.ceil(
@@ -54,7 +63,7 @@ class JacobianSplit(Split):
 
   @property
   def note(self):
-    """As `Split.note`."""
+    """As `Terms.note`."""
     pieces = [
       (len(self.found.few), 'by rows and columns'),
       (len(self.found.products), 'by the matrices around it'),
@@ -62,68 +71,39 @@ class JacobianSplit(Split):
     listed = ', '.join(f'{count} {how}' for count, how in pieces if count)
     return f'The Jacobian is cut at values on the way: {listed}.'
 
-  def diagonal(self, called, recipe):
-    """As `Split.diagonal`."""
-    ops, xs, rank = called.ops, called.xs, called.rank
-    derivative = called.derivative
-    if self.found.is_expanded:
-      try:
-        ops, derivative = _expanded(ops, derivative, xs)
-      except CannotSay:
-        return None
-    ops = find_again(self.found.signature, ops, xs)
-    if ops is None:
-      return None
-    few = [ops[k].outputs[0] for k in self.found.few]
-    num_rows = [s.shape[rank:].num_elements() for s in few]
-    if None in num_rows or sum(num_rows) != self.found.num_rows:
-      return None
-    call = _Call(
-      derivative, xs, rank, [ops[k].outputs[0] for k in self.found.held]
-    )
-    colors = recipe.colored(self.colors, xs, rank)
-    diag = schedule_lib.diagonal(
-      call.between(derivative.targets, xs),
-      colors,
+  def diagonal(self, call: Call):
+    """As `Terms.diagonal`."""
+    xs, rank = call.xs, call.rank
+    derivative = call.derivative
+    if self.ys is not None:
+      derivative = linear_map.linear_map_of_graph(self.ys, xs)
+    held = [op.outputs[0] for op in self.found.held]
+    within = _Call(derivative, xs, rank, held)
+    diag = sweep.diagonal(
+      within.between(derivative.targets, xs),
+      sweep.Colors.of(self.colors, xs, rank),
       xs,
       'auto',
-      recipe.chunk_size,
+      call.chunk_size,
     )
-    for s, count in zip(few, num_rows):
-      diag = schedule_lib.add_up(
-        call.rows_and_columns(s), diag, count, recipe.chunk_size
+    for op in self.found.few:
+      s = op.outputs[0]
+      diag = sweep.add_up(
+        within.rows_and_columns(s),
+        diag,
+        s.shape[rank:].num_elements(),
+        call.chunk_size,
       )
     for product in self.found.products:
-      diag = [diag[0] + call.product(*_tensors(product, ops, xs))]
+      diag = [diag[0] + within.product(*_tensors(product, xs))]
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
-def _expanded(ops, derivative, xs):
-  """The ops of a function and more, and its derivative through these.
-
-  Args:
-    ops: List of `tf.Operation`s.
-    derivative: A `passes.LinearMap` in reverse mode.
-    xs: List of Tensors, the parts.
-
-  Returns:
-    ops: List of `tf.Operation`s.
-    derivative: A `passes.LinearMap` in reverse mode.
-
-  Raises:
-    CannotSay: If an op cannot be repeated.
-  """
-  with passes.recorded_ops() as more:
-    targets = expand(ops, derivative.targets)
-  derivative = passes.linear_map_of_graph(targets, xs, 'reverse')
-  return [*ops, *more.operations], derivative
-
-
-def _tensors(product, ops, xs):
+def _tensors(product, xs):
   """The held value, its bases and its outer values."""
 
-  def results(numbers):
-    return [xs[0] if k == -1 else ops[k].outputs[0] for k in numbers]
+  def results(ops):
+    return [xs[0] if op is None else op.outputs[0] for op in ops]
 
   (held,) = results([product.held])
   return held, results(product.bases), results(product.outers)
@@ -139,7 +119,7 @@ class _Call:
     self._held = held
 
   def between(self, targets, sources, also=()):
-    """The reverse `passes.LinearMap` while all other values are held.
+    """The reverse `LinearMap` while all other values are held.
 
     Args:
       targets: List of Tensors.
@@ -147,7 +127,7 @@ class _Call:
       also: List of Tensors that are held as well.
 
     Returns:
-      `passes.LinearMap`.
+      `LinearMap`.
     """
     ends = {t.ref() for t in (*targets, *sources)}
     held = [t for t in (*self._held, *also) if t.ref() not in ends]

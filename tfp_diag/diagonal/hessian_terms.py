@@ -14,34 +14,47 @@
 # ============================================================================
 """The diagonal of a Hessian, op by op where that is cheaper than passes."""
 
+import dataclasses
 import math
 
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import basis, passes
-from tfp_diag.internal import schedule as schedule_lib
+from tfp_diag.diagonal import basis, linear_map, sweep
+from tfp_diag.diagonal.terms import Call
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
 from tfp_diag.sparsity.evaluation import repeat_op
-from tfp_diag.sparsity.recognition import find_again
-from tfp_diag.split import Split
 
-__all__ = ['HessianSplit']
+__all__ = ['HessianTerms']
 
 
-class HessianSplit(Split):
+@dataclasses.dataclass(frozen=True, eq=False)
+class HessianTerms:
   """A Hessian as the sum of what is cheap to have and of what has few colors.
 
-  See `sparsity.curvature` for the formula and its terms. The colors are those
-  of the Hessian of the `rest` of the curved ops.
+  See `sparsity.curvature` for the formula and its terms.
+
+  Attributes:
+    found: `CurvedOps` of the graph at hand.
+    colors: int32 array, one color per coordinate: those of the Hessian of the
+      `rest` of the curved ops.
+    num_samples: Python int, the number of samples.
   """
 
-  Found = CurvedOps
+  found: CurvedOps
+  colors: np.ndarray
+  num_samples: int
+
   how = 'op by op'
 
   @property
+  def num_colors(self):
+    """How many colors there are."""
+    return sweep.num_colors(self.colors)
+
+  @property
   def num_passes(self):
-    """As `Split.num_passes`."""
+    """As `Terms.num_passes`."""
     # For each row two reverse passes: as much as a product with the Hessian.
     count = self.found.num_rows
     if self.found.rest:
@@ -59,7 +72,7 @@ class HessianSplit(Split):
 
   @property
   def note(self):
-    """As `Split.note`."""
+    """As `Terms.note`."""
     ops = self.found
     pieces = [
       (len({k for k, *_ in ops.fixed}), 'by the matrix of its argument'),
@@ -82,32 +95,24 @@ class HessianSplit(Split):
       np.all(np.bincount(self.colors) == 1)
     )
 
-  def diagonal(self, called, recipe):
-    """As `Split.diagonal`."""
-    value, xs, rank = called.outputs[0], called.xs, called.rank
-    ops = find_again(self.found.signature, called.ops, xs)
-    if ops is None:
-      return None
-    few = [ops[op].inputs[right] for op, _, right in self.found.few]
-    num_rows = [b.shape[rank:].num_elements() for b in few]
-    if None in num_rows or sum(num_rows) != self.found.num_rows:
-      return None
-    colors = recipe.colored(self.colors, xs, rank)
-    call = _Call(value, called.derivative, xs)
+  def diagonal(self, call: Call):
+    """As `Terms.diagonal`."""
+    xs, rank = call.xs, call.rank
+    (value,) = call.evaluation.ys
+    within = _Call(value, call.derivative, xs)
     diag = [tf.zeros_like(x) for x in xs]
-    rest = [(ops[op], used) for op, used in self.found.rest]
-    if rest:
-      diag = schedule_lib.diagonal(
-        _Rest(call, rest, self.is_by_coordinate),
-        colors,
+    if self.found.rest:
+      diag = sweep.diagonal(
+        _Rest(within, self.found.rest, self.is_by_coordinate),
+        sweep.Colors.of(self.colors, xs, rank),
         xs,
         'auto',
-        recipe.chunk_size,
+        call.chunk_size,
       )
     for op, left, right, same in self.found.fixed:
-      diag = _add(diag, call.fixed(ops[op], left, right, same))
+      diag = _add(diag, within.fixed(op, left, right, same))
     for op, left, right in self.found.few:
-      diag = _add(diag, call.few(ops[op], left, right))
+      diag = _add(diag, within.few(op, left, right))
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
@@ -138,7 +143,7 @@ class _Call:
     return factors[(..., *[tf.newaxis] * event_ndims)] * x
 
   def reverse(self, tensors):
-    """The `passes.LinearMap` from some tensors back to xs."""
+    """The `LinearMap` from some tensors back to xs."""
     return self._derivative.between(tensors, self._xs)
 
   def fixed(self, op, left, right, same):
@@ -230,7 +235,7 @@ class _Call:
 
 
 class _Rest:
-  """The Hessian of some of the ops; stands for a `passes.LinearMap`."""
+  """The Hessian of some of the ops; stands for a `LinearMap`."""
 
   def __init__(self, call, ops, is_by_coordinate):
     """Prepares what is the same for all passes.
@@ -258,12 +263,12 @@ class _Rest:
     self._is_by_coordinate = is_by_coordinate
 
   def connects(self, members):
-    """As `passes.LinearMap.connects`."""
+    """As `LinearMap.connects`."""
     del members
     return bool(self._terms)
 
   def apply(self, members, seeds, results=None):
-    """As `passes.LinearMap.apply`."""
+    """As `LinearMap.apply`."""
     results = members if results is None else results
     if not self._terms:
       return [None] * len(results)
@@ -346,7 +351,7 @@ def _local_hessian(op, which, arguments, adjoints):
     adjoints: List of Tensors or None: by which the outputs are weighted.
 
   Returns:
-    A `passes.LinearMap`, of a symmetric matrix.
+    A `LinearMap`, of a symmetric matrix.
   """
   # The derivative by this argument alone, not by what it was computed from.
   arguments = [tf.identity(argument) for argument in arguments]
@@ -355,20 +360,23 @@ def _local_hessian(op, which, arguments, adjoints):
     inputs = list(op.inputs)
     for i, argument in zip(which, arguments):
       inputs[i] = argument
-    return tf.add_n(
-      [
-        tf.reduce_sum(adjoint * output)
-        for adjoint, output in zip(adjoints, repeat_op(op, inputs))
-        if adjoint is not None
-      ]
-    )
+    return [
+      tf.add_n(
+        [
+          tf.reduce_sum(adjoint * output)
+          for adjoint, output in zip(adjoints, repeat_op(op, inputs))
+          if adjoint is not None
+        ]
+      )
+    ]
 
-  _, hessian = passes.linearize(
-    lambda: (None, passes.value_and_gradient(weighted, arguments)[1]),
-    arguments,
-    'reverse',
-  )
-  return hessian
+  def gradient():
+    gradient = linear_map.linearize(weighted, arguments).of_ones()
+    return [
+      tf.zeros_like(a) if g is None else g for a, g in zip(arguments, gradient)
+    ]
+
+  return linear_map.linearize(gradient, arguments)
 
 
 def _add(total, update):

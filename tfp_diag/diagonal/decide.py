@@ -1,0 +1,432 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""How one diagonal is computed: each way proposes itself, the cheapest wins."""
+
+import contextlib
+import warnings
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.constant_hessian import ConstantHessian
+from tfp_diag.diagonal.hessian_terms import HessianTerms
+from tfp_diag.diagonal.jacobian_terms import JacobianTerms
+from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.terms import Terms
+from tfp_diag.internal.problem import Problem
+from tfp_diag.sparsity import budget
+from tfp_diag.sparsity.analysis import Analysis, analyze
+from tfp_diag.sparsity.coloring import color_diagonal
+from tfp_diag.sparsity.expansion import can_expand, expand
+from tfp_diag.sparsity.graph import Graph, trace
+from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.registry import CannotSay
+
+__all__ = [
+  'Decision',
+  'Mode',
+  'Proposal',
+  'Request',
+  'Schedule',
+  'decide',
+  'refuse_mixing',
+]
+
+Mode = Literal['auto', 'forward', 'reverse']
+Schedule = Literal['auto', 'unrolled', 'pfor', 'while_loop']
+
+# The cost model, in passes: what one vector-Jacobian product of the derivative
+# costs, for all samples. Measured with `python -m benchmarks.run`.
+# A pass through the curved ops alone, one after the other.
+_TERM_PASS = 1.5
+# A row or a column of the Jacobian of one value on the way.
+_ROW = 1.0
+# A row and a column for an element that is held, and a pass for what is left.
+_HELD_PASS = 2.0
+# A column of the matrix of a linear map, if a pass carries one per sample; so
+# many samples are reckoned with at least, and so many if nobody knows.
+_COLUMN = 1.0
+_SAMPLES_AT_LEAST = 4
+_SAMPLES_IF_OPEN = 32
+# The tangents of all arguments of curved ops for one coordinate.
+_TANGENT = 0.9
+# What a product of matrices costs by itself, whoever fills them.
+_PRODUCT = 0.5
+# With more passes than samples times this, samples do not share them.
+_MAX_SHARED = 8
+# Up to so many passes are written out; see `sweep`.
+_FEW = sweep.MAX_UNROLLED
+# Even where passes are few, so few coordinates are looked at op by op.
+_SMALL = 64
+# Of so many coordinates of a single sample even a few passes are vectorized: it
+# fills two threads, and what the passes hold stays in the caches.
+_VECTORIZED_ALONE = (800, 250_000)
+# So many nonzeros a pattern may have that nobody has asked for.
+_MAX_UNASKED = 4_000_000
+# What the passes of one chunk may hold at a time, unless the caller says else.
+# More than the caches hold made dense Hessians on a CPU up to 2.5 times slower;
+# a GPU is filled only by more.
+_MEMORY = {'CPU': 1 << 26, 'GPU': 1 << 30}
+# A pass holds the Tensors of the function, and as many of its derivatives.
+_TENSORS_PER_PASS = 3
+
+
+class Request(NamedTuple):
+  """What a caller asks for.
+
+  Attributes:
+    mode: `Mode`.
+    schedule: `Schedule`.
+    chunk_size: Python int, how many passes run together; None: as many as fit
+      into `memory_limit`.
+    memory_limit: Number of bytes, or None.
+    plan: `Plan` to follow, or None.
+    validate: Python bool, whether to check at run time.
+    pattern: `SparsityPattern` that the caller knows to hold, or None.
+    is_asked: Whether the caller asked for the structure itself, and is to be
+      told what stands in its way.
+    only_passes: Whether the derivative may not be taken apart.
+  """
+
+  mode: Mode = 'auto'
+  schedule: Schedule = 'auto'
+  chunk_size: int | None = 10
+  memory_limit: int | None = None
+  plan: Any = None
+  validate: bool = False
+  pattern: SparsityPattern | None = None
+  is_asked: bool = False
+  only_passes: bool = False
+
+
+class Proposal(NamedTuple):
+  """One way to a diagonal.
+
+  Attributes:
+    name: Python str.
+    num_passes: Python int.
+    cost: Python float, in passes.
+    terms: `Terms`, or None for passes alone.
+    note: A sentence for `str(plan)`, or None.
+  """
+
+  name: str
+  num_passes: int
+  cost: float
+  terms: Terms | None = None
+  note: str | None = None
+
+
+class Decision(NamedTuple):
+  """What is done.
+
+  Attributes:
+    colors: int32 array, one color per coordinate, or None: one each.
+    pattern: `SparsityPattern`, or None where there is none.
+    mode: 'forward' or 'reverse', or 'auto' where it is still to be tried.
+    schedule: `Schedule`.
+    chunk_size: Python int.
+    proposals: Tuple of `Proposal`, the one that is followed first.
+    notes: Tuple of sentences.
+  """
+
+  colors: np.ndarray | None
+  pattern: SparsityPattern | None
+  mode: Mode
+  schedule: Schedule
+  chunk_size: int
+  proposals: tuple = ()
+  notes: tuple = ()
+
+  @property
+  def terms(self) -> Terms | None:
+    """How the derivative is taken apart, or None for passes."""
+    return self.proposals[0].terms if self.proposals else None
+
+
+def decide(
+  problem: Problem, evaluation: Evaluation, request: Request
+) -> Decision:
+  """Decides how the diagonal of a function is computed.
+
+  Args:
+    problem: `Problem`.
+    evaluation: `Evaluation` of it.
+    request: `Request`.
+
+  Returns:
+    `Decision`.
+
+  Raises:
+    SampleMixingError: If one sample depends on another.
+    ValueError: If the structure was asked for, and cannot be had; if a plan does
+      not fit.
+  """
+  rank = problem.rank_of(evaluation.ys)
+  plan = request.plan
+  if plan is not None:
+    plan.check_graph(evaluation.graph)
+  retrace = _retrace(problem)
+  analysis, notes = _analysis(problem, evaluation, rank, request, retrace)
+  chunk_size = request.chunk_size
+  if plan is not None:
+    chunk_size = plan.chunk_size
+  pattern = request.pattern
+  colors = None
+  if plan is not None:
+    pattern, colors = plan.pattern, plan.colors
+    if analysis is not None:
+      plan.check_pattern(analysis.pattern)
+  elif pattern is None and analysis is not None:
+    pattern = analysis.pattern
+  if pattern is None:
+    dense = Decision(
+      None, None, request.mode, request.schedule, chunk_size or 10, (), notes
+    )
+    return dense
+  if colors is None:
+    colors = color_diagonal(pattern).colors
+  num_passes = sweep.num_colors(colors)
+  proposals = [Proposal('passes', num_passes, float(num_passes))]
+  asks_for_terms = (
+    request.mode in ('auto', 'reverse') and not request.only_passes
+  )
+  if plan is not None and request.schedule == 'auto':
+    asks_for_terms &= plan.uses_terms
+  elif request.schedule != 'auto':
+    asks_for_terms = False
+  samples = evaluation.xs[0].shape[:rank].num_elements()
+  if analysis is not None and asks_for_terms and num_passes > 1:
+    proposals += _proposals(
+      problem, analysis, evaluation, colors, samples, retrace
+    )
+  proposals.sort(key=lambda p: p.cost)
+  if plan is not None and plan.uses_terms and proposals[0].terms is None:
+    _warn_not_followed(plan, request)
+  mode, schedule = request.mode, request.schedule
+  if plan is not None:
+    mode = plan.choose_mode(mode)
+    schedule = plan.schedule if schedule == 'auto' else schedule
+  if proposals[0].terms is not None:
+    mode = 'reverse'
+  elif schedule == 'auto':
+    schedule = _schedule(analysis, colors, samples)
+  if chunk_size is None:
+    chunk_size = _chunk_size(evaluation, num_passes, request.memory_limit)
+  return Decision(
+    colors=colors,
+    pattern=pattern,
+    mode=mode,
+    schedule=schedule,
+    chunk_size=chunk_size,
+    proposals=tuple(proposals),
+    notes=notes,
+  )
+
+
+def refuse_mixing(problem: Problem, evaluation: Evaluation) -> None:
+  """Raises if a function is seen to make one sample depend on another.
+
+  What cannot be read is given the benefit of the doubt.
+
+  Args:
+    problem: `Problem`.
+    evaluation: `Evaluation` of it.
+
+  Raises:
+    SampleMixingError: If samples mix; names the op where they first do.
+  """
+  rank = problem.rank_of(evaluation.ys)
+  if rank:
+    with contextlib.suppress(budget.UnknownShapeError):
+      analyze(evaluation.graph, rank, _retrace(problem))
+
+
+def _warn_not_followed(plan, request):
+  del request
+  warnings.warn(
+    f'`plan` takes {plan.num_passes} passes, {plan.how}, which cannot be done '
+    'with this function at these shapes; ordinary passes run instead, one for '
+    f'each of {sweep.num_colors(plan.colors)} colors. Plan again for these.',
+    RuntimeWarning,
+    stacklevel=2,
+  )
+
+
+def _analysis(problem, evaluation, rank, request, retrace):
+  """What the graph at hand is seen to be, or None, and why not."""
+  plan = request.plan
+  if plan is not None and not plan.needs_analysis(evaluation.graph):
+    return None, ()
+  if request.pattern is not None:
+    return None, ()
+  # The weights of a network have little structure, and are very many.
+  if evaluation.graph.has_variables and not request.is_asked and plan is None:
+    return None, ()
+  n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
+  limit = budget.DEFAULT if request.is_asked else max(_MAX_UNASKED, 32 * n)
+  try:
+    with budget.at_most(limit):
+      analysis = analyze(
+        evaluation.graph, rank, retrace, problem.kind == 'hessian'
+      )
+      if analysis is not None:
+        analysis.pattern  # noqa: B018 (within the budget)
+  except budget.UnknownShapeError:
+    if request.is_asked:
+      raise
+    return None, ()
+  except budget.PatternTooDenseError as e:
+    if request.is_asked:
+      raise
+    return None, (str(e),)
+  if analysis is None and request.is_asked:
+    raise budget.NoStructureError(
+      '`fn` does not do the same with every number of samples, as far as can be '
+      'seen: a size, an index or a branch is computed from that number. Pass '
+      '`xs` of a static and smaller sample shape.'
+    )
+  return analysis, ()
+
+
+def _retrace(problem):
+  """Calls the function once more, on parts of other shapes, or None."""
+  if problem.fn is None or problem.is_closure:
+    return None
+  known = {}
+
+  def retrace(shapes):
+    key = tuple(shapes)
+    if key not in known:
+      known[key] = trace(problem.call, problem.outputs, problem.parts, shapes)
+    return known[key]
+
+  return retrace
+
+
+def _proposals(problem, analysis, evaluation, colors, samples, retrace):
+  """The ways that take the derivative apart."""
+  # A column costs less than a pass, as if there were a few samples at least.
+  columns = max(samples or _SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
+  found = _around_cuts(problem, analysis, evaluation, columns, retrace)
+  if analysis.is_quadratic and (samples or 0) > 1:
+    k = sweep.num_colors(colors)
+    if k <= _MAX_SHARED * samples:
+      terms = ConstantHessian(colors, samples)
+      found.append(
+        Proposal(
+          'once for all samples',
+          terms.num_passes,
+          terms.num_passes * 0.99,
+          terms,
+          terms.note,
+        )
+      )
+  is_few = sweep.num_colors(colors) <= _FEW
+  if is_few and colors.size > _SMALL and not analysis.has_curved_sums:
+    return found
+  curved_ops, pattern = analysis.curvature
+  if curved_ops is None:
+    return found
+  own = color_diagonal(pattern).colors
+  terms = HessianTerms(curved_ops, own, columns)
+  found.append(_op_by_op(terms, 'op by op'))
+  if terms.is_by_coordinate:
+    tangents = HessianTerms(curved_ops.all_as_rest(), own, columns)
+    found.append(_op_by_op(tangents, 'by tangents'))
+  return found
+
+
+def _op_by_op(terms, name):
+  ops = terms.found
+  cost = _ROW * ops.num_rows
+  if ops.rest:
+    each = _TANGENT if terms.is_by_coordinate else _TERM_PASS
+    # Rows leave few colors, and the passes over these are ordinary ones.
+    cost += sweep.num_colors(terms.colors) * (1.0 if ops.few else each)
+  if ops.fixed:
+    cost += _PRODUCT + _COLUMN * (terms.colors.size / terms.num_samples) * 0.25
+    if terms.is_one_product:
+      cost = min(cost, 0.9)
+  return Proposal(name, terms.num_passes, cost, terms, terms.note)
+
+
+def _around_cuts(problem, analysis, evaluation, columns, retrace):
+  if problem.kind == 'hessian':
+    return []
+  ys = None
+  graph = evaluation.graph
+  if can_expand(graph.ops):
+    # With normalizers written out they can be held.
+    graph = _expanded(graph)
+    rank = problem.rank_of(evaluation.ys)
+    more = retrace and (lambda shapes: _expanded(retrace(shapes)))
+    written_out = analyze(graph, rank, more)
+    if written_out is not None:
+      analysis, ys = written_out, list(graph.ys)
+  found = []
+  for cuts, pattern in analysis.cuts():
+    terms = JacobianTerms(cuts, color_diagonal(pattern).colors, columns, ys)
+    cost = _HELD_PASS * terms.num_passes
+    found.append(
+      Proposal('around cuts', terms.num_passes, cost, terms, terms.note)
+    )
+  return found
+
+
+def _expanded(graph):
+  """The same function, with more ops in place of some."""
+  with graph.graph.as_default():
+    before = len(graph.graph.get_operations())
+    try:
+      ys = expand(graph.ops, graph.ys)
+    except CannotSay:
+      return graph
+  more = graph.graph.get_operations()[before:]
+  return Graph(graph.graph, graph.xs, tuple(ys), (*graph.ops, *more))
+
+
+def _schedule(analysis, colors, samples):
+  """The order in which the passes run."""
+  k = sweep.num_colors(colors)
+  low, high = _VECTORIZED_ALONE
+  if (
+    k > 1
+    and samples == 1
+    and low <= colors.size <= high
+    and analysis is not None
+    and analysis.shares_by_vectorizing
+  ):
+    return 'pfor'
+  return 'unrolled' if k <= _FEW else 'pfor'
+
+
+def _chunk_size(evaluation, num_passes, memory_limit):
+  """How many passes fit into the memory limit."""
+  if num_passes <= 1:
+    return 1
+  if memory_limit is None:
+    device = 'GPU' if tf.config.list_physical_devices('GPU') else 'CPU'
+    memory_limit = _MEMORY[device]
+  sizes = [
+    np.prod([d or 1 for d in t.shape.as_list()], dtype=float) * t.dtype.size
+    for op in evaluation.graph.ops
+    for t in op.outputs
+    if t.shape.rank is not None and t.dtype.is_floating
+  ]
+  of_pass = max(1, int(_TENSORS_PER_PASS * sum(sizes)))
+  return int(np.clip(memory_limit // of_pass, 1, num_passes))

@@ -1,0 +1,257 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""From a problem to a diagonal: one way for all regimes.
+
+    Problem -> Evaluation (its Graph) -> Decision -> passes or terms -> diagonal
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfp_diag.diagonal import checks, graphs, linear_map, sweep
+from tfp_diag.diagonal.decide import Decision, Request, decide
+from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.terms import Call
+from tfp_diag.internal import nest
+from tfp_diag.internal.problem import Problem
+
+__all__ = [
+  'Diagonal',
+  'by_terms',
+  'diagonal',
+  'evaluate',
+  'loop_among',
+  'run',
+  'run_diagonal',
+]
+
+
+def run(
+  problem: Problem,
+  key: tuple,
+  body: Callable,
+  extra: Sequence = (),
+  extra_specs: Sequence | None = None,
+  jit_compile: bool = False,
+  accept: Callable | None = None,
+):
+  """Evaluates a function, and does something with its derivatives.
+
+  Args:
+    problem: `Problem`.
+    key: Hashable: what else decides what `body` does.
+    body: Python callable, `(evaluation, *extra)` to a structure of Tensors.
+    extra: List of Tensors.
+    extra_specs: List of `tf.TensorSpec`s of `extra`. Default: their own.
+    jit_compile: Python bool, whether an eager call is compiled with XLA.
+    accept: See `graphs.call`.
+
+  Returns:
+    What `body` returns.
+  """
+  extra = [tf.convert_to_tensor(e) for e in extra]
+  if not tf.executing_eagerly():
+    return body(evaluate(problem, problem.parts), *extra)
+  count = 0 if problem.is_closure else len(problem.parts)
+  parts = [tf.convert_to_tensor(p) for p in problem.parts[:count]]
+  if extra_specs is None:
+    extra_specs = [tf.TensorSpec(e.shape, e.dtype) for e in extra]
+  specs = [*(tf.TensorSpec(p.shape, p.dtype) for p in parts), *extra_specs]
+
+  def evaluated(*tensors):
+    return evaluate(problem, list(tensors[:count]) or problem.parts)
+
+  return graphs.call(
+    (
+      type(problem).__name__,
+      nest.structure(problem.xs),
+      problem.rank,
+      problem.promised,
+      *key,
+    ),
+    evaluated,
+    lambda evaluation, *tensors: body(evaluation, *tensors[count:]),
+    [*parts, *extra],
+    specs,
+    jit_compile,
+    accept,
+  )
+
+
+def evaluate(problem: Problem, parts: Sequence) -> Evaluation:
+  """Calls the function of a problem, in the graph that is being built."""
+  return linear_map.evaluate(
+    problem.call,
+    problem.outputs,
+    [
+      p if isinstance(p, tf.Variable) and problem.is_closure
+      else tf.convert_to_tensor(p)
+      for p in parts
+    ],
+    problem.order,
+  )
+
+
+class Diagonal(NamedTuple):
+  """What `run_diagonal` returns.
+
+  Attributes:
+    result: List of what the function returned.
+    gradient: List of Tensors shaped as the parts; empty for a Jacobian.
+    diag: List of Tensors shaped as the parts.
+  """
+
+  result: Any
+  gradient: list
+  diag: list
+
+
+def run_diagonal(
+  problem: Problem, request: Request, jit_compile: bool = False
+) -> Diagonal:
+  """The diagonal of the Jacobian, or of the Hessian, of a function.
+
+  In eager mode a way that is cheaper than passes is compared with them once,
+  when it is compiled, at a random coordinate of each sample.
+
+  Args:
+    problem: `Problem`.
+    request: `Request`.
+    jit_compile: Python bool, whether an eager call is compiled with XLA.
+
+  Returns:
+    `Diagonal`.
+  """
+  if not tf.executing_eagerly():
+    evaluation = evaluate(problem, problem.parts)
+    found, _ = diagonal(problem, evaluation, request)
+    return found._replace(result=_as_list(found.result))
+
+  def body(evaluation, is_first):
+    found, deviation = diagonal(problem, evaluation, request, is_first)
+    return (_as_list(found.result), *found[1:]), deviation
+
+  with checks.plain_errors():
+    result = run(
+      problem,
+      ('diagonal', request),
+      body,
+      jit_compile=jit_compile,
+      accept=lambda result: checks.is_small(result[1]),
+    )
+  if result is not None:
+    return Diagonal(*result[0])
+  warnings.warn(
+    'A way that was found to be cheaper than passes disagrees with them; the '
+    'passes run instead. This is a fault of tfp_diag: please report the '
+    'function.',
+    RuntimeWarning,
+    stacklevel=3,
+  )
+  passes = request._replace(only_passes=True)
+  return run_diagonal(problem, passes, jit_compile)
+
+
+def _as_list(result):
+  return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def diagonal(
+  problem: Problem,
+  evaluation: Evaluation,
+  request: Request,
+  is_first: tf.Tensor | None = None,
+) -> tuple:
+  """The same for a function that has been evaluated.
+
+  Args:
+    problem: `Problem`.
+    evaluation: `Evaluation` of it.
+    request: `Request`.
+    is_first: Scalar bool Tensor: whether to compare with passes.
+
+  Returns:
+    found: `Diagonal`.
+    deviation: List of scalar Tensors, how far the comparison is off, in units
+      of the largest entry; empty where there is nothing to compare.
+  """
+  decision = decide(problem, evaluation, request)
+  gradient = []
+  if problem.kind == 'hessian':
+    gradient, derivative = evaluation.hessian()
+  else:
+    derivative = evaluation.jacobian()
+  rank = problem.rank_of(evaluation.ys)
+  xs = evaluation.xs
+  diag, deviation = None, []
+  if decision.terms is not None:
+    call = Call(evaluation, derivative, xs, rank, decision.chunk_size)
+    diag = by_terms(decision, call)
+  if diag is None:
+    diag = _by_passes(decision, derivative, evaluation, rank)
+  elif is_first is not None:
+    deviation = tf.cond(
+      is_first,
+      lambda: checks.deviation_at_one(diag, derivative, xs, rank),
+      lambda: [tf.zeros([], d.dtype) for d in diag],
+    )
+  if request.validate:
+    checks.check_sample_shape(xs, problem.promised)
+    checks.check(diag, derivative, decision, xs, rank)
+  return Diagonal(evaluation.result, gradient, diag), deviation
+
+
+def by_terms(decision: Decision, call: Call) -> list | None:
+  """The diagonal, or None, with a warning, if the passes have to do it."""
+  try:
+    return decision.terms.diagonal(call)
+  except Exception as e:
+    # An op may have a gradient that cannot be transposed: passes need none.
+    warnings.warn(
+      f'What was found to be cheaper than passes ({decision.terms.how}) fails '
+      f'({type(e).__name__}: {str(e).strip().splitlines()[:1]}); ordinary '
+      'passes run instead.',
+      RuntimeWarning,
+      stacklevel=2,
+    )
+    return None
+
+
+def _by_passes(decision, derivative, evaluation, rank):
+  xs = evaluation.xs
+  if decision.mode == 'forward':
+    derivative = derivative.transposed()
+  return sweep.diagonal(
+    derivative,
+    sweep.Colors.of(decision.colors, xs, rank),
+    xs,
+    decision.schedule,
+    decision.chunk_size,
+    loop_among(evaluation),
+  )
+
+
+# Gradients of these ops carry lists of Tensors, on which the code that pfor
+# makes fails when XLA compiles it, and not before.
+_LOOPS = ('While', 'StatelessWhile')
+
+
+def loop_among(evaluation: Evaluation) -> str | None:
+  """The type of a loop, which pfor leaves to XLA to fail on, or None."""
+  types = evaluation.op_types
+  return next((op for op in _LOOPS if op in types), None)

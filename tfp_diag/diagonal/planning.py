@@ -1,0 +1,194 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Plans: a decision, tried once, as a value."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.diagonal import checks, evaluate, sweep
+from tfp_diag.diagonal.decide import Decision, Request, decide
+from tfp_diag.diagonal.terms import Call
+from tfp_diag.internal.problem import Problem
+
+__all__ = ['Trial', 'try_out']
+
+
+class Trial:
+  """A function, traced once, with what was decided about it.
+
+  Attributes:
+    evaluation: `Evaluation`.
+    decision: `Decision`.
+    rank: Python int, the number of sample dimensions.
+    notes: List of sentences.
+  """
+
+  def __init__(self, problem: Problem, request: Request):
+    self.notes = []
+    self._problem = problem
+    self._request = request
+
+  def trace(self, *tensors):
+    """Decides, and returns what can be compared where there are values."""
+    problem = self._problem
+    self.evaluation = evaluate.evaluate(
+      problem, list(tensors) or problem.parts
+    )
+    self.rank = problem.rank_of(self.evaluation.ys)
+    decision = decide(problem, self.evaluation, self._request)
+    self.notes += decision.notes
+    self.decision = decision
+    if problem.kind == 'hessian':
+      _, derivative = self.evaluation.hessian()
+    else:
+      derivative = self.evaluation.jacobian()
+    if decision.terms is not None:
+      xs = self.evaluation.xs
+      call = Call(
+        self.evaluation, derivative, xs, self.rank, decision.chunk_size
+      )
+      diag = evaluate.by_terms(decision, call)
+      if diag is None:
+        return None
+      return checks.deviation_at_one(diag, derivative, xs, self.rank)
+    if decision.mode == 'reverse' or not self._tries_forward():
+      self._set_mode('reverse')
+      return []
+    self._set_mode('forward')
+    return _compared(derivative, self.evaluation.xs, self._refuse_forward)
+
+  def judge(self, results):
+    """Draws the conclusions from the values of what `trace` returned."""
+    if self.decision.terms is not None:
+      return checks.is_small(results)
+    if self.decision.mode == 'forward' and results:
+      (forward, size), (reverse, other) = results
+      if not np.isfinite(forward) or not np.isfinite(reverse):
+        self._refuse_forward(
+          'it could not be checked, the derivative is not finite at this point'
+        )
+      else:
+        limit = max(checks.tolerance(x.dtype) for x in self.evaluation.xs)
+        if abs(forward - reverse) > limit * max(size, other):
+          self._refuse_forward(
+            'the two disagree, some gradient is not linear in its cotangent'
+          )
+    return True
+
+  def _tries_forward(self):
+    """Whether forward mode would pay, or was asked for.
+
+    A few forward passes are cheaper than reverse ones: they share all that does
+    not depend on the seed. For many of a Hessian, vectorized, reverse mode is
+    cheaper. So it is through loops, where one transposition more also takes
+    long to trace: a minute for a state-space model.
+    """
+    if self.decision.mode == 'forward':
+      return True
+    num_passes = self.decision.proposals[0].num_passes
+    is_many = num_passes > sweep.MAX_UNROLLED
+    if num_passes == 0 or (is_many and self._problem.kind == 'hessian'):
+      return False
+    return evaluate.loop_among(self.evaluation) is None
+
+  def _set_mode(self, mode):
+    self.decision = self.decision._replace(mode=mode)
+
+  def _refuse_forward(self, reason):
+    self.notes.append(f'Reverse instead of forward mode: {reason}.')
+    self._set_mode('reverse')
+
+
+def try_out(problem: Problem, request: Request) -> Trial:
+  """Decides how a diagonal is computed, and tries what can be tried.
+
+  Forward mode transposes the vector-Jacobian product. Where a gradient is not
+  linear in its cotangent, one that clips it say, that is another map; so the
+  two are compared on one random pair. What is cheaper than passes is compared
+  with them at a random coordinate of each sample.
+
+  Args:
+    problem: `Problem`; where its parts have no values, normal ones are drawn.
+    request: `Request`.
+
+  Returns:
+    `Trial`.
+  """
+  trial = Trial(problem, request)
+  parts = [] if problem.is_closure else problem.parts
+  specs = [tf.TensorSpec(p.shape, p.dtype) for p in parts]
+  if not tf.executing_eagerly():
+    graph = tf.__internal__.FuncGraph('plan')
+    with graph.as_default():
+      trial.trace(
+        *(tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs)
+      )
+    if trial.decision.mode == 'forward':
+      trial._refuse_forward('it cannot be checked while a graph is built')
+    return trial
+  function = tf.function(trial.trace, autograph=False)
+  results = function.get_concrete_function(*specs)(*map(_value, parts))
+  results = tf.nest.map_structure(float, results)
+  if results is None or not trial.judge(results):
+    again = try_out(problem, request._replace(only_passes=True))
+    again.notes.append(
+      'A cheaper way than passes was tried, and failed; this is a fault of '
+      'tfp_diag.'
+    )
+    return again
+  return trial
+
+
+def _value(part):
+  if not isinstance(part, tf.TensorSpec):
+    return tf.convert_to_tensor(part)
+  return _normal(part, np.random.default_rng(0))
+
+
+def _normal(x, rng):
+  shape = [2 if size is None else size for size in x.shape]
+  return tf.cast(rng.standard_normal(shape), x.dtype)
+
+
+def _compared(derivative, xs, refuse):
+  """The inner products of both modes with a random pair, and their sizes."""
+  # The same pair for every number of samples that is not known.
+  u, v = (
+    [tf.random.stateless_normal(tf.shape(x), [k, i], dtype=x.dtype)
+     for i, x in enumerate(xs)]
+    for k in range(2)
+  )
+  try:
+    forward = derivative.transposed()
+    return _product(forward, v, u), _product(derivative, u, v)
+  except Exception as e:  # Any op of the function may have raised.
+    reason = str(e).strip().splitlines()
+    refuse(f'it fails ({type(e).__name__}: {reason[0] if reason else ""})')
+    return []
+
+
+def _product(linear_map, seeds, others):
+  """The inner product of one pass with `others`, and the size of its terms."""
+  results = linear_map.apply(list(range(len(seeds))), seeds)
+  terms = [
+    tf.cast(r, tf.float64) * tf.cast(o, tf.float64)
+    for r, o in zip(results, others)
+    if r is not None
+  ]
+  zero = tf.zeros([], tf.float64)
+  return (
+    sum([tf.reduce_sum(t) for t in terms], zero),
+    sum([tf.reduce_sum(tf.abs(t)) for t in terms], zero),
+  )

@@ -1,0 +1,63 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Ways to a diagonal that are cheaper than passes: what they have in common."""
+
+import dataclasses
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
+
+__all__ = ['Call', 'Terms']
+
+
+class Call(NamedTuple):
+  """A function that was called just now, and is to be differentiated.
+
+  Attributes:
+    evaluation: `Evaluation`.
+    derivative: `LinearMap` in reverse mode, whose diagonal is asked for.
+    xs: List of Tensors, the parts.
+    rank: Python int, the number of sample dimensions.
+    chunk_size: Python int, how many passes run together.
+  """
+
+  evaluation: Evaluation
+  derivative: LinearMap
+  xs: list
+  rank: int
+  chunk_size: int
+
+
+class Terms(Protocol):
+  """A derivative that is taken apart into terms, so that its diagonal is cheap.
+
+  Attributes:
+    how: Three words for `str(plan)`.
+  """
+
+  how: str
+
+  @property
+  def num_passes(self) -> int:
+    """What a diagonal costs, in passes through the function."""
+
+  @property
+  def note(self) -> str:
+    """A sentence for `str(plan)`."""
+
+  def diagonal(self, call: Call) -> list:
+    """The diagonal: list of Tensors shaped as `call.xs`."""
