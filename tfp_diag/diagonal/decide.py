@@ -178,8 +178,6 @@ def decide(
   """
   rank = problem.rank_of(evaluation.ys)
   plan = request.plan
-  if plan is not None:
-    plan.check_graph(evaluation.graph)
   retrace = _retrace(problem)
   analysis, notes = _analysis(problem, evaluation, rank, request, retrace)
   chunk_size = request.chunk_size

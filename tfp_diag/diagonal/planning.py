@@ -74,7 +74,9 @@ class Trial:
     if self.decision.terms is not None:
       return checks.is_small(results)
     if self.decision.mode == 'forward' and results:
-      (forward, size), (reverse, other) = results
+      (forward, size), (reverse, other) = tf.nest.map_structure(
+        float, results
+      )
       if not np.isfinite(forward) or not np.isfinite(reverse):
         self._refuse_forward(
           'it could not be checked, the derivative is not finite at this point'
@@ -140,7 +142,6 @@ def try_out(problem: Problem, request: Request) -> Trial:
     return trial
   function = tf.function(trial.trace, autograph=False)
   results = function.get_concrete_function(*specs)(*map(_value, parts))
-  results = tf.nest.map_structure(float, results)
   if results is None or not trial.judge(results):
     again = try_out(problem, request._replace(only_passes=True))
     again.notes.append(

@@ -17,6 +17,7 @@
 import math
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay
 
@@ -69,7 +70,7 @@ class Value:
   def constant(cls, tensor):
     """A known value, from an eager tensor or array."""
     shape = tuple(int(d) for d in tensor.shape)
-    value = cls(shape, tensor.dtype)
+    value = cls(shape, tf.as_dtype(tensor.dtype))
     value._result = tensor
     return value
 
