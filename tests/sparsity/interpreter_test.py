@@ -191,6 +191,15 @@ def test_ops_after_a_shape_that_the_graph_does_not_know(
     assert not (nonzero & ~found[j]).any()
 
 
+def test_constants_whose_shape_the_graph_does_not_know():
+  numbers = tf.constant([2.0, 3.0, 4.0, 5.0])
+
+  def fn(x):
+    return tf.exp(tf.concat([x, tf.boolean_mask(numbers, MASK)], 0))
+
+  np.testing.assert_array_equal(nonzeros(fn), np.eye(6)[:, :3])
+
+
 def test_side_effects_are_noted():
   counter = tf.Variable(0.0)
 

@@ -71,13 +71,39 @@ def test_rules_that_cannot_say(no_rule_left_behind):
   assert sparsity.jacobian_sparsity(boxes, SPEC).nnz == 36
 
 
-def test_a_rule_that_returns_the_wrong_shape(no_rule_left_behind):
-  @sparsity.register_rule(OP)
-  def rule(op):
-    return sparsity.Structure.linear({0: sparsity.Flow.identity(5)})
+def _of_wrong_shape(op):
+  return sparsity.Structure.linear({0: sparsity.Flow.identity(5)})
 
-  with pytest.raises(ValueError, match=OP):
-    sparsity.jacobian_sparsity(boxes, SPEC)
+
+def _of_wrong_type(op):
+  return [op.outputs[0].size]
+
+
+def _that_raises(op):
+  return op.inputs[7]
+
+
+@pytest.mark.parametrize(
+  'rule', [_of_wrong_shape, _of_wrong_type, _that_raises]
+)
+def test_a_bug_in_a_rule_costs_the_structure_of_its_op_only(
+  rule, no_rule_left_behind
+):
+  sparsity.register_rule(OP)(rule)
+
+  def fn(x, y):
+    return boxes(x), tf.exp(y)
+
+  with pytest.warns(RuntimeWarning, match=f'The rule for {OP} raised') as seen:
+    pattern = sparsity.jacobian_sparsity(fn, [SPEC, tf.TensorSpec([3])])
+  assert len(seen) == 1
+  expected = np.zeros([9, 9])
+  expected[:6, :6] = 1
+  expected[6:, 6:] = np.eye(3)
+  np.testing.assert_array_equal(pattern.matrix.toarray(), expected)
+  assert pattern.fallback_ops == (f"{OP} (op '{OP}')",)
+  (note,) = pattern.notes
+  assert note == str(seen[0].message)
 
 
 @pytest.mark.parametrize('op_type', ['Exp', 'While'])

@@ -15,6 +15,7 @@
 """Walks a traced function and writes down which of its ops depend on xs."""
 
 import contextlib
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -170,8 +171,8 @@ class Walker:
     if expansion is not None:
       try:
         return expansion(self, scope, instruction, inputs)
-      except (registry.CannotSay, registry.OpFailed) as signal:
-        self._remember(signal)
+      except Exception as error:
+        self._remember(instruction, error)
         return self._dense(instruction, _flat(inputs))
     inputs = _flat(inputs)
     if not any(value.depends for value in inputs):
@@ -198,15 +199,18 @@ class Walker:
       self.by_value,
       tuple((value.shape, value.depends) for value in inputs),
     )
-    known = known_before = self._structures.get(key)
+    known = self._structures.get(key)
     if known is None:
       try:
         view = OpView(instruction, inputs, self.by_value, self._refused)
         structure = _pruned(rule(view), inputs)
         if self.by_value:
           structure = _completed(structure, inputs, view.outputs)
-      except (registry.CannotSay, registry.OpFailed) as signal:
-        self._remember(signal)
+        _check_structure(
+          Step(view.type, view.name, tuple(inputs), view.outputs, structure)
+        )
+      except Exception as error:  # A bug in one rule, whoever wrote it.
+        self._remember(instruction, error)
         return self._dense(instruction, inputs)
       known = structure, [value.shape for value in view.outputs]
       if not view.asked_for_values:
@@ -230,8 +234,6 @@ class Walker:
         structure,
         op=instruction.op,
       )
-      if known_before is None:
-        _check_structure(step)
       self.tape.steps.append(step)
     return outputs
 
@@ -245,8 +247,18 @@ class Walker:
     """Notes that a value was asked for that depends on how many samples."""
     self.has_varying = True
 
-  def _remember(self, signal):
-    self.has_failures |= isinstance(signal, registry.OpFailed)
+  def _remember(self, instruction, error):
+    """Keeps why an op is taken as dense."""
+    self.has_failures |= isinstance(error, registry.OpFailed)
+    if isinstance(error, (registry.CannotSay, registry.OpFailed)):
+      return
+    note = (
+      f'The rule for {instruction.type} raised {type(error).__name__}: {error} '
+      f'The op {instruction.name!r} was taken as dense.'
+    )
+    if note not in self.notes:
+      self.notes[note] = True
+      warnings.warn(note, RuntimeWarning, stacklevel=2)
 
   def _dense(self, instruction, inputs):
     """Every output depends on all that any input depends on."""

@@ -122,6 +122,8 @@ class Value:
         continue
       value._result = value._compute(*[p._result for p in value._parents])
       value._compute, value._parents = None, ()
+      if value.shape is None and value.dtype != tf.variant:
+        value.shape = tuple(int(d) for d in value._result.shape)
       stack.pop()
     return self._result
 
