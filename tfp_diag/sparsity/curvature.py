@@ -38,10 +38,8 @@ the arguments, and not a whole product with the Hessian.
 import collections
 import dataclasses
 
-import numpy as np
-
+from tfp_diag.sparsity import probe
 from tfp_diag.sparsity.recognition import numbered_ops, signature
-from tfp_diag.sparsity.registry import CannotSay
 from tfp_diag.sparsity.rules.elementwise import TABLE
 from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.tape import Loop, Tape
@@ -50,6 +48,7 @@ from tfp_diag.sparsity.traits import (
   MAX_ENTRIES,
   MIN_DENSITY,
   coordinate_counts,
+  has_fixed_curvature,
   has_fixed_matrix,
   leading_values,
   uniform_values,
@@ -167,9 +166,9 @@ def find_curved_ops(tape, traced):
     return None
   ops, number = numbered
   numbers = [number[step.op_name] for step in tape.steps]
-  uniform = uniform_values(tape, traced, ops, number)
+  uniform = uniform_values(tape, traced)
   leading = leading_values(tape, traced)
-  same = _same_weights(tape, traced, ops, number)
+  same = _same_weights(tape, traced)
   counts = coordinate_counts(tape, traced)
   curved = [step for step in tape.steps if _is_curved(step)]
   fixed, few, rest = [], [], []
@@ -228,9 +227,9 @@ def find_quadratic(tape, traced):
   if numbered is None:
     return None
   ops, number = numbered
-  if not all(_same_weights(tape, traced, ops, number).values()):
+  if not all(_same_weights(tape, traced).values()):
     return None
-  uniform = uniform_values(tape, traced, ops, number)
+  uniform = uniform_values(tape, traced)
   if not all(
     value in uniform
     for step in tape.steps
@@ -306,7 +305,7 @@ def has_curved_slices(tape):
     if not (_is_large_piece(step) and sources[step.inputs[0]] > 1):
       if pieces.isdisjoint(step.inputs):
         continue
-      if _is_curved(step) and not _is_quadratic(step):
+      if _is_curved(step) and not probe.has_fixed_curvature(step):
         return True
     pieces.update(step.outputs)
   return False
@@ -369,7 +368,7 @@ def _fewer_last(step, pair):
   return (b, a) if step.inputs[a].size < step.inputs[b].size else (a, b)
 
 
-def _same_weights(tape, traced, ops, number):
+def _same_weights(tape, traced):
   """Of which curved ops the weights are the same for all samples.
 
   Returns:
@@ -380,22 +379,10 @@ def _same_weights(tape, traced, ops, number):
   for step in reversed(tape.steps):
     own = not any(y in varies for y in step.outputs)
     if _is_curved(step):
-      found[step.op_name] = own and _is_quadratic(step)
+      found[step.op_name] = own and has_fixed_curvature(step, traced)
       own = False
     elif own:
-      own = has_fixed_matrix(step, traced, ops, number)
+      own = has_fixed_matrix(step, traced)
     if not own:
       varies.update(value for value in step.inputs if value.depends)
   return found
-
-
-def _is_quadratic(step):
-  """Whether the second derivatives of an op are constants."""
-  if step.op_type == 'Pow':
-    try:
-      return not step.inputs[1].depends and bool(
-        np.all(step.inputs[1].value() == 2)
-      )
-    except CannotSay:
-      return False
-  return step.op_type in ('Mul', 'Square', 'SquaredDifference')

@@ -179,7 +179,7 @@ class _Facts:
     self.number = number
     self.counts = coordinate_counts(tape, traced)
     self.leading = leading_values(tape, traced)
-    self.uniform = uniform_values(tape, traced, ops, number)
+    self.uniform = uniform_values(tape, traced)
     self.maker = {y: step for step in tape.steps for y in step.outputs}
 
   def number_of(self, value):
@@ -203,7 +203,7 @@ class _Facts:
 
   def has_fixed_matrix(self, step):
     """See `traits.has_fixed_matrix`."""
-    return has_fixed_matrix(step, self.traced, self.ops, self.number)
+    return has_fixed_matrix(step, self.traced)
 
 
 class _Finder:

@@ -115,11 +115,11 @@ class Walker:
       self.tape, self.second_order, self.by_value = before
 
   def add_step(
-    self, op_type, op_name, inputs, outputs, structure, fallback=False
+    self, op_type, op_name, inputs, outputs, structure, fallback=False, op=None
   ):
     """Appends a step, after checking that the structure fits the shapes."""
     step = Step(
-      op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback
+      op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback, op
     )
     _check_structure(step)
     self.tape.steps.append(step)
@@ -194,6 +194,7 @@ class Walker:
         tuple(inputs),
         tuple(outputs),
         structure,
+        op=instruction.op,
       )
       if known_before is None:
         _check_structure(step)

@@ -210,7 +210,12 @@ def _sum(walker, instruction, values):
     {k: each for k, value in enumerate(values) if value.depends}
   )
   walker.add_step(
-    instruction.type, instruction.name, values, [total], structure
+    instruction.type,
+    instruction.name,
+    values,
+    [total],
+    structure,
+    op=instruction.op,
   )
   return total
 
