@@ -17,23 +17,10 @@
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.sparsity.registry import facts
+
 __all__ = ['depends_on_batch']
 
-# The inputs that say no more than a shape.
-_SHAPE_INPUTS = {
-  'BroadcastTo': (1,),
-  'Fill': (0,),
-  'RandomStandardNormal': (0,),
-  'RandomUniform': (0,),
-  'Reshape': (1,),
-  'StatelessRandomNormalV2': (0,),
-  'StatelessRandomUniformV2': (0,),
-  'TensorListFromTensor': (1,),
-  'TensorListGetItem': (2,),
-  'TensorListReserve': (0, 1),
-  'TensorListStack': (1,),
-  'Tile': (1,),
-}
 # The attributes that say no more than that.
 _SHAPE_ATTRIBUTES = ('_output_shapes', 'output_shapes', 'shape')
 
@@ -78,11 +65,12 @@ def _differing_values(one, other, given):
     if a.type != b.type or inputs != [t.name for t in b.inputs]:
       return None
     twin.update({s.name: t.name for s, t in zip(a.outputs, b.outputs)})
-    if a.type == 'Const':
+    known = facts(a.type)
+    if known.is_constant:
       if not _same_constant(a.node_def.attr['value'], b.node_def.attr['value']):
         differ.add(a.outputs[0].name)
       continue
-    if a.type == 'Placeholder':
+    if known.is_placeholder and not a.inputs:
       continue
     differing = _outputs(one, other, a, b, differ)
     if differing is None or any(t.dtype.is_floating for t in differing):
@@ -117,7 +105,7 @@ def _outputs(one, other, a, b, differ):
   used = [
     k
     for k, t in enumerate(a.inputs)
-    if t.name in differ and k not in _SHAPE_INPUTS.get(a.type, ())
+    if t.name in differ and k not in facts(a.type).shape_inputs
   ]
   if not functions:
     return list(a.outputs) if used else []
@@ -136,7 +124,7 @@ def _results(one, other, op, functions, used):
   Returns:
     list of Tensors, outputs of the op; or None if anything else is different.
   """
-  found, is_loop = set(), 'While' in op.type
+  found, is_loop = set(), facts(op.type).is_loop
   for name, twin in functions:
     bodies = one._get_function(name).graph, other._get_function(twin).graph
     # A branch is not given the condition.

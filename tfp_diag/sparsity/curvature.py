@@ -40,7 +40,7 @@ import dataclasses
 
 from tfp_diag.sparsity import probe
 from tfp_diag.sparsity.recognition import numbered_ops, signature
-from tfp_diag.sparsity.rules.elementwise import TABLE
+from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.traits import (
@@ -67,17 +67,6 @@ __all__ = [
 
 # An argument of at most so many elements per sample is 'few'.
 _MAX_ROWS = 4
-_PIECES = (
-  'Gather',
-  'GatherNd',
-  'GatherV2',
-  'Slice',
-  'Split',
-  'SplitV',
-  'StridedSlice',
-  'Unpack',
-)
-_NOT_FOR_PFOR = ('ConcatV2', 'Slice', 'Split', 'SplitV')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +245,7 @@ def _is_all_differentiated(tape, traced):
   for op in traced.graph.get_operations():
     if not reached.isdisjoint(t.name for t in op.inputs):
       # The walker takes an Identity for what it is given.
-      if op.name not in steps and op.type != 'Identity':
+      if op.name not in steps and not facts(op.type).passes_on:
         return False
       reached.update(t.name for t in op.outputs)
   return True
@@ -274,7 +263,7 @@ def has_curved_sums(tape, traced):
       return False
     if _is_curved(step) and not few.isdisjoint(inputs):
       return True
-    if step.op_type not in _PIECES:
+    if not _is_piece(step):
       few.update(
         y
         for y in step.outputs
@@ -293,7 +282,9 @@ def has_curved_slices(tape):
   """
   # pfor does not know what the gradients of some ops are under XLA.
   if any(
-    isinstance(step, Loop) or step.is_fallback or step.op_type in _NOT_FOR_PFOR
+    isinstance(step, Loop)
+    or step.is_fallback
+    or not facts(step.op_type).vectorizes
     for step in tape.steps
   ):
     return False
@@ -311,9 +302,17 @@ def has_curved_slices(tape):
   return False
 
 
+def _is_piece(step):
+  """Whether each element of a smaller result is one of the input."""
+  return all(
+    arrow.flow.is_selection and arrow.flow.rows < arrow.flow.columns
+    for arrow in step.structure.arrows
+  )
+
+
 def _is_large_piece(step):
   """Whether an op cuts off less than half."""
-  if step.op_type != 'StridedSlice':
+  if not facts(step.op_type).is_slice:
     return False
   before, after = step.inputs[0].rows, step.outputs[0].rows
   return before / 2 < after < before
@@ -341,9 +340,10 @@ def elementwise_pairs(op_type, used):
   Returns:
     list of pairs of numbers, or None if the op is not elementwise.
   """
-  if op_type not in TABLE:
+  known = facts(op_type).elementwise
+  if known is None:
     return None
-  classes, *crosses = TABLE[op_type].split(',')
+  classes, *crosses = known.split(',')
   pairs = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
   pairs += [tuple(map(int, cross)) for cross in crosses]
   return [(a, b) for a, b in pairs if a in used and b in used]

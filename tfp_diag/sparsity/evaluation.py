@@ -19,7 +19,7 @@ import inspect
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.registry import CannotSay, OpFailed
+from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
 __all__ = ['repeat_op', 'run_op']
 
@@ -38,12 +38,13 @@ def run_op(op, inputs):
     CannotSay: If the op cannot be executed by itself.
     OpFailed: If it was, and failed.
   """
-  if op.type == 'Const':
+  known = facts(op.type)
+  if known.is_constant:
     return [tf.make_ndarray(op.get_attr('value'))]
-  if op.type in _ON_INTEGERS:
+  if known.on_integers is not None:
     arrays = [np.asarray(value) for value in inputs]
     if all(array.dtype.kind in 'bi' for array in arrays):
-      return [np.asarray(_ON_INTEGERS[op.type](*arrays))]
+      return [np.asarray(known.on_integers(*arrays))]
   try:
     # Small integer work: an accelerator would only add transfers.
     with tf.init_scope(), tf.device('CPU:0'):
@@ -87,26 +88,6 @@ def repeat_op(op, inputs):
     return list(result)
   return [result]
 
-
-# What the counters of loops need, without the cost of a TensorFlow op. The
-# dtypes of the results are those of the ops.
-_ON_INTEGERS = {
-  'Add': np.add,
-  'AddV2': np.add,
-  'Equal': np.equal,
-  'Greater': np.greater,
-  'GreaterEqual': np.greater_equal,
-  'Less': np.less,
-  'LessEqual': np.less_equal,
-  'LogicalAnd': np.logical_and,
-  'LogicalNot': np.logical_not,
-  'LogicalOr': np.logical_or,
-  'Maximum': np.maximum,
-  'Minimum': np.minimum,
-  'Mul': np.multiply,
-  'NotEqual': np.not_equal,
-  'Sub': np.subtract,
-}
 
 # In Python some arguments have other names than in the op's definition.
 _RENAMED = {

@@ -125,15 +125,16 @@ class Walker:
     self.tape.steps.append(step)
 
   def _execute(self, scope, instruction):
-    if instruction.type in ('Placeholder', 'PlaceholderWithDefault'):
+    known = registry.facts(instruction.type)
+    if known.is_placeholder:
       return [self._captured(scope, instruction)]
     inputs = [scope.values[name] for name in instruction.inputs]
     if instruction.has_replaced_gradient:
       return self._dense(instruction, _flat(inputs))
     expansion = registry.find_expansion(instruction.type)
-    if instruction.type not in _PASS_ON and any(map(_is_index, _flat(inputs))):
+    if not known.passes_on and any(map(_is_index, _flat(inputs))):
       # Only if values count: where elements go depends on what is asked about.
-      if instruction.type not in _ELEMENTWISE:
+      if not known.is_for_any_dtype:
         return self._dense(instruction, _flat(inputs))
     if expansion is not None:
       try:
@@ -255,7 +256,8 @@ class Walker:
 
   def _note_side_effects(self, program):
     for instruction in program.all_instructions():
-      if instruction.is_stateful and instruction.type in _IMPURE:
+      is_pure = registry.facts(instruction.type).is_pure
+      if instruction.is_stateful and not is_pure:
         self.notes[
           f'{instruction.type} (op {instruction.name!r}) changes or reads '
           'state outside of the function: the function may not be the same '
@@ -298,51 +300,8 @@ class Variable(Value):
     self.content = content
 
 
-# Ops that take values of any kind without looking at them.
-_PASS_ON = frozenset(
-  [
-    'Case',
-    'Identity',
-    'IdentityN',
-    'If',
-    'PartitionedCall',
-    'StatefulPartitionedCall',
-    'StatelessCase',
-    'StatelessIf',
-    'StatelessWhile',
-    'While',
-  ]
-)
-
-# Ops whose rules hold for integers and flags, too.
-_ELEMENTWISE = frozenset(['Cast', 'SelectV2'])
-
 # Walking an op takes some ten microseconds, also where nothing depends on xs.
 _LOOP_BUDGET = 150_000
-
-# Ops whose effect or result comes from outside. Reading a variable is not among
-# them: that the function sees its present value is what everyone expects.
-_IMPURE = frozenset(
-  [
-    'AssignAddVariableOp',
-    'AssignSubVariableOp',
-    'AssignVariableOp',
-    'EagerPyFunc',
-    'Multinomial',
-    'ParameterizedTruncatedNormal',
-    'PyFunc',
-    'RandomGamma',
-    'RandomPoissonV2',
-    'RandomShuffle',
-    'RandomStandardNormal',
-    'RandomUniform',
-    'RandomUniformInt',
-    'ResourceScatterAdd',
-    'ResourceScatterUpdate',
-    'StatefulRandomBinomial',
-    'TruncatedNormal',
-  ]
-)
 
 
 def _independent(instruction, inputs):

@@ -14,6 +14,7 @@
 # ============================================================================
 """Recognizes the ops of a function when it is traced again."""
 
+from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.tape import Loop
 
 __all__ = ['find_again', 'numbered_ops', 'own_ops', 'signature']
@@ -50,7 +51,13 @@ def numbered_ops(tape, traced):
 
 def own_ops(ops):
   """Without constants: what is captured depends on where one traces."""
-  return [op for op in ops if op.type not in ('Const', 'NoOp', 'Placeholder')]
+  return [
+    op
+    for op in ops
+    if op.outputs
+    and not facts(op.type).is_constant
+    and not facts(op.type).is_placeholder
+  ]
 
 
 def signature(ops, xs, numbers=None):
@@ -94,6 +101,6 @@ def find_again(known, ops, xs):
 
 def _is_call(op):
   """Whether an op runs a function, or has a gradient that is not its type's."""
-  if op.type in ('IdentityN',):
+  if facts(op.type).follows_gradient:
     return True
   return any(a.type in ('func', 'list(func)') for a in op.op_def.attr)
