@@ -37,6 +37,7 @@ EACH_FLAG = tf.Variable([[True], [False], [True]])
 EACH_INDEX = tf.Variable([[1, 0], [0, 1], [1, 1]])
 INDEX = tf.Variable([1, 0, 1])
 AXIS = tf.Variable([1])
+TIMES = tf.Variable([1, 2])
 
 
 def steps_of(fn, *shapes, dtype=tf.float64):
@@ -188,6 +189,10 @@ NOT_FIXED = {
     lambda x: tf.where(EACH_FLAG, x, 0.0),
   ),
   'choice by what is positive': ('SelectV2', lambda x: tf.where(x > 0, x, 0.0)),
+  'copies as many as are not known': (
+    'Tile',
+    lambda x: tf.ensure_shape(tf.tile(x, TIMES), [3, 8]),
+  ),
   'absolute value': ('Abs', tf.abs),
   'relu': ('Relu', tf.nn.relu),
   'leaky relu': ('LeakyRelu', tf.nn.leaky_relu),

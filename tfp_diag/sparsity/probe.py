@@ -187,7 +187,7 @@ class _Samples:
   def __init__(self, run, step, num_samples):
     self._run = run
     self._inputs = [v for v in step.inputs if v.depends]
-    self._outputs = [k for k, v in enumerate(step.outputs) if v.depends]
+    self._outputs = [(k, v) for k, v in enumerate(step.outputs) if v.depends]
     self.num_samples = num_samples
     values = (*step.inputs, *step.outputs)
     # A cast to a short dtype must be exact.
@@ -204,15 +204,15 @@ class _Samples:
     with np.errstate(all='ignore'):
       results = self._run(feeds)
     flat = []
-    for k in self._outputs:
+    for k, value in self._outputs:
       result = np.asarray(results[k])
-      if result.dtype.kind == 'c' or result.size % self.num_samples:
-        raise CannotSay('a result that is not one number per element')
-      flat.append(
-        result.astype(np.float64).reshape(
-          self.num_samples, result.size // self.num_samples
-        )
-      )
+      if result.shape != value.shape or value.dtype.is_complex:
+        # A shape may come from what is not known.
+        raise CannotSay('a result of another shape, or of pairs of numbers')
+      width, rest = divmod(result.size, self.num_samples)
+      if rest:
+        raise CannotSay('a result that is not one of each sample')
+      flat.append(result.astype(np.float64).reshape(self.num_samples, width))
     return np.concatenate(flat, axis=1)
 
   def random(self, rng: np.random.Generator, num_samples: int) -> list:
