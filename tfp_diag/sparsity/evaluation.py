@@ -21,15 +21,16 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
-__all__ = ['repeat_op', 'run_op']
+__all__ = ['bound_op', 'repeat_op', 'run_op']
 
 
-def run_op(op, inputs):
+def run_op(op, inputs, bound=None):
   """Executes a stateless op eagerly.
 
   Args:
     op: `tf.Operation` of a graph; its type and attributes are used.
     inputs: list of eager tensors or NumPy arrays, in the op's order.
+    bound: `bound_op(op)`, if there is one already.
 
   Returns:
     list of eager tensors.
@@ -48,7 +49,7 @@ def run_op(op, inputs):
   try:
     # Small integer work: an accelerator would only add transfers.
     with tf.init_scope(), tf.device('CPU:0'):
-      return repeat_op(op, inputs)
+      return repeat_op(op, inputs) if bound is None else bound(inputs)
   except (tf.errors.OpError, TypeError, ValueError) as error:
     raise OpFailed(f'{op.type} failed: {error}') from error
 
@@ -66,27 +67,47 @@ def repeat_op(op, inputs):
   Raises:
     CannotSay: If the op cannot be executed by itself.
   """
+  return bound_op(op)(inputs)
+
+
+def bound_op(op):
+  """The op of a graph as a function of its inputs.
+
+  Args:
+    op: `tf.Operation`; its type and attributes are used.
+
+  Returns:
+    Callable, a list of Tensors or NumPy arrays to a list of Tensors.
+
+  Raises:
+    CannotSay: If the op cannot be executed by itself.
+  """
   function = getattr(tf.raw_ops, op.type, None)
   if function is None:
     raise CannotSay(f'{op.type} cannot be executed by itself')
-  arguments = {}
-  names, attrs = _parameters(op.type, op.op_def)
-  rest = list(inputs)
-  for argument in op.op_def.input_arg:
+  definition = op.op_def
+  names, attrs = _parameters(op.type, definition)
+  attrs = {name: op.get_attr(attr) for attr, name in attrs.items()}
+  counts = []
+  for argument in definition.input_arg:
+    count = None
     if argument.number_attr:
       count = op.get_attr(argument.number_attr)
     elif argument.type_list_attr:
       count = len(op.get_attr(argument.type_list_attr))
-    else:
-      arguments[names[argument.name]] = rest.pop(0)
-      continue
-    arguments[names[argument.name]], rest = rest[:count], rest[count:]
-  for attr, name in attrs.items():
-    arguments[name] = op.get_attr(attr)
-  result = function(**arguments)
-  if isinstance(result, (list, tuple)):
-    return list(result)
-  return [result]
+    counts.append((names[argument.name], count))
+
+  def call(inputs):
+    arguments, rest = dict(attrs), list(inputs)
+    for name, count in counts:
+      if count is None:
+        arguments[name] = rest.pop(0)
+      else:
+        arguments[name], rest = rest[:count], rest[count:]
+    result = function(**arguments)
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+  return call
 
 
 # In Python some arguments have other names than in the op's definition.

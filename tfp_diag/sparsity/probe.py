@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.evaluation import bound_op, run_op
 from tfp_diag.sparsity.registry import CannotSay, OpFailed
 from tfp_diag.sparsity.tape import Step
 from tfp_diag.sparsity.value import Value
@@ -247,6 +247,8 @@ def _runs(step: Step) -> Iterator[Callable]:
     k for k, v in enumerate(step.inputs) if not v.depends and known[k] is None
   ]
 
+  bound = bound_op(step.op)
+
   def with_constants(constants):
     def run(feeds):
       feeds = iter(feeds)
@@ -256,6 +258,7 @@ def _runs(step: Step) -> Iterator[Callable]:
           next(feeds) if v.depends else constant
           for v, constant in zip(step.inputs, constants)
         ],
+        bound,
       )
 
     return run
