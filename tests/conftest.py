@@ -27,7 +27,9 @@ from tfp_diag.sparsity import registry
 @pytest.fixture
 def no_rule_left_behind():
   """Forgets the rules that a test registers."""
-  before = dict(registry._RULES)
+  tables = registry._RULES, registry._EXPANSIONS, registry._FACTS
+  before = [dict(table) for table in tables]
   yield
-  registry._RULES.clear()
-  registry._RULES.update(before)
+  for table, known in zip(tables, before):
+    table.clear()
+    table.update(known)

@@ -29,6 +29,7 @@ from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import nest
 from tfp_diag.internal.problem import Problem
+from tfp_diag.sparsity.registry import facts
 
 __all__ = [
   'Diagonal',
@@ -246,12 +247,11 @@ def _by_passes(decision, derivative, evaluation, rank):
   )
 
 
-# Gradients of these ops carry lists of Tensors, on which the code that pfor
-# makes fails when XLA compiles it, and not before.
-_LOOPS = ('While', 'StatelessWhile')
-
-
 def loop_among(evaluation: Evaluation) -> str | None:
-  """The type of a loop, which pfor leaves to XLA to fail on, or None."""
+  """The type of a loop, which pfor leaves to XLA to fail on, or None.
+
+  Its gradient carries lists of Tensors, on which the code that pfor makes fails
+  when XLA compiles it, and not before.
+  """
   types = evaluation.op_types
-  return next((op for op in _LOOPS if op in types), None)
+  return next((t for t in sorted(types) if facts(t).is_loop), None)

@@ -257,6 +257,7 @@ class Evaluation:
     return results, LinearMap(_tape_gradient(third), results, self.xs)
 
 
+# TensorFlow differentiates these once, and takes the result for a constant.
 UNDIFFERENTIABLE_GRADIENTS = ('EagerPyFunc',)
 
 
@@ -373,7 +374,7 @@ def recorded_ops():
   yield types
   types.operations = tuple(graph.get_operations()[before:])
   types.update(op.type for op in types.operations)
-  if types.intersection(('PartitionedCall', 'StatefulPartitionedCall')):
+  if any(a.type == 'func' for op in types.operations for a in op.op_def.attr):
     # A loop that is differentiated under two tapes ends up inside a call.
     for function in graph.as_graph_def().library.function:
       types.update(node.op for node in function.node_def)

@@ -38,16 +38,14 @@ the arguments, and not a whole product with the Hessian.
 import collections
 import dataclasses
 
-import numpy as np
-
-from tfp_diag.sparsity.registry import CannotSay
-from tfp_diag.sparsity.rules.elementwise import TABLE
+from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
   MIN_DENSITY,
+  has_fixed_curvature,
   has_fixed_matrix,
 )
 
@@ -63,17 +61,6 @@ __all__ = [
 
 # An argument of at most so many elements per sample is 'few'.
 _MAX_ROWS = 4
-_PIECES = (
-  'Gather',
-  'GatherNd',
-  'GatherV2',
-  'Slice',
-  'Split',
-  'SplitV',
-  'StridedSlice',
-  'Unpack',
-)
-_NOT_FOR_PFOR = ('ConcatV2', 'Slice', 'Split', 'SplitV')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +212,7 @@ def has_curved_sums(walked):
     inputs = [value for value in step.inputs if value.depends]
     if _is_curved(step) and not few.isdisjoint(inputs):
       return True
-    if step.op_type not in _PIECES:
+    if not _is_piece(step):
       few.update(
         y
         for y in step.outputs
@@ -244,7 +231,9 @@ def has_curved_slices(tape):
   """
   # pfor does not know what the gradients of some ops are under XLA.
   if any(
-    isinstance(step, Loop) or step.is_fallback or step.op_type in _NOT_FOR_PFOR
+    isinstance(step, Loop)
+    or step.is_fallback
+    or not registry.facts(step.op_type).vectorizes
     for step in tape.steps
   ):
     return False
@@ -256,15 +245,23 @@ def has_curved_slices(tape):
     if not (_is_large_piece(step) and sources[step.inputs[0]] > 1):
       if pieces.isdisjoint(step.inputs):
         continue
-      if _is_curved(step) and not _is_quadratic(step):
+      if _is_curved(step) and not probe.has_fixed_curvature(step):
         return True
     pieces.update(step.outputs)
   return False
 
 
+def _is_piece(step):
+  """Whether each element of a smaller result is one of the input."""
+  return all(
+    arrow.flow.is_selection and arrow.flow.rows < arrow.flow.columns
+    for arrow in step.structure.arrows
+  )
+
+
 def _is_large_piece(step):
   """Whether an op cuts off less than half."""
-  if step.op_type != 'StridedSlice':
+  if not registry.facts(step.op_type).is_slice:
     return False
   before, after = step.inputs[0].rows, step.outputs[0].rows
   return before / 2 < after < before
@@ -292,9 +289,10 @@ def elementwise_pairs(op_type, used):
   Returns:
     list of pairs of numbers, or None if the op is not elementwise.
   """
-  if op_type not in TABLE:
+  known = registry.facts(op_type).elementwise
+  if known is None:
     return None
-  classes, *crosses = TABLE[op_type].split(',')
+  classes, *crosses = known.split(',')
   pairs = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
   pairs += [tuple(map(int, cross)) for cross in crosses]
   return [(a, b) for a, b in pairs if a in used and b in used]
@@ -332,22 +330,10 @@ def _same_weights(walked):
   for step in reversed(walked.tape.steps):
     own = not any(y in varies for y in step.outputs)
     if _is_curved(step):
-      found[step] = own and _is_quadratic(step)
+      found[step] = own and has_fixed_curvature(step, walked)
       own = False
     elif own:
       own = has_fixed_matrix(step, walked)
     if not own:
       varies.update(value for value in step.inputs if value.depends)
   return found
-
-
-def _is_quadratic(step):
-  """Whether the second derivatives of an op are constants."""
-  if step.op_type == 'Pow':
-    try:
-      return not step.inputs[1].depends and bool(
-        np.all(step.inputs[1].value() == 2)
-      )
-    except CannotSay:
-      return False
-  return step.op_type in ('Mul', 'Square', 'SquaredDifference')

@@ -36,7 +36,7 @@ import collections
 import dataclasses
 from typing import Any
 
-from tfp_diag.sparsity.rules.elementwise import TABLE
+from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.traits import (
   LOCAL,
@@ -331,7 +331,8 @@ class _Finder:
           and value.shape == output.shape
           and facts.is_single(value)
           and all(
-            s.op_type in TABLE and s.outputs[0] in found for s in consumers
+            registry.facts(s.op_type).elementwise and s.outputs[0] in found
+            for s in consumers
           )
         ):
           found.add(value)
@@ -346,7 +347,7 @@ class _Finder:
       inputs = [v for v in step.inputs if v.depends]
       if (
         value in uniform
-        or step.op_type not in TABLE
+        or not registry.facts(step.op_type).elementwise
         or not self._facts.is_single(value)
         or any(v.shape != value.shape for v in inputs)
       ):

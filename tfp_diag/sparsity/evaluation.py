@@ -19,17 +19,18 @@ import inspect
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.registry import CannotSay, OpFailed
+from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
-__all__ = ['inferred_shapes', 'repeat_op', 'run_op']
+__all__ = ['bound_op', 'inferred_shapes', 'repeat_op', 'run_op']
 
 
-def run_op(op, inputs):
+def run_op(op, inputs, bound=None):
   """Executes a stateless op eagerly.
 
   Args:
     op: `tf.Operation` of a graph; its type and attributes are used.
     inputs: list of eager tensors or NumPy arrays, in the op's order.
+    bound: `bound_op(op)`, if there is one already.
 
   Returns:
     list of eager tensors.
@@ -38,16 +39,17 @@ def run_op(op, inputs):
     CannotSay: If the op cannot be executed by itself.
     OpFailed: If it was, and failed.
   """
-  if op.type == 'Const':
+  known = facts(op.type)
+  if known.is_constant:
     return [tf.make_ndarray(op.get_attr('value'))]
-  if op.type in _ON_INTEGERS:
+  if known.on_integers is not None:
     arrays = [np.asarray(value) for value in inputs]
     if all(array.dtype.kind in 'bi' for array in arrays):
-      return [np.asarray(_ON_INTEGERS[op.type](*arrays))]
+      return [np.asarray(known.on_integers(*arrays))]
   try:
     # Small integer work: an accelerator would only add transfers.
     with tf.init_scope(), tf.device('CPU:0'):
-      return repeat_op(op, inputs)
+      return repeat_op(op, inputs) if bound is None else bound(inputs)
   except (tf.errors.OpError, TypeError, ValueError) as error:
     raise OpFailed(f'{op.type} failed: {error}') from error
 
@@ -114,48 +116,48 @@ def repeat_op(op, inputs):
   Raises:
     CannotSay: If the op cannot be executed by itself.
   """
+  return bound_op(op)(inputs)
+
+
+def bound_op(op):
+  """The op of a graph as a function of its inputs.
+
+  Args:
+    op: `tf.Operation`; its type and attributes are used.
+
+  Returns:
+    Callable, a list of Tensors or NumPy arrays to a list of Tensors.
+
+  Raises:
+    CannotSay: If the op cannot be executed by itself.
+  """
   function = getattr(tf.raw_ops, op.type, None)
   if function is None:
     raise CannotSay(f'{op.type} cannot be executed by itself')
-  arguments = {}
-  names, attrs = _parameters(op.type, op.op_def)
-  rest = list(inputs)
-  for argument in op.op_def.input_arg:
+  definition = op.op_def
+  names, attrs = _parameters(op.type, definition)
+  attrs = {name: op.get_attr(attr) for attr, name in attrs.items()}
+  counts = []
+  for argument in definition.input_arg:
+    count = None
     if argument.number_attr:
       count = op.get_attr(argument.number_attr)
     elif argument.type_list_attr:
       count = len(op.get_attr(argument.type_list_attr))
-    else:
-      arguments[names[argument.name]] = rest.pop(0)
-      continue
-    arguments[names[argument.name]], rest = rest[:count], rest[count:]
-  for attr, name in attrs.items():
-    arguments[name] = op.get_attr(attr)
-  result = function(**arguments)
-  if isinstance(result, (list, tuple)):
-    return list(result)
-  return [result]
+    counts.append((names[argument.name], count))
 
+  def call(inputs):
+    arguments, rest = dict(attrs), list(inputs)
+    for name, count in counts:
+      if count is None:
+        arguments[name] = rest.pop(0)
+      else:
+        arguments[name], rest = rest[:count], rest[count:]
+    result = function(**arguments)
+    return list(result) if isinstance(result, (list, tuple)) else [result]
 
-# What the counters of loops need, without the cost of a TensorFlow op. The
-# dtypes of the results are those of the ops.
-_ON_INTEGERS = {
-  'Add': np.add,
-  'AddV2': np.add,
-  'Equal': np.equal,
-  'Greater': np.greater,
-  'GreaterEqual': np.greater_equal,
-  'Less': np.less,
-  'LessEqual': np.less_equal,
-  'LogicalAnd': np.logical_and,
-  'LogicalNot': np.logical_not,
-  'LogicalOr': np.logical_or,
-  'Maximum': np.maximum,
-  'Minimum': np.minimum,
-  'Mul': np.multiply,
-  'NotEqual': np.not_equal,
-  'Sub': np.subtract,
-}
+  return call
+
 
 # In Python some arguments have other names than in the op's definition.
 _RENAMED = {

@@ -14,10 +14,8 @@
 # ============================================================================
 """Writes out ops that compute with a normalizer, so that it can be held."""
 
-import tensorflow as tf
-
 from tfp_diag.sparsity.evaluation import repeat_op
-from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.sparsity.registry import CannotSay, facts
 
 __all__ = ['can_expand', 'expand']
 
@@ -31,7 +29,7 @@ def can_expand(ops):
   Returns:
     `bool`.
   """
-  return any(op.type in _EXPANSIONS for op in ops)
+  return any(facts(op.type).written_out for op in ops)
 
 
 def expand(ops, targets):
@@ -53,9 +51,9 @@ def expand(ops, targets):
     return written.get(tensor.ref(), tensor)
 
   for op in ops:
-    if op.type in _EXPANSIONS:
-      (logits,) = op.inputs
-      results = [_EXPANSIONS[op.type](latest(logits))]
+    write_out = facts(op.type).written_out
+    if write_out is not None:
+      results = [write_out(*map(latest, op.inputs))]
     elif any(tensor.ref() in written for tensor in op.inputs):
       if op.op_def.is_stateful:
         raise CannotSay(f'{op.type} may give something else the next time')
@@ -64,23 +62,3 @@ def expand(ops, targets):
       continue
     written.update((y.ref(), new) for y, new in zip(op.outputs, results))
   return [latest(tensor) for tensor in targets]
-
-
-def _exp(logits):
-  """Logits less their maximum, and exponentials of that."""
-  most = tf.reduce_max(logits, axis=-1, keepdims=True)
-  shifted = logits - tf.stop_gradient(most)
-  return shifted, tf.exp(shifted)
-
-
-def _softmax(logits):
-  _, exp = _exp(logits)
-  return exp / tf.reduce_sum(exp, axis=-1, keepdims=True)
-
-
-def _log_softmax(logits):
-  shifted, exp = _exp(logits)
-  return shifted - tf.math.log(tf.reduce_sum(exp, axis=-1, keepdims=True))
-
-
-_EXPANSIONS = {'LogSoftmax': _log_softmax, 'Softmax': _softmax}

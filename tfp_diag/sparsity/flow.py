@@ -104,6 +104,11 @@ class Flow:
     """No output depends on any input."""
     return cls.gather(np.full(rows, -1), columns)
 
+  @property
+  def is_selection(self):
+    """Whether each output is an input, or none."""
+    return all(kind == 'gather' for kind, _ in self.stages)
+
   def then(self, other):
     """The flow that comes of this one, followed by another."""
     if other.columns != self.rows:

@@ -25,7 +25,6 @@ from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.op_view import OpView
 from tfp_diag.sparsity.program import Program
-from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
@@ -145,28 +144,30 @@ class Walker:
       self.tape, self.second_order, self.by_value = before
 
   def add_step(
-    self, op_type, op_name, inputs, outputs, structure, fallback=False
+    self, op_type, op_name, inputs, outputs, structure, fallback=False, op=None
   ):
     """Appends a step, after checking that the structure fits the shapes."""
     step = Step(
-      op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback
+      op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback, op
     )
     _check_structure(step)
     self.tape.steps.append(step)
 
   def _execute(self, scope, instruction):
-    if instruction.type in ('Placeholder', 'PlaceholderWithDefault') or (
-      instruction.type == 'Const'
+    known = registry.facts(instruction.type)
+    is_captured = (
+      known.is_constant
       and instruction.outputs[0] in scope.program.captures()
-    ):
+    )
+    if known.is_placeholder or is_captured:
       return [self._captured(scope, instruction)]
     inputs = [scope.values[name] for name in instruction.inputs]
     if instruction.has_replaced_gradient:
       return self._dense(instruction, _flat(inputs))
     expansion = registry.find_expansion(instruction.type)
-    if instruction.type not in _PASS_ON and any(map(_is_index, _flat(inputs))):
+    if not known.passes_on and any(map(_is_index, _flat(inputs))):
       # Only if values count: where elements go depends on what is asked about.
-      if instruction.type not in _ELEMENTWISE:
+      if not known.is_for_any_dtype:
         return self._dense(instruction, _flat(inputs))
     if expansion is not None:
       try:
@@ -330,14 +331,15 @@ class Walker:
 
   def _varies(self, instruction, inputs):
     """Which elements of a constant are computed from the number of samples."""
-    if instruction.type == 'Const':
+    if registry.facts(instruction.type).is_constant:
       place = id(instruction.op.graph), instruction.outputs[0]
       return True if place in self._varying else None
-    if instruction.type == 'BroadcastGradientArgs' or not any(
+    if registry.facts(instruction.type).is_same_for_all_sizes or not any(
       value.varies is not None for value in inputs
     ):
       return None
-    moved = _moved_inputs(instruction.type, len(inputs))
+    moved = registry.facts(instruction.type).moved_inputs
+    moved = range(len(inputs))[moved] if isinstance(moved, slice) else moved
     if (
       any(v.varies is True for v in inputs)
       or any(v.varies is not None and k not in moved for k, v in enumerate(inputs))
@@ -362,7 +364,7 @@ class Walker:
 
   def _note_side_effects(self, ops):
     for op in ops:
-      if op.op_def.is_stateful and op.type in _IMPURE:
+      if op.op_def.is_stateful and not registry.facts(op.type).is_pure:
         self.notes[
           f'{op.type} (op {op.name!r}) changes or reads state outside of the '
           'function: the function may not be the same when it is called again.'
@@ -383,57 +385,8 @@ class Variable(Value):
     self.content = content
 
 
-# Ops that take values of any kind without looking at them.
-_PASS_ON = frozenset(
-  [
-    'Case',
-    'Identity',
-    'IdentityN',
-    'If',
-    'PartitionedCall',
-    'StatefulPartitionedCall',
-    'StatelessCase',
-    'StatelessIf',
-    'StatelessWhile',
-    'While',
-  ]
-)
-
-# Ops whose rules hold for integers and flags, too.
-_ELEMENTWISE = frozenset(['Cast', 'SelectV2'])
-
 # Walking an op takes some ten microseconds, also where nothing depends on xs.
 _LOOP_BUDGET = 150_000
-
-# Ops whose effect or result comes from outside. Reading a variable is not among
-# them: that the function sees its present value is what everyone expects.
-_IMPURE = frozenset(
-  [
-    'AssignAddVariableOp',
-    'AssignSubVariableOp',
-    'AssignVariableOp',
-    'EagerPyFunc',
-    'Multinomial',
-    'ParameterizedTruncatedNormal',
-    'PyFunc',
-    'RandomGamma',
-    'RandomPoissonV2',
-    'RandomShuffle',
-    'RandomStandardNormal',
-    'RandomUniform',
-    'RandomUniformInt',
-    'ResourceScatterAdd',
-    'ResourceScatterUpdate',
-    'StatefulRandomBinomial',
-    'TruncatedNormal',
-  ]
-)
-
-
-def _moved_inputs(op_type, count):
-  """Which inputs hold the elements that an op moves, and does nothing else."""
-  data = {**DATA_INPUTS, 'GatherV2': (0,), 'Cast': (0,)}.get(op_type, ())
-  return range(count)[data] if isinstance(data, slice) else data
 
 
 def _independent(instruction, inputs):

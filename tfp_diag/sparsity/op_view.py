@@ -19,26 +19,10 @@ from math import prod
 import numpy as np
 
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
-from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['OpView']
-
-# The inputs that say no more than a shape.
-SHAPE_INPUTS = {
-  'BroadcastTo': (1,),
-  'Fill': (0,),
-  'RandomStandardNormal': (0,),
-  'RandomUniform': (0,),
-  'Reshape': (1,),
-  'StatelessRandomNormalV2': (0,),
-  'StatelessRandomUniformV2': (0,),
-  'TensorListFromTensor': (1,),
-  'TensorListGetItem': (2,),
-  'TensorListReserve': (0, 1),
-  'TensorListStack': (1,),
-  'Tile': (1,),
-}
 
 
 class OpView:
@@ -129,7 +113,7 @@ class InputView:
 
   def _read(self, only_zeros):
     self._view.asked_for_values = True
-    is_shape = self._number in SHAPE_INPUTS.get(self._view.type, ())
+    is_shape = self._number in facts(self._view.type).shape_inputs
     if self._value.varies is not None and not is_shape:
       self._view.refuse()
     return self._value.value(even_varying=is_shape, only_zeros=only_zeros)

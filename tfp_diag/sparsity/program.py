@@ -19,6 +19,7 @@ import dataclasses
 import tensorflow as tf
 
 from tfp_diag.sparsity.graph import function_graph
+from tfp_diag.sparsity.registry import facts
 
 __all__ = ['Program']
 
@@ -51,15 +52,13 @@ class Instruction:
 
   @property
   def has_replaced_gradient(self):
-    """Whether the op has a gradient that is not the one of its type.
+    """Whether the op has a gradient that no rule knows of.
 
     `IdentityN` with one is what `tf.custom_gradient` makes, and has a rule; a
     function call with one has the gradient of the function.
     """
-    return self.custom_gradient is not None and self.type not in (
-      'IdentityN',
-      'PartitionedCall',
-      'StatefulPartitionedCall',
+    return self.custom_gradient is not None and not (
+      facts(self.type).follows_gradient
     )
 
 

@@ -12,19 +12,26 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The rules by op type."""
+"""What is known of op types: a rule, and plain facts."""
+
+import dataclasses
+from collections.abc import Callable
 
 __all__ = [
   'CannotSay',
+  'OpFacts',
   'OpFailed',
+  'facts',
   'find_expansion',
   'find_rule',
   'register_expansion',
+  'register_facts',
   'register_rule',
 ]
 
 _RULES = {}
 _EXPANSIONS = {}
+_FACTS = {}
 
 
 class CannotSay(Exception):
@@ -35,7 +42,83 @@ class OpFailed(Exception):
   """Raised where an op cannot be executed on the values that it would get."""
 
 
-def register_rule(*op_types):
+@dataclasses.dataclass(frozen=True)
+class OpFacts:
+  """What holds for every op of a type, beside its rule.
+
+  Attributes:
+    shape_inputs: Numbers of inputs that say no more than a shape.
+    elementwise: How the derivatives of an op that works element by element
+      vanish, as in the table of `rules.elementwise`; None for other ops.
+    is_pure: Whether it has no effect, and the same result each time. Reading a
+      variable counts as pure.
+    passes_on: Whether it takes values of any kind without looking at them.
+    is_for_any_dtype: Whether its rule holds for integers and flags, too.
+    is_loop: Whether it runs a function again and again.
+    is_constant: Whether its result is an attribute.
+    is_placeholder: Whether it stands for what is given from outside.
+    follows_gradient: Whether a gradient that replaces that of its type is what
+      its rule follows.
+    is_slice: Whether it cuts pieces out of its input as they are.
+    vectorizes: Whether pfor knows what its gradient is under XLA.
+    moved_inputs: Numbers of inputs whose elements it moves, and does nothing
+      else; the others say where to. A slice stands for a range of numbers.
+    is_same_for_all_sizes: Whether what it computes from shapes is the same for
+      any number of samples.
+    on_integers: A NumPy function that does the same with integers and flags.
+    written_out: A function of its inputs that writes it out with its
+      normalizer as a Tensor of its own.
+  """
+
+  shape_inputs: tuple[int, ...] = ()
+  elementwise: str | None = None
+  is_pure: bool = True
+  passes_on: bool = False
+  is_for_any_dtype: bool = False
+  is_loop: bool = False
+  is_constant: bool = False
+  is_placeholder: bool = False
+  follows_gradient: bool = False
+  is_slice: bool = False
+  vectorizes: bool = True
+  moved_inputs: tuple[int, ...] | slice = ()
+  is_same_for_all_sizes: bool = False
+  on_integers: Callable | None = None
+  written_out: Callable | None = None
+
+
+_NOTHING_KNOWN = OpFacts()
+
+
+def facts(op_type: str) -> OpFacts:
+  """What is known of the ops of a type; the defaults if nothing was said."""
+  return _FACTS.get(op_type, _NOTHING_KNOWN)
+
+
+def register_facts(*op_types: str, **known) -> None:
+  """Says what holds for the ops of some types, with or without a rule.
+
+  Args:
+    *op_types: Types of TensorFlow ops.
+    **known: Attributes of `OpFacts`.
+
+  Raises:
+    TypeError: If there is no such fact.
+    ValueError: If something else has been said of one of them.
+  """
+  stated = {t: dataclasses.replace(facts(t), **known) for t in op_types}
+  for op_type in op_types:
+    for name, value in known.items():
+      before = getattr(facts(op_type), name)
+      if before not in (value, getattr(_NOTHING_KNOWN, name)):
+        raise ValueError(
+          f'`{name}` of the op type {op_type!r} is {before!r} already, got '
+          f'{value!r}. A fact is said once: change it there.'
+        )
+  _FACTS.update(stated)
+
+
+def register_rule(*op_types, **known):
   """Decorates a rule: what is known about the derivatives of some op types.
 
   A rule is a pure function of one argument, the op as the walker sees it:
@@ -54,6 +137,10 @@ def register_rule(*op_types):
 
   Args:
     *op_types: `str`s: types of TensorFlow ops, as in `tf.Operation.type`.
+    **known: What else holds for them, where it is not the default:
+      `shape_inputs=(1,)`, the numbers of inputs that say no more than a shape;
+      `is_pure=False`, an effect, or another result each time; and the other
+      attributes of `registry.OpFacts`.
 
   Returns:
     A decorator that registers a function and returns it unchanged.
@@ -77,10 +164,10 @@ def register_rule(*op_types):
     )
   ```
   """
-  return _registrar(_RULES, op_types)
+  return _registrar(_RULES, op_types, known)
 
 
-def register_expansion(*op_types):
+def register_expansion(*op_types, **known):
   """Decorates a function that says what an op is made of.
 
   Unlike a rule it does not describe derivatives, but rewrites the op for the
@@ -89,12 +176,13 @@ def register_expansion(*op_types):
 
   Args:
     *op_types: `str`s: types of TensorFlow ops.
+    **known: As for `register_rule`.
 
   Returns:
     A decorator for functions `(walker, scope, op, inputs) -> outputs`, where
     inputs and outputs are what the walker knows of tensors.
   """
-  return _registrar(_EXPANSIONS, op_types)
+  return _registrar(_EXPANSIONS, op_types, known)
 
 
 def find_rule(op_type):
@@ -107,7 +195,7 @@ def find_expansion(op_type):
   return _EXPANSIONS.get(op_type)
 
 
-def _registrar(table, op_types):
+def _registrar(table, op_types, known):
   if not op_types or not all(isinstance(t, str) for t in op_types):
     raise ValueError(
       'register_rule takes the op types as strings, got '
@@ -121,7 +209,8 @@ def _registrar(table, op_types):
           f'The op type {op_type!r} has a rule already. An op type has one '
           'rule: change that one.'
         )
-      table[op_type] = function
+    register_facts(*op_types, **known)
+    table.update(dict.fromkeys(op_types, function))
     return function
 
   return decorate

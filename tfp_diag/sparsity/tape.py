@@ -17,6 +17,7 @@
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
@@ -37,7 +38,7 @@ class Step:
     outputs: `tuple` of `Value`.
     structure: `Structure`.
     is_fallback: `bool`: the structure is that of ignorance.
-    op: `tf.Operation` whose step it is; None if a rule has made it up.
+    op: `tf.Operation`, if the inputs and outputs are its own; else None.
   """
 
   op_type: str
@@ -46,7 +47,7 @@ class Step:
   outputs: tuple[Value, ...]
   structure: Structure
   is_fallback: bool = False
-  op: object = None
+  op: tf.Operation | None = None
 
   @property
   def label(self):

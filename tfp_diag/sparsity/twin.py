@@ -39,6 +39,7 @@ from tfp_diag.sparsity.graph import (
   has_own_gradient,
   nodes,
 )
+from tfp_diag.sparsity.registry import facts
 
 __all__ = ['Twin', 'compare', 'few_samples']
 
@@ -65,7 +66,7 @@ def few_samples(graph: Graph, rank: int) -> tuple | None:
 
 def _collect_integers(graph, ops, integers, seen):
   for op in ops:
-    if op.type == 'Const' and op.outputs[0].dtype.is_integer:
+    if facts(op.type).is_constant and op.outputs[0].dtype.is_integer:
       size = op.outputs[0].shape.num_elements()
       if size is not None and size <= _MAX_INTEGERS:
         values = tf.make_ndarray(op.get_attr('value'))
@@ -250,7 +251,7 @@ def _is_multiple(a, b, sizes):
 
 
 def _same_attributes(twin, a, b, graph):
-  if a.op.type == 'Const':
+  if facts(a.op.type).is_constant:
     if not np.array_equal(
       tf.make_ndarray(a.op.get_attr('value')),
       tf.make_ndarray(b.op.get_attr('value')),

@@ -91,6 +91,11 @@ class Value:
     """Whether it can be evaluated."""
     return self._result is not None or self._compute is not None
 
+  @property
+  def is_captured(self):
+    """Whether it is computed from what the function closes over."""
+    return bool(self._roots)
+
   def tensor(self, even_varying=False, only_zeros=False):
     """The eager tensor or array; raises CannotSay where it is not known.
 

@@ -23,9 +23,12 @@ from tfp_diag.sparsity.rules import (
   data_movement,
   elementwise,
   indexing,
+  integers,
   linear_algebra,
   loops,
+  normalizers,
   reduction,
+  stateful,
   tensor_lists,
 )
 
@@ -38,8 +41,11 @@ __all__ = [
   'data_movement',
   'elementwise',
   'indexing',
+  'integers',
   'linear_algebra',
   'loops',
+  'normalizers',
   'reduction',
+  'stateful',
   'tensor_lists',
 ]

@@ -17,8 +17,11 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.registry import register_expansion
+from tfp_diag.sparsity.registry import register_expansion, register_facts
 from tfp_diag.sparsity.value import ListSummary, TensorList, Value
+
+register_facts('Const', is_constant=True)
+register_facts('Placeholder', 'PlaceholderWithDefault', is_placeholder=True)
 
 
 @register_expansion('Shape')

@@ -20,13 +20,18 @@ from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
 
-@register_expansion('PartitionedCall', 'StatefulPartitionedCall')
+@register_expansion(
+  'PartitionedCall',
+  'StatefulPartitionedCall',
+  passes_on=True,
+  follows_gradient=True,
+)
 def _call(walker, scope, instruction, inputs):
   name = instruction.op.get_attr('f').name
   return walker.call(scope.program.call(name), inputs, scope)
 
 
-@register_expansion('If', 'StatelessIf')
+@register_expansion('If', 'StatelessIf', passes_on=True)
 def _if(walker, scope, instruction, inputs):
   names = [
     instruction.op.get_attr(branch).name
@@ -35,7 +40,7 @@ def _if(walker, scope, instruction, inputs):
   return _branch(walker, scope, instruction, names, inputs)
 
 
-@register_expansion('Case', 'StatelessCase')
+@register_expansion('Case', 'StatelessCase', passes_on=True)
 def _case(walker, scope, instruction, inputs):
   names = [f.name for f in instruction.op.get_attr('branches')]
   return _branch(walker, scope, instruction, names, inputs)
@@ -131,7 +136,12 @@ def _join_summaries(walker, instruction, alternatives):
 
 
 @register_expansion(
-  'Identity', 'PreventGradient', 'Snapshot', 'EnsureShape', 'CheckNumerics'
+  'Identity',
+  'PreventGradient',
+  'Snapshot',
+  'EnsureShape',
+  'CheckNumerics',
+  passes_on=True,
 )
 def _identity(walker, scope, instruction, inputs):
   """The same value: no step at all, so that lists and constants pass, too."""

@@ -17,7 +17,12 @@
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, OpFailed, register_rule
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  OpFailed,
+  register_facts,
+  register_rule,
+)
 from tfp_diag.sparsity.structure import Arrow, Structure
 
 __all__ = ['movement']
@@ -70,6 +75,12 @@ DATA_INPUTS = {
   'Transpose': (0,),
   'Unpack': (0,),
 }
+
+register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))
+register_facts('Fill', shape_inputs=(0,))
+register_facts('Slice', 'Split', 'SplitV', 'StridedSlice', is_slice=True)
+# pfor does not know what the gradients of some ops are under XLA.
+register_facts('ConcatV2', 'Slice', 'Split', 'SplitV', vectorizes=False)
 
 
 @register_rule(*DATA_INPUTS)
@@ -136,3 +147,10 @@ def _mirror_pad_grad(op):
   places = np.arange(output.size).reshape(output.shape)
   copies = np.pad(places, op.inputs[1].value(), mode)
   return Structure.linear({0: Flow.collect(copies, output.size)})
+
+
+for _op_type, _data in DATA_INPUTS.items():
+  register_facts(_op_type, moved_inputs=_data)
+register_facts('Cast', 'GatherV2', moved_inputs=(0,))
+# Which axes are summed over depends on which sizes are one.
+register_facts('BroadcastGradientArgs', is_same_for_all_sizes=True)

@@ -29,7 +29,11 @@ import functools
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  register_facts,
+  register_rule,
+)
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 TABLE = {
@@ -154,7 +158,6 @@ TABLE = {
 }
 
 
-@register_rule(*TABLE)
 def _elementwise(op):
   """Element e of the output depends on element e of each argument.
 
@@ -180,6 +183,11 @@ def _elementwise(op):
   if len(flows) == 1 and pairs:
     return Structure(arrows, curved=(0,))
   return Structure(arrows, pairs=pairs)
+
+
+for _op_type, _classes in TABLE.items():
+  register_rule(_op_type, elementwise=_classes)(_elementwise)
+register_facts('Cast', 'SelectV2', is_for_any_dtype=True)
 
 
 def _selected(op, flows):

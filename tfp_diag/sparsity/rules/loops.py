@@ -27,7 +27,7 @@ from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 _MAX_UNROLLED_STEPS = 20_000
 
 
-@register_expansion('While', 'StatelessWhile')
+@register_expansion('While', 'StatelessWhile', passes_on=True, is_loop=True)
 def _while(walker, scope, instruction, inputs):
   """Unrolls a loop if it is known when it ends, and soon; else joins turns."""
   test = scope.program.call(instruction.op.get_attr('cond').name)

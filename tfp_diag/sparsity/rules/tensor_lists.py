@@ -30,14 +30,14 @@ def _empty(walker, scope, instruction, inputs):
   return [TensorList(())]
 
 
-@register_expansion('TensorListReserve')
+@register_expansion('TensorListReserve', shape_inputs=(0, 1))
 def _reserve(walker, scope, instruction, inputs):
   """A list of items that are zero until they are set."""
   del walker, scope, instruction
   return [TensorList((None,) * int(inputs[1].value()))]
 
 
-@register_expansion('TensorListFromTensor')
+@register_expansion('TensorListFromTensor', shape_inputs=(1,))
 def _from_tensor(walker, scope, instruction, inputs):
   """A list of the slices along the first axis."""
   del walker, scope, instruction
@@ -73,7 +73,7 @@ def _element_shape(walker, scope, instruction, inputs):
   return [Value(instruction.shapes[0], instruction.dtypes[0])]
 
 
-@register_expansion('TensorListGetItem')
+@register_expansion('TensorListGetItem', shape_inputs=(2,))
 def _get_item(walker, scope, instruction, inputs):
   """One item; any of them where the index is not known."""
   del scope
@@ -131,7 +131,7 @@ def _pop_back(walker, scope, instruction, inputs):
   ]
 
 
-@register_expansion('TensorListStack')
+@register_expansion('TensorListStack', shape_inputs=(1,))
 def _stack(walker, scope, instruction, inputs):
   """All items along a new first axis."""
   del scope
@@ -210,7 +210,12 @@ def _sum(walker, instruction, values):
     {k: each for k, value in enumerate(values) if value.depends}
   )
   walker.add_step(
-    instruction.type, instruction.name, values, [total], structure
+    instruction.type,
+    instruction.name,
+    values,
+    [total],
+    structure,
+    op=instruction.op,
   )
   return total
 

@@ -1,0 +1,314 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+
+"""What single ops do, seen by running them.
+
+A rule says which derivatives of an op can be nonzero. Whether an op is affine,
+with one matrix for all samples, each sample in its place, needs no rule: run it
+on a few random inputs, and compare. Known constants have their values; for what
+is not known, as a `tf.Variable`, there are several fillings, in which no two
+samples have the same.
+"""
+
+import weakref
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from tfp_diag.sparsity.evaluation import bound_op, run_op
+from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
+from tfp_diag.sparsity.tape import Step
+from tfp_diag.sparsity.value import Value
+
+__all__ = ['has_fixed_curvature', 'has_fixed_matrix']
+
+# What differs relatively by more is different; by more than the second, it is
+# no rounding error, however terms cancel.
+_ROUNDING, _GROSS = 1e-12, 1e-6
+# Terms that cancel in one draw do not in another.
+_DRAWS = 3
+# So many fillings for inputs of unknown values.
+_FILLINGS = 3
+
+
+def has_fixed_matrix(step: Step, num_samples: int) -> bool:
+  """Whether an op is affine, and does the same with each sample.
+
+  The op is run on inputs that are split into samples along their first axis,
+  or axes. Then sample b of the result must be `A x_b + c_b`, with one `A` for
+  all samples.
+
+  Args:
+    step: The op on the tape. The leading axes of its inputs that depend on xs,
+      and of such outputs, are those of the samples, by their shapes.
+    num_samples: Python int.
+
+  Returns:
+    `bool`: False also where the op cannot be run.
+  """
+  if step.structure.curved or step.structure.pairs:
+    return False
+  return _holds(_is_affine, step, num_samples)
+
+
+def has_fixed_curvature(step: Step, num_samples: int = 1) -> bool:
+  """Whether the second derivatives of an op are constants.
+
+  Args:
+    step: As for `has_fixed_matrix`.
+    num_samples: Python int. The constants are those of one sample, and no two
+      samples meet.
+
+  Returns:
+    `bool`: False also where the op cannot be run.
+  """
+  return _holds(_is_quadratic, step, num_samples)
+
+
+_KNOWN = weakref.WeakKeyDictionary()
+
+
+def _holds(test: Callable, step: Step, num_samples: int) -> bool:
+  """Whether equations between values of the op hold; asked once per step."""
+  known = _KNOWN.setdefault(step, {})
+  if (test, num_samples) not in known:
+    known[test, num_samples] = _try(test, step, num_samples)
+  return known[test, num_samples]
+
+
+def _try(test, step, num_samples):
+  if step.op is None or step.op.op_def.is_stateful or not num_samples:
+    return False
+  try:
+    return all(
+      _agree(test, _Samples(run, step, num_samples)) for run in _runs(step)
+    )
+  except (CannotSay, OpFailed):
+    return False
+
+
+def _agree(test: Callable, f: '_Samples') -> bool:
+  """Whether the two sides of all equations are the same, up to rounding."""
+  suspects = True
+  for draw in range(_DRAWS):
+    rng = np.random.default_rng(draw)
+    x, same = f.random(rng, f.num_samples), f.random(rng, 1)
+    found = False
+    for gap in test(f, x, same):
+      # Not a number is no equation.
+      if not np.all(gap <= _GROSS):
+        return False
+      found = found | (gap > _ROUNDING)
+    suspects = suspects & found
+    if not np.any(suspects):
+      return True
+  return False
+
+
+def _is_affine(f: '_Samples', x: list, same: list) -> Iterator:
+  """Equations that say that `f(x)[b] = A x[b] + c[b]`.
+
+  Args:
+    f: `_Samples`.
+    x: Random samples, one array per input.
+    same: A single random sample, which stands for all.
+
+  Yields:
+    How far each element is from fulfilling them.
+  """
+  zero, of_x, of_same = f([0 * v for v in x]), f(x), f(same)
+  # One matrix for all samples, by which sums are sums ...
+  yield _gap([of_same, -zero], [of_same[:1], -zero[:1]])
+  yield _gap([f([a - b for a, b in zip(x, same)]), of_same], [of_x, zero])
+  for mask in f.masks():
+    # ... multiples are multiples, and samples are alone.
+    masked = f([np.where(mask, -f.factor * v, 0) for v in x])
+    yield _gap(
+      [masked, np.where(mask, f.factor * of_x, 0)],
+      [np.where(mask, (1 + f.factor) * zero, zero)],
+    )
+
+
+def _is_quadratic(f: '_Samples', x: list, same: list) -> Iterator:
+  """Equations that say that `f(x)[b]` is `x[b]^T A x[b]`, up to affine terms.
+
+  Args and what is yielded are those of `_is_affine`.
+  """
+  zero = f([0 * v for v in x])
+
+  def both(arrays):
+    return f(arrays), f([-v for v in arrays])
+
+  of_x, of_same = both(x), both(same)
+  terms = [*of_same, -2 * zero]
+  yield _gap(terms, [term[:1] for term in terms])
+  # The law of the parallelogram, and multiples.
+  sides = [f([a + b * sign for a, b in zip(x, same)]) for sign in (1, -1)]
+  yield _gap([*sides, 2 * zero], [2 * of_x[0], *of_same])
+  some = 2.0**10
+  yield _gap(
+    [2 * f([some * v for v in x]), 2 * (some**2 - 1) * zero],
+    [(some**2 + some) * of_x[0], (some**2 - some) * of_x[1]],
+  )
+  for mask in f.masks():
+    yield _gap(
+      [*both([np.where(mask, v, 0) for v in x])],
+      [np.where(mask, y, zero) for y in of_x],
+    )
+
+
+def _gap(left: list, right: list) -> np.ndarray:
+  """By how much two sums differ, relative to their terms."""
+  difference = np.abs(sum(left) - sum(right))
+  size = sum(np.abs(term) for term in [*left, *right])
+  return difference / np.where(size == 0, 1, size)
+
+
+class _Samples:
+  """An op as a function of samples: arrays [sample, element] of doubles.
+
+  Attributes:
+    num_samples: `int`.
+    factor: `float`: a power of two, so large that bounds are exceeded.
+  """
+
+  def __init__(self, run, step, num_samples):
+    self._run = run
+    self._inputs = [v for v in step.inputs if v.depends]
+    self._outputs = [(k, v) for k, v in enumerate(step.outputs) if v.depends]
+    self.num_samples = num_samples
+    values = (*step.inputs, *step.outputs)
+    # A cast to a short dtype must be exact.
+    is_short = any(v.dtype.is_floating and v.dtype.size < 4 for v in values)
+    self._bits, self.factor = (4, 2.0**7) if is_short else (20, 2.0**63)
+
+  def __call__(self, samples: list) -> np.ndarray:
+    feeds = [
+      np.broadcast_to(array, (self.num_samples, array.shape[1])).reshape(
+        value.shape
+      )
+      for array, value in zip(samples, self._inputs)
+    ]
+    with np.errstate(all='ignore'):
+      results = self._run(feeds)
+    flat = []
+    for k, value in self._outputs:
+      result = np.asarray(results[k])
+      if result.shape != value.shape or value.dtype.is_complex:
+        # A shape may come from what is not known.
+        raise CannotSay('a result of another shape, or of pairs of numbers')
+      width, rest = divmod(result.size, self.num_samples)
+      if rest:
+        raise CannotSay('a result that is not one of each sample')
+      flat.append(result.astype(np.float64).reshape(self.num_samples, width))
+    return np.concatenate(flat, axis=1)
+
+  def random(self, rng: np.random.Generator, num_samples: int) -> list:
+    """Odd multiples of a power of two: sums and multiples are exact."""
+    half = 2 ** (self._bits - 1)
+    return [
+      (2.0 * rng.integers(-half, half, (num_samples, self._width(v))) + 1)
+      / 2 ** (self._bits - 3)
+      for v in self._inputs
+    ]
+
+  def masks(self) -> Iterator:
+    """Sets of samples: any two are told apart by one of them."""
+    sample = np.arange(self.num_samples)[:, np.newaxis]
+    yield sample % 2 == 0
+    for bit in range(1, (self.num_samples - 1).bit_length()):
+      yield sample >> bit & 1 == 0
+
+  def _width(self, value: Value) -> int:
+    return value.size // self.num_samples
+
+
+def _runs(step: Step) -> Iterator[Callable]:
+  """The op as a function of what depends on xs, with the rest filled in."""
+  if len(step.inputs) != len(step.op.inputs) or any(
+    v.dtype != t.dtype or v.dtype.is_complex or v.shape is None
+    for v, t in zip(step.inputs, step.op.inputs)
+  ):
+    raise CannotSay('inputs that are not those of the op')
+  shapes = facts(step.op_type).shape_inputs
+  known = [
+    None if v.depends else _known(v, k in shapes)
+    for k, v in enumerate(step.inputs)
+  ]
+  unknown = [
+    k for k, v in enumerate(step.inputs) if not v.depends and known[k] is None
+  ]
+
+  bound = bound_op(step.op)
+
+  def with_constants(constants):
+    def run(feeds):
+      feeds = iter(feeds)
+      return run_op(
+        step.op,
+        [
+          next(feeds) if v.depends else constant
+          for v, constant in zip(step.inputs, constants)
+        ],
+        bound,
+      )
+
+    return run
+
+  for filling in range(_FILLINGS if unknown else 1):
+    constants = list(known)
+    for k in unknown:
+      constants[k] = _filled(step.inputs[k], filling)
+    yield with_constants(constants)
+
+
+def _known(value: Value, is_shape: bool) -> np.ndarray | None:
+  """A constant, as doubles if it is floating; None if it is not known.
+
+  Nor is a number that the function closes over: it may be another one in the
+  next call.
+  """
+  if not value.is_known or (value.dtype.is_floating and value.is_captured):
+    return None
+  array = np.asarray(value.tensor(even_varying=is_shape))
+  if not value.dtype.is_floating:
+    return array
+  array = array.astype(np.float64)
+  # What is added to infinity is lost, but its derivative is not.
+  return np.where(np.isinf(array), np.sign(array) * _LARGE, array)
+
+
+_LARGE = 12345.0
+
+
+def _filled(value: Value, filling: int) -> np.ndarray:
+  """A value that may be anything, so that no two samples have the same."""
+  rng = np.random.default_rng(filling)
+  place = np.arange(value.size).reshape(value.shape)
+  # The sequence of Thue and Morse does not begin with the same word twice.
+  bits = sum(place >> k & 1 for k in range(value.size.bit_length())) % 2
+  if filling == 1:
+    bits = 1 - bits
+  elif filling > 1:
+    bits = rng.integers(0, 2, value.shape)
+  if value.dtype.is_bool or value.dtype.is_integer:
+    return np.asarray(bits, value.dtype.as_numpy_dtype)
+  if not value.dtype.is_floating:
+    raise CannotSay('a value of any kind')
+  numbers = (1 - 2 * bits) * rng.uniform(1, 2, value.shape)
+  if numbers.ndim > 1 and numbers.shape[-1] == numbers.shape[-2]:
+    # A matrix may have to be inverted.
+    numbers += 2 * numbers.shape[-1] * np.eye(numbers.shape[-1])
+  return numbers

@@ -1,0 +1,40 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""How ops that compute with a normalizer are written out."""
+
+import tensorflow as tf
+
+from tfp_diag.sparsity.registry import register_facts
+
+
+def _exp(logits):
+  """Logits less their maximum, and exponentials of that."""
+  most = tf.reduce_max(logits, axis=-1, keepdims=True)
+  shifted = logits - tf.stop_gradient(most)
+  return shifted, tf.exp(shifted)
+
+
+def _softmax(logits):
+  _, exp = _exp(logits)
+  return exp / tf.reduce_sum(exp, axis=-1, keepdims=True)
+
+
+def _log_softmax(logits):
+  shifted, exp = _exp(logits)
+  return shifted - tf.math.log(tf.reduce_sum(exp, axis=-1, keepdims=True))
+
+
+register_facts('Softmax', written_out=_softmax)
+register_facts('LogSoftmax', written_out=_log_softmax)

@@ -1,0 +1,49 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Ops whose effect or result comes from outside of the function.
+
+Reading a variable is not among them: that the function sees its present value
+is what everyone expects.
+"""
+
+from tfp_diag.sparsity.registry import register_facts
+
+register_facts(
+  'AssignAddVariableOp',
+  'AssignSubVariableOp',
+  'AssignVariableOp',
+  'EagerPyFunc',
+  'Multinomial',
+  'ParameterizedTruncatedNormal',
+  'PyFunc',
+  'RandomGamma',
+  'RandomPoissonV2',
+  'RandomShuffle',
+  'RandomStandardNormal',
+  'RandomUniform',
+  'RandomUniformInt',
+  'ResourceScatterAdd',
+  'ResourceScatterUpdate',
+  'StatefulRandomBinomial',
+  'TruncatedNormal',
+  is_pure=False,
+)
+register_facts(
+  'RandomStandardNormal',
+  'RandomUniform',
+  'StatelessRandomNormalV2',
+  'StatelessRandomUniformV2',
+  shape_inputs=(0,),
+)
