@@ -46,18 +46,27 @@ from tests.random_steps import (
   QUADRATIC,
   UNARY,
   World,
+  branches,
+  call,
+  map_fn,
   recompute,
   resized,
+  scan,
+  while_loop,
 )
 
 NUM_PROGRAMS = 200
 NUM_TESTS = 8
+# Eager calls look for structure from 16 coordinates on.
+MAX_COORDINATES = 17
 # What a step makes grows at most like this power of what the program is given.
 MAX_DEGREE = 3
-# Half of the steps come from these, which are few.
+# Many of the steps come from these, which are few; few from those with graphs
+# of their own, which take long to trace.
 FREQUENT = (*LAYERS, *OF_THE_WORLD)
+NESTED = (scan, while_loop, map_fn, branches, call, recompute)
 REGIMES = ('eager', 'function', 'xla', 'plan', 'open_plan')
-SHARES = (0.35, 0.25, 0.05, 0.2, 0.15)
+SHARES = (0.4, 0.25, 0.03, 0.17, 0.15)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +80,7 @@ class Program:
   samples: int
   aliased: bool
   changes: bool
+  schedule: str
   seed: int
 
   def __str__(self):
@@ -80,7 +90,7 @@ class Program:
     aliased = ', one Tensor for all' if self.aliased else ''
     changes = ', state changes' if self.changes else ''
     return (
-      f'{self.kind}, {self.regime}, {self.samples} samples of sizes '
+      f'{self.kind}, {self.regime}, {self.schedule}, {self.samples} samples of sizes '
       f'{self.sizes}{aliased}{changes}: {steps}'
     )
 
@@ -123,15 +133,24 @@ def drawn(rng):
   if kind == 'hessian':
     # TensorFlow cannot differentiate what is recomputed twice.
     left_out = (*left_out, recompute)
-  others = [s for s in UNARY + BINARY if s not in (*FREQUENT, *left_out)]
+  others = [
+    s for s in UNARY + BINARY if s not in (*FREQUENT, *NESTED, *left_out)
+  ]
+  among = (FREQUENT, others, NESTED)
+  kinds = [[s for s in group if s not in left_out] for group in among]
   steps = []
-  for _ in range(rng.integers(2, 8)):
-    among = FREQUENT if rng.uniform() < 0.4 else others
-    step = among[rng.integers(len(among))]
+  for _ in range(rng.integers(1, 5)):
+    # XLA compiles none of the last kind.
+    kind_of_step = kinds[rng.choice(3, p=[0.4, 0.55, 0.05])] or others
+    step = kind_of_step[rng.integers(len(kind_of_step))]
     steps.append((step, *(int(k) for k in rng.integers(0, [4, 6, 2**16]))))
+  # Loops are traced fastest; only 'auto' takes shortcuts, as through layers.
+  has_layer = any(step in LAYERS for step, *_ in steps)
+  is_auto = rng.uniform() < (0.6 if has_layer else 0.2)
+  schedule = 'auto' if is_auto else 'while_loop'
   number = int(rng.choice([1, 2, 3], p=[0.6, 0.3, 0.1]))
   aliased = number > 1 and rng.uniform() < 0.3
-  sizes = rng.integers(1, 18 // number + 1, number)
+  sizes = rng.integers(1, MAX_COORDINATES // number + 1, number)
   return Program(
     kind=kind,
     regime=regime,
@@ -139,7 +158,8 @@ def drawn(rng):
     sizes=tuple(int(d) for d in (sizes[:1].repeat(number), sizes)[not aliased]),
     samples=int(rng.choice([1, 2, 3, 5, 20], p=[0.1, 0.2, 0.3, 0.3, 0.1])),
     aliased=bool(aliased),
-    changes=regime == 'eager' and rng.uniform() < 0.4,
+    schedule=schedule,
+    changes=regime == 'eager' and rng.uniform() < 0.3,
     seed=int(rng.integers(2**16)),
   )
 
@@ -171,27 +191,30 @@ def run(steps, parts, world):
 
 def diagonals(program, xs, world):
   """The diagonal, as it is asked for, and the plan if there is one."""
+  schedule = program.schedule
   samples = [program.samples]
   if program.regime in ('eager', 'function', 'xla'):
 
-    def call(*parts):
+    def diag_of(*parts):
       # In a graph the world holds the arguments of the graph.
       here = World.__new__(World)
       here.__dict__.update(vars(world), tensors=parts)
       fn = program.in_world(here)
       if program.kind == 'jacobian':
-        return tfp_diag.diag_jacobian(list(parts), fn=fn, sample_shape=samples)[
-          1
-        ]
-      return tfp_diag.diag_hessian(fn, list(parts))[2]
+        _, diag = tfp_diag.diag_jacobian(
+          list(parts), fn=fn, sample_shape=samples, schedule=schedule
+        )
+      else:
+        _, _, diag = tfp_diag.diag_hessian(fn, list(parts), schedule=schedule)
+      return diag
 
     if program.regime == 'eager':
-      return call(*xs), None
+      return diag_of(*xs), None
     jit_compile = program.regime == 'xla' or None
     # One argument for each Tensor, however often it is a part.
     once = xs[:1] if program.aliased else xs
     function = tf.function(
-      lambda *once: call(*(once * len(xs) if program.aliased else once)),
+      lambda *once: diag_of(*(once * len(xs) if program.aliased else once)),
       autograph=False,
       jit_compile=jit_compile,
     )
@@ -201,9 +224,11 @@ def diagonals(program, xs, world):
     samples = [None]
   specs = [tf.TensorSpec([*samples, d], tf.float64) for d in program.sizes]
   if program.kind == 'jacobian':
-    plan = tfp_diag.plan_diag_jacobian(fn, specs, sample_shape=samples)
+    plan = tfp_diag.plan_diag_jacobian(
+      fn, specs, sample_shape=samples, schedule=schedule
+    )
     return plan(xs)[1], plan
-  plan = tfp_diag.plan_diag_hessian(fn, specs)
+  plan = tfp_diag.plan_diag_hessian(fn, specs, schedule=schedule)
   return plan(xs)[2], plan
 
 
@@ -249,8 +274,10 @@ def dense_derivative(program, parts, world):
 def check(program):
   """Raises if a diagonal or a pattern is wrong; whether there was one."""
   parts = program.parts
-  # The plan's world holds other Tensors than those it is given.
-  held = [tf.constant(x.numpy()) for x in parts]
+  # A plan's world holds other Tensors than those it is given; one for any
+  # number of samples has the same for all of them.
+  rows = slice(1 if program.regime == 'open_plan' else None)
+  held = [tf.constant(x.numpy()[rows]) for x in parts]
   world = World(held, program.seed)
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')

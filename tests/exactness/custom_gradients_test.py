@@ -34,7 +34,7 @@ from tests.oracles import hessian_diagonal, jacobian_diagonal
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
-N = 30
+N = 16
 OPEN = tf.TensorSpec([None, N], tf.float64)
 
 
@@ -130,9 +130,8 @@ def test_an_open_plan_for_a_hessian(name):
   fn, num_passes = HESSIANS[name]
   plan = tfp_diag.plan_diag_hessian(fn, OPEN)
   assert plan.num_passes == num_passes
-  for samples in (1, 4):
-    x = draw(samples, N, seed=samples)
-    same(plan(x)[2], hessian_diagonal(fn, copy_of(x)))
+  x = draw(3, N)
+  same(plan(x)[2], hessian_diagonal(fn, copy_of(x)))
 
 
 @pytest.mark.parametrize('name', JACOBIANS)

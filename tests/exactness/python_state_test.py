@@ -39,7 +39,7 @@ import tfp_diag
 from tests.exactness.ways import copy_of, draw, same
 from tests.oracles import hessian_diagonal, jacobian_diagonal
 
-N = 20
+N = 16
 SAMPLES = 2
 _module_scale = 1.5
 
@@ -805,7 +805,6 @@ IN_GRAPHS = (
   keras_sequential_that_grows,
   keras_sequential_that_shrinks,
   linear_operator_subclass,
-  joint_distribution_coroutine,
 )
 
 
