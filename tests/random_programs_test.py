@@ -90,8 +90,8 @@ class Program:
     aliased = ', one Tensor for all' if self.aliased else ''
     changes = ', state changes' if self.changes else ''
     return (
-      f'{self.kind}, {self.regime}, {self.schedule}, {self.samples} samples of sizes '
-      f'{self.sizes}{aliased}{changes}: {steps}'
+      f'{self.kind}, {self.regime}, {self.schedule}, {self.samples} samples '
+      f'of sizes {self.sizes}{aliased}{changes}: {steps}'
     )
 
   @property

@@ -22,6 +22,7 @@ in plain eager TensorFlow.
 import collections
 import contextvars
 import functools
+import gc
 import itertools
 import os
 import random
@@ -847,3 +848,35 @@ def test_back_and_forth():
     settings.update(shift=shift, power=power)
     diag = tfp_diag.diag_jacobian(x, sample_shape=[SAMPLES], fn=fn)[1][0]
     same(diag, jacobian_diagonal(fn, copy_of(x)))
+
+
+def live_graphs():
+  gc.collect()
+  kind = tf.__internal__.FuncGraph
+  return sum(issubclass(type(found), kind) for found in gc.get_objects())
+
+
+@pytest.mark.parametrize('size', (5, 60))
+def test_new_minibatches_leave_no_graphs_behind(size):
+  """The same derivative, of other numbers: small Tensors and large ones."""
+  x = draw(SAMPLES, N, seed=5)
+
+  def step(seed):
+    batch = draw(size, N, seed=seed)
+
+    def log_prob(x):
+      return tf.reduce_sum(tf.nn.softplus(x @ tf.transpose(batch)), axis=-1)
+
+    same(
+      tfp_diag.diag_hessian(log_prob, x)[2],
+      tf.sigmoid(x @ tf.transpose(batch))
+      * tf.sigmoid(-x @ tf.transpose(batch))
+      @ batch**2,
+    )
+
+  for seed in (1, 2):
+    step(seed)
+  before = live_graphs()
+  for seed in range(3, 11):
+    step(seed)
+  assert live_graphs() <= before + 2
