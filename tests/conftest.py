@@ -15,13 +15,48 @@
 """What all tests share."""
 
 import os
+import typing
 
 # Before TensorFlow is imported: its start-up messages would drown a failure.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
+import numpy as np
 import pytest
 
 from tfp_diag.sparsity import registry
+
+
+class Fuzz(typing.NamedTuple):
+  """Which random programs are tried, and for how long."""
+
+  seed: int
+  seconds: float | None
+
+
+def pytest_addoption(parser):
+  group = parser.getgroup('random programs')
+  group.addoption(
+    '--fuzz-seed', type=int, help='the seed of an earlier run; default: new'
+  )
+  group.addoption(
+    '--fuzz-seconds', type=float, help='how long; default: 200 programs'
+  )
+
+
+def pytest_configure(config):
+  # Workers are handed the options of the process that starts them.
+  if config.option.fuzz_seed is None:
+    config.option.fuzz_seed = int(np.random.SeedSequence().entropy % 2**32)
+
+
+def pytest_report_header(config):
+  return f'random programs: --fuzz-seed {config.option.fuzz_seed}'
+
+
+@pytest.fixture
+def fuzz(request):
+  option = request.config.option
+  return Fuzz(option.fuzz_seed, option.fuzz_seconds)
 
 
 @pytest.fixture

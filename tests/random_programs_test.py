@@ -12,501 +12,161 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Random programs: the diagonal from a plan is that of the dense derivative.
+"""Random programs: every diagonal is that of the dense derivative.
 
-A program is a list of steps. Each takes one or two earlier values, Tensors of
-shape [samples, size], and makes another one; constants come from a seed. The
-oracle runs the program eagerly in float64 and takes one gradient per row, with
-nothing of this package.
+A program is a list of steps, drawn anew in each run. The oracle runs it
+eagerly in float64 and takes one gradient per row, with nothing of this package.
+How the diagonal is asked for is drawn, too: eagerly, in a `tf.function`, under
+XLA, with a plan, or with a plan for any number of samples. Some programs close
+over their own arguments, get one Tensor as two parts, or see state of Python
+that changes before they are called again.
 
-`TFP_DIAG_RANDOM_PROGRAMS=5000 pytest tests/random_programs_test.py` tries more
-programs, other ones each time.
+The seed stands at the top of the report:
+
+    pytest tests/random_programs_test.py --fuzz-seed 1234      # the same again
+    pytest tests/random_programs_test.py --fuzz-seconds 28800  # for a night
 """
 
-import os
+import dataclasses
+import re
+import time
 import warnings
 
-import hypothesis
-import hypothesis.strategies as st
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tfp_diag
-
-NUM_SAMPLES = 3
-MAX_SIZE = 48
-# What a step makes grows at most like this power of what the program is given.
-MAX_DEGREE = 3
-
-more = os.environ.get('TFP_DIAG_RANDOM_PROGRAMS')
-SETTINGS = hypothesis.settings(
-  max_examples=int(more or 20),
-  derandomize=not more,
-  deadline=None,
-  database=None,
-  print_blob=True,
-  suppress_health_check=list(hypothesis.HealthCheck),
-)
-
-
-def last_axis(rng):
-  """Of a Tensor [samples, size], counted from either end."""
-  return (1, -1)[rng.integers(2)]
-
-
-def resized(x, size):
-  """The first entries of `x`, again from the start if there are too few."""
-  old = x.shape[1]
-  return x if old == size else tf.gather(x, np.arange(size) % old, axis=1)
-
-
-def as_matrices(x, rng):
-  """[samples, size] as [samples, p, q], less what does not fit."""
-  rows = int(rng.integers(1, min(x.shape[1], 6) + 1))
-  columns = x.shape[1] // rows
-  return tf.reshape(x[:, : rows * columns], [-1, rows, columns])
-
-
-def flat(x):
-  return tf.reshape(x, [-1, int(np.prod(x.shape[1:]))])
-
-
-def sparse_matrix(rng, rows, columns):
-  matrix = rng.normal(size=[rows, columns]) / 2
-  return matrix * (rng.uniform(size=[rows, columns]) < 0.25)
-
-
-# One value to one value.
-
-SMOOTH = (
-  tf.sin,
-  tf.tanh,
-  tf.sigmoid,
-  tf.atan,
-  tf.math.erf,
-  tf.nn.softplus,
-  tf.nn.gelu,
-  lambda x: tf.exp(-(x**2)),
-  lambda x: tf.math.log1p(x**2),
-  lambda x: tf.sqrt(1 + x * x),
-  lambda x: 1 / (2 + tf.cos(x)),
-  lambda x: tf.math.lgamma(1.5 + tf.sigmoid(x)),
-  lambda x: tf.pow(1.0 + tf.sigmoid(x), 2.5),
-)
-ROUGH = (
-  tf.abs,
-  tf.nn.relu,
-  tf.nn.elu,
-  tf.floor,
-  tf.sign,
-  lambda x: tf.clip_by_value(x, -0.5, 0.5),
-  lambda x: tf.cast(x > 0, x.dtype),
-  lambda x: tf.math.floormod(x, 0.7),
-)
-
-
-def elementwise(x, rng):
-  return SMOOTH[rng.integers(len(SMOOTH))](x)
-
-
-def rough(x, rng):
-  return ROUGH[rng.integers(len(ROUGH))](x)
-
-
-def affine(x, rng):
-  scale = rng.normal(size=x.shape[1]) * rng.integers(0, 2, x.shape[1])
-  return x * scale + rng.normal(size=x.shape[1])
-
-
-def slice_of(x, rng):
-  start, stop = sorted(rng.integers(0, x.shape[1], 2))
-  step = int(rng.integers(1, 4))
-  return x[:, start : stop + 1 : step]
-
-
-def backward_slice(x, rng):
-  return x[:, :: -int(rng.integers(1, 3))]
-
-
-def gather(x, rng):
-  indices = rng.integers(0, x.shape[1], rng.integers(1, MAX_SIZE))
-  return tf.gather(x, indices, axis=1)
-
-
-def gather_nd(x, rng):
-  columns = rng.integers(0, x.shape[1], rng.integers(1, 9))
-  return tf.transpose(tf.gather_nd(tf.transpose(x), columns[:, np.newaxis]))
-
-
-def scatter(x, rng):
-  size = x.shape[1] + int(rng.integers(0, 5))
-  places = rng.permutation(size)[: x.shape[1]].astype(np.int32)
-  shape = tf.stack([size, tf.shape(x)[0]])
-  scattered = tf.scatter_nd(places[:, np.newaxis], tf.transpose(x), shape)
-  return tf.transpose(scattered)
-
-
-def update(x, rng):
-  places = rng.permutation(x.shape[1])[: rng.integers(1, x.shape[1] + 1)]
-  new = tf.sin(tf.gather(x, places[::-1].copy(), axis=1))
-  columns = tf.transpose(x)
-  columns = tf.tensor_scatter_nd_update(
-    columns, places[:, np.newaxis], tf.transpose(new)
-  )
-  return tf.transpose(columns)
-
-
-def reverse(x, rng):
-  return tf.reverse(x, [last_axis(rng)])
-
-
-def roll(x, rng):
-  return tf.roll(x, int(rng.integers(-3, 4)), axis=last_axis(rng))
-
-
-def tile(x, rng):
-  return tf.tile(x, [1, 2])
-
-
-def repeat(x, rng):
-  return tf.repeat(x, rng.integers(0, 3, x.shape[1] - 1).tolist() + [1], axis=1)
-
-
-def pad(x, rng):
-  mode = ('CONSTANT', 'REFLECT', 'SYMMETRIC')[rng.integers(3)]
-  most = min(3, x.shape[1] - (mode == 'REFLECT'))
-  before, after = (int(k) for k in rng.integers(0, most + 1, 2))
-  return tf.pad(x, [[0, 0], [before, after]], mode=mode)
-
-
-def transpose(x, rng):
-  return flat(tf.transpose(as_matrices(x, rng), [0, 2, 1]))
-
-
-def diagonal_parts(x, rng):
-  matrices = as_matrices(x, rng)
-  which = rng.integers(4)
-  if which == 0:
-    return tf.linalg.diag_part(matrices)
-  if which == 1:
-    return flat(tf.linalg.band_part(matrices, 1, 0))
-  if which == 2:
-    return flat(tf.linalg.diag(x[:, :6]))
-  size = min(matrices.shape[1:])
-  return flat(tf.linalg.set_diag(matrices, tf.cos(x[:, :size])))
-
-
-def split(x, rng):
-  size = x.shape[1] // 2
-  if not size:
-    return x
-  left, right = tf.split(x[:, : 2 * size], 2, axis=last_axis(rng))
-  return left * tf.sin(right)
-
-
-def stack(x, rng):
-  return flat(tf.stack(tf.unstack(as_matrices(x, rng), axis=1)[::-1], axis=2))
-
-
-def matmul(x, rng):
-  return x @ sparse_matrix(rng, x.shape[1], rng.integers(1, MAX_SIZE))
-
-
-def layer(x, rng):
-  """Dense, and of one, a few or many elements."""
-  size = int(rng.choice([1, 3, 20]))
-  hidden = x @ (rng.normal(size=[x.shape[1], size]) / np.sqrt(x.shape[1]))
-  return elementwise(hidden + rng.normal(size=size), rng)
-
-
-def einsum(x, rng):
-  matrices = as_matrices(x, rng)
-  constant = sparse_matrix(rng, matrices.shape[2], rng.integers(1, 6))
-  return flat(tf.einsum('bij,jk->bki', matrices, constant))
-
-
-def gram(x, rng):
-  matrices = as_matrices(x, rng)
-  return flat(tf.matmul(matrices, matrices, transpose_a=True))[:, :MAX_SIZE]
-
-
-def convolution(x, rng):
-  kernel = sparse_matrix(rng, 3, 4)[:, np.newaxis, :2]
-  padding = ('SAME', 'VALID')[rng.integers(2)] if x.shape[1] > 2 else 'SAME'
-  stride = int(rng.integers(1, 3))
-  return flat(tf.nn.conv1d(x[..., tf.newaxis], kernel, stride, padding))
-
-
-def solve(x, rng):
-  size = x.shape[1]
-  matrix = np.tril(sparse_matrix(rng, size, size) / 4, -1) + np.eye(size)
-  return tf.linalg.triangular_solve(
-    tf.constant(matrix), x[..., tf.newaxis], lower=True
-  )[..., 0]
-
-
-def cumulative(x, rng):
-  exclusive, backward = (bool(k) for k in rng.integers(0, 2, 2))
-  if rng.integers(3):
-    axis = last_axis(rng)
-    return tf.cumsum(x, axis=axis, exclusive=exclusive, reverse=backward) / 4
-  x = tf.sin(x) + 1.1
-  return tf.math.cumprod(x, axis=1, exclusive=exclusive, reverse=backward)
-
-
-REDUCTIONS = (
-  tf.reduce_sum,
-  tf.reduce_mean,
-  tf.reduce_max,
-  tf.reduce_min,
-  tf.reduce_logsumexp,
-  tf.math.reduce_variance,
-  lambda x, axis: tf.reduce_prod(tf.sin(x) + 1.1, axis=axis),
-  lambda x, axis: tf.norm(tf.concat([x, tf.ones_like(x)], axis), axis=axis),
-)
-
-
-def reduction(x, rng):
-  matrices = as_matrices(x, rng)
-  axis = int(rng.choice([1, 2, -1, -2]))
-  return REDUCTIONS[rng.integers(len(REDUCTIONS))](matrices, axis=axis)
-
-
-def total(x, rng):
-  return tf.reduce_sum(x, axis=last_axis(rng), keepdims=True) / x.shape[1]
-
-
-def softmax(x, rng):
-  function = tf.nn.softmax if rng.integers(2) else tf.nn.log_softmax
-  return flat(function(as_matrices(x, rng), axis=-1))
-
-
-def segments(x, rng):
-  number = int(rng.integers(1, x.shape[1] + 1))
-  ids = rng.integers(0, number, x.shape[1])
-  columns = tf.transpose(x)
-  if rng.integers(2):
-    found = tf.math.unsorted_segment_sum(columns, ids, number)
-  else:
-    # Each segment has a member; graphs cannot tell how many there are.
-    ids = np.arange(x.shape[1]) * number // x.shape[1]
-    found = tf.math.segment_sum(columns, ids)
-  return tf.ensure_shape(tf.transpose(found), [None, number])
-
-
-def custom_gradient(x, rng):
-  @tf.custom_gradient
-  def log_cosh(x):
-    return tf.math.log(
-      tf.cosh(tf.tanh(x))
-    ), lambda dy: dy * tf.tanh(tf.tanh(x)) * (1 - tf.tanh(x) ** 2)
-
-  return log_cosh(x)
-
-
-def scaled_gradient(x, rng):
-  @tf.custom_gradient
-  def scaled(x):
-    return tf.identity(x), lambda dy: 0.5 * dy
-
-  return scaled(x)
-
-
-def stop_gradient(x, rng):
-  return x * tf.stop_gradient(tf.roll(tf.sin(x), 1, axis=1))
-
-
-def scan(x, rng):
-  coefficient = rng.uniform(-0.9, 0.9)
-  nonlinear = bool(rng.integers(2))
-
-  def step(state, new):
-    previous = tf.sin(state) if nonlinear else state
-    return coefficient * previous + new
-
-  return tf.transpose(tf.scan(step, tf.transpose(x[:, :5])))
-
-
-def while_loop(x, rng):
-  shift = int(rng.integers(-1, 2))
-  (_, x) = tf.while_loop(
-    lambda i, _: i < 2,
-    lambda i, x: (i + 1, tf.tanh(x + tf.roll(x, shift, axis=1))),
-    (0, x),
-  )
-  return x
-
-
-def map_fn(x, rng):
-  def one(row):
-    return tf.sin(row) * row[..., :1]
-
-  return flat(tf.map_fn(one, as_matrices(x, rng)))
-
-
-def branches(x, rng):
-  return tf.cond(
-    tf.reduce_sum(x) > rng.normal(),
-    lambda: tf.sin(x),
-    lambda: tf.roll(x, 1, axis=1) * 0.5,
-  )
-
-
-def call(x, rng):
-  shift = int(rng.integers(1, 3))
-
-  @tf.function(autograph=False)
-  def inner(x):
-    return tf.sin(x) * tf.roll(x, shift, axis=1)
-
-  return inner(tf.tanh(x))
-
-
-def recompute(x, rng):
-  return tf.recompute_grad(lambda x: tf.sin(x) * x[:, :1])(tf.tanh(x))
-
-
-def sort(x, rng):
-  return tf.sort(x, axis=1)
-
-
-def own_indices(x, rng):
-  indices = tf.argsort(tf.stop_gradient(x), axis=1)
-  return tf.gather(x, indices, axis=1, batch_dims=1)[:, :4]
-
-
-UNARY = (
-  elementwise,
-  rough,
-  affine,
-  slice_of,
-  backward_slice,
-  gather,
-  gather_nd,
-  scatter,
-  update,
-  reverse,
-  roll,
-  tile,
-  repeat,
-  pad,
-  transpose,
-  diagonal_parts,
-  split,
-  stack,
-  matmul,
-  layer,
-  einsum,
-  gram,
-  convolution,
-  solve,
-  cumulative,
-  reduction,
-  total,
-  softmax,
-  segments,
-  custom_gradient,
-  scaled_gradient,
-  stop_gradient,
-  scan,
-  while_loop,
-  map_fn,
+from tests.random_steps import (
+  BINARY,
+  LAYERS,
+  MAX_SIZE,
+  NOT_COMPILED,
+  OF_THE_WORLD,
+  QUADRATIC,
+  UNARY,
+  World,
   branches,
   call,
+  map_fn,
   recompute,
-  sort,
-  own_indices,
-)
-# Of degree two in what they are given.
-QUADRATIC = (stop_gradient, gram, split)
-
-
-# Two values to one value.
-
-
-def mask(x, y, rng):
-  return tf.where(rng.integers(0, 2, x.shape[1]) > 0, x, y)
-
-
-def choice(x, y, rng):
-  return tf.where(x > 0.1, tf.sin(x), y)
-
-
-def choice_of_other(x, y, rng):
-  return tf.where(y > 0.1, tf.zeros_like(x), tf.cos(x))
-
-
-PAIRS = (
-  lambda x, y: x + y,
-  lambda x, y: x - 2 * y,
-  lambda x, y: x / (1 + y * y),
-  lambda x, y: tf.math.divide_no_nan(x, 2 + tf.sin(y)),
-  lambda x, y: tf.atan2(x, 2 + tf.sin(y)),
-  lambda x, y: tf.math.xlogy(tf.sin(x), 2 + tf.sin(y)),
-  tf.maximum,
-  tf.minimum,
-  lambda x, y: tf.pow(2 + tf.sin(x), tf.sin(y)),
-  lambda x, y: tf.add_n([x, y, tf.sin(x)]),
+  resized,
+  scan,
+  while_loop,
 )
 
-
-def pair(x, y, rng):
-  return PAIRS[rng.integers(len(PAIRS))](x, y)
-
-
-def product(x, y, rng):
-  return x * y
-
-
-def squared_difference(x, y, rng):
-  return tf.math.squared_difference(x, y)
-
-
-def concat(x, y, rng):
-  return tf.concat([x, y[:, : rng.integers(1, 5)]], axis=1)
+NUM_PROGRAMS = 200
+NUM_TESTS = 8
+# Eager calls look for structure from 16 coordinates on.
+MAX_COORDINATES = 17
+# What a step makes grows at most like this power of what the program is given.
+MAX_DEGREE = 3
+# Many of the steps come from these, which are few; few from those with graphs
+# of their own, which take long to trace.
+FREQUENT = (*LAYERS, *OF_THE_WORLD)
+NESTED = (scan, while_loop, map_fn, branches, call, recompute)
+REGIMES = ('eager', 'function', 'xla', 'plan', 'open_plan')
+SHARES = (0.4, 0.25, 0.03, 0.17, 0.15)
 
 
-def first_of_other(x, y, rng):
-  """Broadcasts: one entry of `y` meets every entry of `x`."""
-  return x + tf.sin(y[:, :1])
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """What is differentiated, and how that is asked for."""
+
+  kind: str
+  regime: str
+  steps: tuple
+  sizes: tuple
+  samples: int
+  aliased: bool
+  changes: bool
+  schedule: str
+  seed: int
+
+  def __str__(self):
+    steps = ', '.join(
+      f'{s.__name__}({i}, {j}, {k})' for s, i, j, k in self.steps
+    )
+    aliased = ', one Tensor for all' if self.aliased else ''
+    changes = ', state changes' if self.changes else ''
+    return (
+      f'{self.kind}, {self.regime}, {self.schedule}, {self.samples} samples '
+      f'of sizes {self.sizes}{aliased}{changes}: {steps}'
+    )
+
+  @property
+  def parts(self):
+    rng = np.random.default_rng(self.seed)
+    parts = [
+      tf.constant(rng.normal(size=[self.samples, d])) for d in self.sizes
+    ]
+    return parts[:1] * len(parts) if self.aliased else parts
+
+  def in_world(self, world):
+    """The function: one y for each part, or one number for each sample."""
+
+    def jacobian_fn(*parts):
+      last = run(self.steps, parts, world)
+      return [
+        resized(last[-1 - i % len(last)], x.shape[1])
+        for i, x in enumerate(parts)
+      ]
+
+    def hessian_fn(*parts):
+      last = run(self.steps, parts, world)[-3:]
+      rng = np.random.default_rng(self.seed)
+      return tf.add_n(
+        [
+          tf.reduce_sum(x * rng.integers(-1, 3, x.shape[1]), axis=1)
+          for x in last
+        ]
+      )
+
+    return jacobian_fn if self.kind == 'jacobian' else hessian_fn
 
 
-def batch_matmul(x, y, rng):
-  rows = int(rng.integers(1, min(x.shape[1], 4) + 1))
-  columns = x.shape[1] // rows
-  left = tf.reshape(x[:, : rows * columns], [-1, rows, columns])
-  right = tf.reshape(y[:, : rows * columns], [-1, columns, rows])
-  return flat(tf.matmul(left, right))
+def drawn(rng):
+  """A `Program`."""
+  kind = ('jacobian', 'hessian')[rng.integers(2)]
+  regime = str(rng.choice(REGIMES, p=SHARES))
+  left_out = NOT_COMPILED if regime == 'xla' else ()
+  if kind == 'hessian':
+    # TensorFlow cannot differentiate what is recomputed twice.
+    left_out = (*left_out, recompute)
+  others = [
+    s for s in UNARY + BINARY if s not in (*FREQUENT, *NESTED, *left_out)
+  ]
+  among = (FREQUENT, others, NESTED)
+  kinds = [[s for s in group if s not in left_out] for group in among]
+  steps = []
+  for _ in range(rng.integers(1, 5)):
+    # XLA compiles none of the last kind.
+    kind_of_step = kinds[rng.choice(3, p=[0.4, 0.55, 0.05])] or others
+    step = kind_of_step[rng.integers(len(kind_of_step))]
+    steps.append((step, *(int(k) for k in rng.integers(0, [4, 6, 2**16]))))
+  # Loops are traced fastest; only 'auto' takes shortcuts, as through layers.
+  has_layer = any(step in LAYERS for step, *_ in steps)
+  is_auto = rng.uniform() < (0.6 if has_layer else 0.2)
+  schedule = 'auto' if is_auto else 'while_loop'
+  number = int(rng.choice([1, 2, 3], p=[0.6, 0.3, 0.1]))
+  aliased = number > 1 and rng.uniform() < 0.3
+  sizes = rng.integers(1, MAX_COORDINATES // number + 1, number)
+  return Program(
+    kind=kind,
+    regime=regime,
+    steps=tuple(steps),
+    sizes=tuple(int(d) for d in (sizes[:1].repeat(number), sizes)[not aliased]),
+    samples=int(rng.choice([1, 2, 3, 5, 20], p=[0.1, 0.2, 0.3, 0.3, 0.1])),
+    aliased=bool(aliased),
+    schedule=schedule,
+    changes=regime == 'eager' and rng.uniform() < 0.3,
+    seed=int(rng.integers(2**16)),
+  )
 
 
-def dynamic_stitch(x, y, rng):
-  half = x.shape[1] // 2
-  order = rng.permutation(2 * half).astype(np.int32)
-  if not half:
-    return x
-  pieces = [tf.transpose(x[:, :half]), tf.transpose(y[:, :half])]
-  return tf.transpose(tf.dynamic_stitch([order[:half], order[half:]], pieces))
-
-
-BINARY = (
-  mask,
-  choice,
-  choice_of_other,
-  pair,
-  product,
-  squared_difference,
-  concat,
-  first_of_other,
-  batch_matmul,
-  dynamic_stitch,
-)
-QUADRATIC += (product, squared_difference, batch_matmul)
-STEPS = UNARY + BINARY
-
-
-def run(steps, parts):
+def run(steps, parts, world):
   """The values that a program makes, those it is given first."""
-  values = [(x, 1) for x in parts]
+  values = [(tf.convert_to_tensor(x), 1) for x in parts]
   for step, first, second, seed in steps:
     rng = np.random.default_rng(seed)
     # Small numbers name the latest values, so that programs become deep.
@@ -521,59 +181,55 @@ def run(steps, parts):
     if step in BINARY:
       result = step(x, resized(y, x.shape[1]), rng)
       degree = max(degree, other)
+    elif step in OF_THE_WORLD:
+      result = step(x, rng, world)
     else:
       result = step(x, rng)
     values.append((result[:, :MAX_SIZE], degree))
   return [x for x, _ in values]
 
 
-def jacobian_program(steps):
-  """One y for each part, made of the last values."""
+def diagonals(program, xs, world):
+  """The diagonal, as it is asked for, and the plan if there is one."""
+  schedule = program.schedule
+  samples = [program.samples]
+  if program.regime in ('eager', 'function', 'xla'):
 
-  def fn(*parts):
-    last = run(steps, parts)
-    return [
-      resized(last[-1 - i % len(last)], x.shape[1]) for i, x in enumerate(parts)
-    ]
+    def diag_of(*parts):
+      # In a graph the world holds the arguments of the graph.
+      here = World.__new__(World)
+      here.__dict__.update(vars(world), tensors=parts)
+      fn = program.in_world(here)
+      if program.kind == 'jacobian':
+        _, diag = tfp_diag.diag_jacobian(
+          list(parts), fn=fn, sample_shape=samples, schedule=schedule
+        )
+      else:
+        _, _, diag = tfp_diag.diag_hessian(fn, list(parts), schedule=schedule)
+      return diag
 
-  return fn
-
-
-def hessian_program(steps):
-  """A weighted sum of the last values; some weights are zero."""
-
-  def fn(*parts):
-    last = run(steps, parts)[-3:]
-    rng = np.random.default_rng(len(steps))
-    return tf.add_n(
-      [tf.reduce_sum(x * rng.integers(-1, 3, x.shape[1]), axis=1) for x in last]
+    if program.regime == 'eager':
+      return diag_of(*xs), None
+    jit_compile = program.regime == 'xla' or None
+    # One argument for each Tensor, however often it is a part.
+    once = xs[:1] if program.aliased else xs
+    function = tf.function(
+      lambda *once: diag_of(*(once * len(xs) if program.aliased else once)),
+      autograph=False,
+      jit_compile=jit_compile,
     )
-
-  return fn
-
-
-def programs(steps):
-  step = st.tuples(
-    st.sampled_from(steps),
-    st.integers(0, 7),
-    st.integers(0, 7),
-    st.integers(0, 2**16),
-  )
-  return st.lists(step, min_size=5, max_size=30)
-
-
-# Loops are traced fastest.
-schedules = st.sampled_from(['while_loop', 'while_loop', 'auto'])
-part_sizes = (
-  st.lists(st.integers(1, 20), min_size=1, max_size=3)
-  .map(tuple)
-  .filter(lambda sizes: 3 <= sum(sizes) <= 40)
-)
-
-
-def parts_of(sizes, seed):
-  rng = np.random.default_rng(seed)
-  return [tf.constant(rng.normal(size=[NUM_SAMPLES, d])) for d in sizes]
+    return function(*once), None
+  fn = program.in_world(world)
+  if program.regime == 'open_plan':
+    samples = [None]
+  specs = [tf.TensorSpec([*samples, d], tf.float64) for d in program.sizes]
+  if program.kind == 'jacobian':
+    plan = tfp_diag.plan_diag_jacobian(
+      fn, specs, sample_shape=samples, schedule=schedule
+    )
+    return plan(xs)[1], plan
+  plan = tfp_diag.plan_diag_hessian(fn, specs, schedule=schedule)
+  return plan(xs)[2], plan
 
 
 def rows(tape, ys, xs):
@@ -582,7 +238,7 @@ def rows(tape, ys, xs):
   for y in ys:
     for i in range(y.shape[1]):
       gradient = tape.gradient(
-        y, xs, tf.one_hot([i] * NUM_SAMPLES, y.shape[1], dtype=y.dtype)
+        y, xs, tf.one_hot([i] * y.shape[0], y.shape[1], dtype=y.dtype)
       )
       dense.append(
         tf.concat(
@@ -596,76 +252,86 @@ def rows(tape, ys, xs):
   return np.stack(dense, axis=1)
 
 
-def dense_jacobian(fn, xs):
-  with tf.GradientTape(persistent=True) as tape:
-    tape.watch(xs)
-    ys = fn(*xs)
-  return rows(tape, ys, xs)
-
-
-def dense_hessian(fn, xs):
+def dense_derivative(program, parts, world):
+  # Copies: what the world holds, and a part given twice, are held apart.
+  xs = [tf.constant(x.numpy()) for x in parts]
+  fn = program.in_world(world)
   with tf.GradientTape(persistent=True) as outer:
     outer.watch(xs)
-    with tf.GradientTape() as inner:
-      inner.watch(xs)
-      value = fn(*xs)
-    gradient = inner.gradient(
-      value, xs, unconnected_gradients=tf.UnconnectedGradients.ZERO
-    )
-    gradient = [tf.convert_to_tensor(g) for g in gradient]
-  return rows(outer, gradient, xs)
+    if program.kind == 'jacobian':
+      ys = fn(*xs)
+    else:
+      with tf.GradientTape() as inner:
+        inner.watch(xs)
+        value = fn(*xs)
+      ys = inner.gradient(
+        value, xs, unconnected_gradients=tf.UnconnectedGradients.ZERO
+      )
+      ys = [tf.convert_to_tensor(g) for g in ys]
+  return rows(outer, ys, xs)
 
 
-def check(kind, plan, diag, dense):
+def check(program):
+  """Raises if a diagonal or a pattern is wrong; whether there was one."""
+  parts = program.parts
+  # A plan's world holds other Tensors than those it is given; one for any
+  # number of samples has the same for all of them.
+  rows = slice(1 if program.regime == 'open_plan' else None)
+  held = [tf.constant(x.numpy()[rows]) for x in parts]
+  world = World(held, program.seed)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')
+    for change in range(2 if program.changes else 1):
+      if change:
+        world.change(program.seed + 1)
+      dense = dense_derivative(program, parts, world)
+      # A program that divides by what underflowed says nothing.
+      if not np.isfinite(dense).all() or np.abs(dense).max() > 1e9:
+        return False
+      try:
+        diag, plan = diagonals(program, parts, world)
+      except ValueError as e:
+        # It may refuse what is computed from the number of samples.
+        if program.regime == 'open_plan' and re.search(
+          'number of samples', str(e)
+        ):
+          return False
+        raise
+      compare(diag, plan, dense)
+  return True
+
+
+def compare(diag, plan, dense):
   """The pattern holds every nonzero, and the diagonal is right."""
-  seen = (dense != 0).any(axis=0)
-  missing = np.argwhere(seen & ~plan.pattern.matrix.toarray())
-  assert not missing.size, f'not in the {kind} pattern: {missing[:5].tolist()}'
+  if plan is not None:
+    seen = (dense != 0).any(axis=0)
+    missing = np.argwhere(seen & ~plan.pattern.matrix.toarray())
+    assert not missing.size, f'not in the pattern: {missing[:5].tolist()}'
   got = np.concatenate([d.numpy() for d in diag], axis=1)
   want = np.diagonal(dense, axis1=1, axis2=2)
   scale = np.abs(dense).max(initial=1.0)
   np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10 * scale)
 
 
-def finite_or_skipped(dense):
-  """A program that divides by what underflowed says nothing."""
-  hypothesis.assume(np.isfinite(dense).all() and np.abs(dense).max() < 1e9)
-
-
-@SETTINGS
-@hypothesis.given(
-  steps=programs(STEPS),
-  sizes=part_sizes,
-  seed=st.integers(0, 99),
-  schedule=schedules,
-)
-def test_diagonal_of_a_jacobian(steps, sizes, seed, schedule):
-  fn, xs = jacobian_program(steps), parts_of(sizes, seed)
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    dense = dense_jacobian(fn, xs)
-    finite_or_skipped(dense)
-    plan = tfp_diag.plan_diag_jacobian(
-      fn, xs, sample_shape=[NUM_SAMPLES], schedule=schedule
-    )
-    _, diag = plan(xs)
-  check('Jacobian', plan, diag, dense)
-
-
-@SETTINGS
-@hypothesis.given(
-  # TensorFlow cannot differentiate what is recomputed twice.
-  steps=programs([s for s in STEPS if s is not recompute]),
-  sizes=part_sizes,
-  seed=st.integers(0, 99),
-  schedule=schedules,
-)
-def test_diagonal_of_a_hessian(steps, sizes, seed, schedule):
-  fn, xs = hessian_program(steps), parts_of(sizes, seed)
-  with warnings.catch_warnings():
-    warnings.simplefilter('ignore')
-    dense = dense_hessian(fn, xs)
-    finite_or_skipped(dense)
-    plan = tfp_diag.plan_diag_hessian(fn, xs, schedule=schedule)
-    _, _, diag = plan(xs)
-  check('Hessian', plan, diag, dense)
+@pytest.mark.parametrize('part', range(NUM_TESTS))
+def test_random_programs(part, fuzz):
+  """Programs part, part + NUM_TESTS, … of the seed."""
+  start = time.monotonic()
+  wrong, said = [], 0
+  number = part
+  while True:
+    program = drawn(np.random.default_rng([fuzz.seed, number]))
+    try:
+      said += check(program)
+    except Exception as e:
+      wrong.append(f'Program {number}: {program}\n{type(e).__name__}: {e}')
+    number += NUM_TESTS
+    if fuzz.seconds is None:
+      if number >= NUM_PROGRAMS:
+        break
+    elif time.monotonic() - start > fuzz.seconds / NUM_TESTS:
+      break
+  assert not wrong, (
+    f'{len(wrong)} programs of --fuzz-seed {fuzz.seed}:\n' + '\n\n'.join(wrong)
+  )
+  assert said

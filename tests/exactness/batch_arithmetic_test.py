@@ -1,0 +1,375 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The batch size is a number that a function may compute with.
+
+What holds on two samples, or on an unknown number, need not hold on five.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_probability.python.internal import prefer_static
+
+import tfp_diag
+from tests.exactness.ways import (
+  WAYS,
+  check_jacobian,
+  copy_of,
+  draw,
+  hessian,
+  jacobian,
+  same,
+)
+from tests.oracles import hessian_diagonal, jacobian_diagonal
+from tfp_diag.sparsity import SampleMixingError
+
+N = 18
+B = 5
+
+
+def batch_size(x):
+  return tf.cast(tf.shape(x)[0], x.dtype)
+
+
+def neighbors(x):
+  return tf.sin(x) * tf.roll(x, 1, axis=-1)
+
+
+def right_or_refused(way, diagonal, oracle, fn, x):
+  """A plan for an unknown number of samples may say that it cannot be one."""
+  try:
+    got = diagonal(way, fn, x)
+  except ValueError as e:
+    assert way == 'open_plan', e
+    assert re.search('plan|number of samples', str(e)), e
+    return
+  same(got, oracle(fn, copy_of(x)))
+
+
+# Of each sample alone, with factors that are made of the batch size.
+
+
+def divided_by_the_batch(x):
+  return neighbors(x) / batch_size(x)
+
+
+def sum_over_ones(x):
+  ones = tf.ones(tf.shape(x)[:1], x.dtype)
+  return x**3 * tf.reduce_sum(ones) + neighbors(x)
+
+
+def numbered_samples(x):
+  number = tf.cumsum(tf.ones_like(x[:, :1]), axis=0)
+  return tf.sin(x * number) + tf.cos(number) * neighbors(x)
+
+
+def weights_by_place(x):
+  weights = tf.linspace(tf.constant(0.5, x.dtype), 2.0, tf.shape(x)[0])
+  return tf.exp(x) * weights[:, tf.newaxis]
+
+
+def static_size(x):
+  size = prefer_static.cast(prefer_static.shape(x)[0], x.dtype)
+  return tf.math.log1p(tf.square(x)) * size + neighbors(x)
+
+
+def others_of_later_samples(x):
+  number = tf.range(tf.shape(x)[0])[:, tf.newaxis]
+  return tf.where(number < 2, tf.sin(x), tf.square(tf.cumsum(x, axis=1)))
+
+
+def first_two_apart(x):
+  later = x[2:] * tf.reduce_sum(tf.square(x[2:]), axis=1, keepdims=True)
+  return tf.concat([3.0 * x[:2], later], axis=0)
+
+
+def structure_by_size(x):
+  """More neighbors in a larger batch."""
+  places = tf.range(N)[tf.newaxis, :]
+  band = tf.cast(places - tf.transpose(places) < tf.shape(x)[0] - 1, x.dtype)
+  return tf.square(x @ band) + x
+
+
+def number_of_elements(x):
+  total = tf.cast(tf.size(x), x.dtype)
+  return tf.square(x) * total / N + neighbors(x)
+
+
+def last_sample_otherwise(x):
+  is_last = tf.range(tf.shape(x)[0]) == tf.shape(x)[0] - 1
+  return tf.where(is_last[:, tf.newaxis], neighbors(x) ** 2, tf.exp(x))
+
+
+def alternating(x):
+  even = tf.range(tf.shape(x)[0]) % 3 < 2
+  other = x * tf.reduce_mean(x, axis=1, keepdims=True)
+  return tf.where(even[:, tf.newaxis], tf.tanh(x), other)
+
+
+FACTORS = (
+  divided_by_the_batch,
+  sum_over_ones,
+  numbered_samples,
+  weights_by_place,
+  static_size,
+  others_of_later_samples,
+  first_two_apart,
+  structure_by_size,
+  number_of_elements,
+  last_sample_otherwise,
+  alternating,
+)
+
+
+@pytest.mark.parametrize('fn', FACTORS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('eager', 'function', 'open_plan'))
+def test_what_is_computed_from_the_batch_size(way, fn):
+  x = draw(B, N)
+  right_or_refused(way, jacobian, jacobian_diagonal, fn, x)
+
+
+@pytest.mark.parametrize('fn', FACTORS[5:8], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('xla', 'plan'))
+def test_the_same_compiled_and_planned(way, fn):
+  check_jacobian(way, fn, draw(B, N, seed=1))
+
+
+@pytest.mark.parametrize('fn', FACTORS[:8], ids=lambda f: f.__name__)
+def test_one_open_plan_for_several_sizes(fn):
+  spec = tf.TensorSpec([None, N], tf.float64)
+  try:
+    plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[None])
+  except ValueError as e:
+    assert 'number of samples' in str(e)
+    return
+  for size in (2, 3, 7):
+    x = draw(size, N, seed=size)
+    try:
+      got = plan(x)[1][0]
+    except ValueError as e:
+      # A batch that has more structure than the plan.
+      assert 'plan' in str(e)
+      continue
+    same(got, jacobian_diagonal(fn, copy_of(x)))
+
+
+def over_a_batch(fn):
+  """A log density of each sample."""
+
+  def log_prob(x):
+    return tf.reduce_sum(fn(x), axis=-1)
+
+  return log_prob
+
+
+def quadratic_by_size(x):
+  """A quadratic form, smaller in a larger batch."""
+  return tf.square(x @ BAND) / batch_size(x)
+
+
+def quadratic_by_place(x):
+  number = tf.cumsum(tf.ones_like(x[:, :1]), axis=0)
+  return tf.square(x @ BAND) * number
+
+
+def quadratic_of_later_samples(x):
+  late = tf.cast(tf.range(tf.shape(x)[0]) > 3, x.dtype)[:, tf.newaxis]
+  return tf.square(x @ BAND) + late * tf.square(tf.cumsum(x, axis=1))
+
+
+def regression_by_size(x):
+  return tf.nn.softplus(x @ BAND * tf.sqrt(batch_size(x)))
+
+
+def temperature_by_size(x):
+  return tf.reduce_logsumexp(x * batch_size(x), -1, keepdims=True)
+
+
+BAND = tf.constant(np.random.default_rng(3).normal(size=[N, N]))
+DENSITIES = (
+  quadratic_by_size,
+  quadratic_by_place,
+  quadratic_of_later_samples,
+  regression_by_size,
+  temperature_by_size,
+)
+
+
+@pytest.mark.parametrize('fn', DENSITIES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('eager', 'function', 'open_plan'))
+def test_hessians_with_factors_of_the_batch_size(way, fn):
+  x = draw(B, N, seed=2)
+  right_or_refused(way, hessian, hessian_diagonal, over_a_batch(fn), x)
+
+
+@pytest.mark.parametrize('fn', DENSITIES[:3], ids=lambda f: f.__name__)
+def test_many_samples_of_a_quadratic_form(fn):
+  """So many that a few of them might speak for all."""
+  x = draw(60, 4, seed=3)
+
+  def small(x):
+    padded = tf.pad(x, [[0, 0], [0, N - 4]])
+    return tf.reduce_sum(fn(padded), axis=-1)
+
+  diag = hessian('eager', small, x)
+  # No sample sees another one, so a diagonal is a sum over a few columns.
+  want = np.empty(x.shape)
+  for i in range(4):
+    with tf.GradientTape() as outer:
+      outer.watch(x)
+      with tf.GradientTape() as inner:
+        inner.watch(x)
+        value = small(x)
+      column = inner.gradient(value, x)[:, i]
+    want[:, i] = outer.gradient(column, x)[:, i]
+  same(diag, want)
+
+
+# Python that branches on the size.
+
+
+def more_than_three(x):
+  return neighbors(x) if (x.shape[0] or 0) > 3 else tf.sin(x)
+
+
+def loop_over_samples(x):
+  y = tf.identity(x)
+  for i in range(x.shape[0] or 1):
+    y += tf.roll(tf.sin(x), i, axis=1)
+  return y
+
+
+def exactly_two(x):
+  return tf.square(x) if x.shape[0] == 2 else tf.cumsum(tf.exp(x), axis=1)
+
+
+def unknown_size(x):
+  return tf.sin(x) if x.shape[0] is None else x @ BAND
+
+
+def unstacked(x):
+  """Samples one by one, each with an exponent of its own."""
+  if x.shape[0] is None:
+    return tf.sin(x)
+  rows = [x[i] ** (i + 2) * x[i, 0] for i in range(x.shape[0])]
+  return tf.stack(rows)
+
+
+BRANCHES = (
+  more_than_three,
+  loop_over_samples,
+  exactly_two,
+  unknown_size,
+  unstacked,
+)
+
+
+@pytest.mark.parametrize('fn', BRANCHES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', WAYS)
+def test_python_that_branches_on_the_size(way, fn):
+  x = draw(B, N, seed=4)
+  right_or_refused(way, jacobian, jacobian_diagonal, fn, x)
+
+
+@pytest.mark.parametrize('fn', BRANCHES[:3], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('eager', 'function', 'plan'))
+def test_hessians_of_python_that_branches(way, fn):
+  x = draw(B, N, seed=5)
+
+  def log_prob(x):
+    return tf.reduce_sum(fn(x) ** 2, axis=-1)
+
+  same(hessian(way, log_prob, x), hessian_diagonal(log_prob, copy_of(x)))
+
+
+# Of two samples it is of each sample alone, of five it is not.
+
+
+def rolled_by_two(x):
+  return x * tf.roll(x, 2, axis=0)
+
+
+def two_rows(x):
+  rows = tf.cumsum(tf.reshape(x, [2, -1]), axis=1)
+  return tf.reshape(rows, tf.shape(x))
+
+
+def two_apart(x):
+  first = tf.concat([x[2:], x[:2]], axis=0)
+  return tf.sin(x) * first
+
+
+def split_in_halves(x):
+  half = tf.shape(x)[0] // 2
+  left = tf.reduce_sum(tf.square(x[:half]), axis=0, keepdims=True)
+  right = tf.reduce_sum(tf.square(x[half:]), axis=0, keepdims=True)
+  sizes = [half, tf.shape(x)[0] - half]
+  return x * tf.repeat(tf.concat([left, right], 0), sizes, axis=0)
+
+
+def blocks_of_two_rows(x):
+  rows = tf.reshape(x, [tf.shape(x)[0] // 2, 2, N])
+  return tf.reshape(rows * rows[:1], tf.shape(x))
+
+
+COINCIDENCES = (
+  rolled_by_two,
+  two_rows,
+  two_apart,
+  split_in_halves,
+  blocks_of_two_rows,
+)
+
+
+def refusal(way):
+  """Where the number is not known, that may be what is refused."""
+  return ValueError if way == 'open_plan' else SampleMixingError
+
+
+@pytest.mark.parametrize('fn', COINCIDENCES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', WAYS)
+def test_what_only_two_samples_keep_apart_is_refused(way, fn):
+  with pytest.raises(refusal(way)):
+    jacobian(way, fn, draw(4, N, seed=6))
+
+
+@pytest.mark.parametrize('fn', COINCIDENCES[:4], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('eager', 'function', 'plan'))
+def test_two_samples_are_right(way, fn):
+  check_jacobian(way, fn, draw(2, N, seed=7))
+
+
+@pytest.mark.parametrize('way', ('eager', 'function', 'plan', 'open_plan'))
+def test_an_event_of_two_is_not_the_batch(way):
+  """`[2, -1]` is `[samples, 2]` of two samples, and mixes five."""
+
+  def fn(x):
+    return tf.reshape(tf.cumsum(tf.reshape(x, [2, -1]), axis=1), [-1, 2])
+
+  if way != 'open_plan':
+    check_jacobian(way, fn, draw(2, 2, seed=8))
+  with pytest.raises(refusal(way)):
+    jacobian(way, fn, draw(5, 2, seed=8))
+
+
+@pytest.mark.parametrize('way', ('eager', 'function'))
+def test_as_many_coordinates_as_samples(way):
+  """A transposition has the right shape, and the wrong samples."""
+  x = draw(N, N, seed=9)
+  with pytest.raises(SampleMixingError):
+    jacobian(way, lambda x: tf.transpose(x) * x, x)
+  check_jacobian(way, lambda x: tf.transpose(tf.transpose(x)) ** 2, x[:6])

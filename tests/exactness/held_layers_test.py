@@ -1,0 +1,152 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Layers that are used twice: behind themselves, gated, and added again.
+
+A dense Jacobian may be cut at a layer only if all that comes behind it is held
+as well.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.exactness.ways import check_hessian, check_rows, draw
+
+N = 24
+SAMPLES = 48
+
+
+def weights(rows, columns, seed):
+  values = np.random.default_rng(seed).normal(size=[rows, columns])
+  return tf.constant(values / np.sqrt(rows))
+
+
+A, B, C = (weights(N, N, seed) for seed in (1, 2, 3))
+NARROW, WIDE = weights(N, 3, 4), weights(3, N, 5)
+
+
+def gated(x):
+  s = tf.sigmoid(x @ A)
+  return (s @ B) * s
+
+
+def two_branches(x):
+  h = tf.nn.softplus(x @ A + 0.3)
+  return h @ B - 0.5 * (tf.cos(h) @ C) + 2.0 * h
+
+
+def added_mean(x):
+  h = tf.sin(x @ A)
+  return h @ B + h * tf.reduce_mean(h, axis=-1, keepdims=True)
+
+
+def stacked_residuals(x):
+  first = tf.tanh(x @ A)
+  second = first + tf.tanh(first @ B)
+  return second @ C + second
+
+
+def around_a_bottleneck(x):
+  s = tf.tanh(x @ NARROW)
+  return s @ WIDE + tf.exp(s @ (0.5 * WIDE)) + s[:, :1] * x
+
+
+def attention(x):
+  p = tf.nn.softmax(x @ A)
+  return p @ B + p * x
+
+
+def normalized(x):
+  mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
+  z = (x - mean) / tf.sqrt(variance + 0.1)
+  return tf.nn.relu(z @ A) @ B + z
+
+
+def squashed_sum(x):
+  s = tf.atan(x @ A)
+  return tf.tanh(s @ B - s)
+
+
+def input_again(x):
+  s = tf.tanh(x @ A)
+  return (s + x) @ B + s * x
+
+
+def layer_of_itself(x):
+  s = tf.tanh(x @ A)
+  t = s @ B
+  return t @ C + t + s
+
+
+def less_itself(x):
+  s = tf.sigmoid(x @ A + 1.0)
+  return s - 0.5 * (s @ B)
+
+
+def of_a_bent_layer(x):
+  s = tf.sin(x @ A)
+  return tf.nn.softplus(s @ B) + tf.square(s)
+
+
+def scaled_by_what_is_behind(x):
+  s = tf.nn.elu(x @ A)
+  return tf.exp(-s) * (s @ B + 1.0)
+
+
+# Of some layer, one use lies behind another.
+BEHIND = (less_itself, squashed_sum, layer_of_itself)
+FUNCTIONS = (
+  less_itself,
+  of_a_bent_layer,
+  scaled_by_what_is_behind,
+  gated,
+  two_branches,
+  added_mean,
+  stacked_residuals,
+  around_a_bottleneck,
+  attention,
+  normalized,
+  squashed_sum,
+  input_again,
+  layer_of_itself,
+)
+
+
+@pytest.mark.parametrize('fn', FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('eager', 'open_plan'))
+def test_diagonal_of_a_jacobian(way, fn):
+  check_rows(way, fn, draw(SAMPLES, N))
+
+
+@pytest.mark.parametrize('fn', BEHIND, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('function', 'xla', 'plan'))
+def test_diagonal_of_a_jacobian_elsewhere(way, fn):
+  check_rows(way, fn, draw(SAMPLES, N, seed=1))
+
+
+@pytest.mark.parametrize('fn', BEHIND, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('samples', (1, 3, 9))
+def test_fewer_samples(samples, fn):
+  check_rows('eager', fn, draw(samples, N, seed=3))
+
+
+@pytest.mark.parametrize('fn', BEHIND[:2], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ('eager', 'function', 'open_plan'))
+def test_a_layer_that_is_used_twice_in_a_log_density(way, fn):
+  def log_prob(x):
+    h = tf.tanh(x @ NARROW)
+    return tf.reduce_sum(tf.square(fn(x)), -1) + tf.reduce_sum(h**2 + h, -1)
+
+  check_hessian(way, log_prob, draw(3, N, seed=4))

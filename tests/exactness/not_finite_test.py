@@ -1,0 +1,162 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What is not finite stays where it is, in each mode and schedule.
+
+Coordinates of one color share a pass: 0 · inf in one of them must not reach the
+others. Wherever one row of the Jacobian after the other gives a number, so does
+a pass of many.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+from tests.exactness.ways import copy_of, draw, in_regime
+from tests.oracles import hessian_diagonal, jacobian_diagonal
+
+N = 18
+BAND = np.eye(N) + 0.5 * np.eye(N, k=1) - 0.25 * np.eye(N, k=-1)
+MODES = ('forward', 'reverse', 'auto')
+HESSIAN_MODES = ('forward_over_reverse', 'reverse_over_reverse', 'auto')
+SCHEDULES = ('unrolled', 'pfor', 'while_loop')
+
+
+def positive(*zeros, samples=2):
+  """Positive numbers, but for zeros at some places of the first sample."""
+  values = np.abs(draw(samples, N).numpy()) + 0.1
+  values[0, list(zeros)] = 0.0
+  return tf.constant(values)
+
+
+def roots_times_a_band(x):
+  return tf.sqrt(x) @ BAND
+
+
+def roots_and_differences(x):
+  root = tf.sqrt(x)
+  return root - 0.5 * tf.roll(root, 1, axis=1)
+
+
+def logarithms_times_a_band(x):
+  return tf.math.log(x) @ BAND
+
+
+def powers_convolved(x):
+  kernel = tf.constant([0.5, 1.0, -0.3], x.dtype)[:, tf.newaxis, tf.newaxis]
+  rows = tf.pow(x, 0.25)[..., tf.newaxis]
+  return tf.nn.conv1d(rows, kernel, 1, 'SAME')[..., 0]
+
+
+def inverse_times_neighbors(x):
+  return tf.math.reciprocal(x) + tf.sin(x) * tf.roll(x, 2, axis=1)
+
+
+FUNCTIONS = (
+  roots_times_a_band,
+  roots_and_differences,
+  logarithms_times_a_band,
+  powers_convolved,
+  inverse_times_neighbors,
+)
+
+
+def check(got, want):
+  """Equal, wherever the rows one by one are numbers, or infinite."""
+  got = np.asarray(got)
+  known = ~np.isnan(want)
+  assert known.any() and not np.isfinite(want).all()
+  np.testing.assert_allclose(got[known], want[known], rtol=1e-9)
+  # The samples that have nothing to hide are as they were.
+  assert np.isfinite(got[1:]).all()
+
+
+@pytest.mark.parametrize('fn', FUNCTIONS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('schedule', SCHEDULES)
+def test_an_infinite_derivative(schedule, mode, fn):
+  x = positive(7)
+  _, diag = tfp_diag.diag_jacobian(
+    x, sample_shape=[2], fn=fn, mode=mode, schedule=schedule
+  )
+  check(diag[0], jacobian_diagonal(fn, copy_of(x)))
+
+
+@pytest.mark.parametrize('fn', FUNCTIONS[:2], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('regime', ('function', 'xla'))
+def test_an_infinite_derivative_in_a_graph(regime, fn):
+  x = positive(4, 11)
+
+  def call(x):
+    return tfp_diag.diag_jacobian(x, sample_shape=[2], fn=fn)[1][0]
+
+  check(in_regime(regime, call, x), jacobian_diagonal(fn, copy_of(x)))
+
+
+def test_an_infinite_derivative_with_a_plan():
+  x = positive(3)
+  for mode in MODES:
+    plan = tfp_diag.plan_diag_jacobian(
+      roots_times_a_band, x, sample_shape=[2], mode=mode
+    )
+    want = jacobian_diagonal(roots_times_a_band, copy_of(x))
+    check(plan(x)[1][0], want)
+
+
+def roots_of_a_chain(x):
+  root = tf.pow(x, 1.5)
+  return tf.reduce_sum(root, -1) + tf.reduce_sum(
+    (x[:, 1:] - 0.5 * x[:, :-1]) ** 4, axis=-1
+  )
+
+
+def entropy(x):
+  log = tf.where(x > 0.0, x * tf.math.log(x), tf.zeros_like(x))
+  return tf.reduce_sum(log, -1) + tf.reduce_sum(
+    tf.cos(x[:, 1:] * x[:, :-1]), axis=-1
+  )
+
+
+def barrier(x):
+  return tf.reduce_sum(tf.sqrt(x) + tf.cosh(x), axis=-1) + tf.reduce_sum(
+    tf.sin(tf.linalg.matvec(tf.constant(BAND), x)), axis=-1
+  )
+
+
+@pytest.mark.parametrize('fn', (roots_of_a_chain, entropy, barrier))
+@pytest.mark.parametrize('mode', HESSIAN_MODES)
+@pytest.mark.parametrize('schedule', ('unrolled', 'pfor'))
+def test_an_infinite_curvature(schedule, mode, fn):
+  x = positive(7)
+  diag = tfp_diag.diag_hessian(fn, x, mode=mode, schedule=schedule)[2]
+  check(diag, hessian_diagonal(fn, copy_of(x)))
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('value', (np.nan, np.inf, -np.inf))
+def test_an_input_that_is_not_finite(mode, value):
+  """It reaches its neighbors, and nobody else."""
+  values = draw(2, N).numpy()
+  values[0, 9] = value
+  x = tf.constant(values)
+
+  def fn(x):
+    return tf.sin(x) * tf.roll(x, 1, axis=1) + x**2
+
+  _, diag = tfp_diag.diag_jacobian(x, sample_shape=[2], fn=fn, mode=mode)
+  far = np.ones([2, N], bool)
+  far[0, 8:12] = False
+  want = np.cos(values) * np.roll(values, 1, axis=1) + 2 * values
+  np.testing.assert_allclose(diag[0][far], want[far], rtol=1e-12)
