@@ -98,3 +98,8 @@ class InputView:
     """The NumPy array; raises CannotSay where it is not constant."""
     self._view.asked_for_values = True
     return self._value.value()
+
+  def bounds(self):
+    """Arrays: between which numbers the elements lie, known or not."""
+    self._view.asked_for_values = True
+    return self._value.bounds()
