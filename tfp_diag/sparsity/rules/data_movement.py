@@ -55,6 +55,7 @@ DATA_INPUTS = {
   'Pad': (0,),
   'PadV2': (0, 2),
   'Reshape': (0,),
+  'ResizeNearestNeighbor': (0,),
   'ReverseSequence': (0,),
   'ReverseV2': (0,),
   'Roll': (0,),
