@@ -145,20 +145,26 @@ def of_kept(fn):
       True,
     ),
     (
-      lambda mask: lambda x: tf.reduce_sum(
-        tf.exp(tf.gather(x, tf.where(mask)[:, 0], axis=1)), -1
+      lambda mask: (
+        lambda x: tf.reduce_sum(
+          tf.exp(tf.gather(x, tf.where(mask)[:, 0], axis=1)), -1
+        )
       ),
       True,
     ),
     (
-      lambda mask: lambda x: tf.reduce_sum(
-        tf.nn.softplus(tf.repeat(x, tf.cast(mask, tf.int32), axis=1)), -1
+      lambda mask: (
+        lambda x: tf.reduce_sum(
+          tf.nn.softplus(tf.repeat(x, tf.cast(mask, tf.int32), axis=1)), -1
+        )
       ),
       True,
     ),
     (
-      lambda mask: lambda x: tf.reduce_sum(
-        tf.exp(tf.dynamic_partition(tf.transpose(x), [1, 0, 1, 1], 2)[1]), 0
+      lambda mask: (
+        lambda x: tf.reduce_sum(
+          tf.exp(tf.dynamic_partition(tf.transpose(x), [1, 0, 1, 1], 2)[1]), 0
+        )
       ),
       True,
     ),

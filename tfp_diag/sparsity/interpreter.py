@@ -185,12 +185,7 @@ class Walker:
     if any(map(_is_opaque, instruction.dtypes)):
       return self._dense(instruction, inputs)
     if not any(map(self._counts, instruction.dtypes)):
-      return [
-        Value(shape, dtype)
-        for shape, dtype in zip(
-          _shapes(instruction, inputs), instruction.dtypes
-        )
-      ]
+      return _unknown(instruction, inputs)
     rule = registry.find_rule(instruction.type)
     if rule is None:
       return self._dense(instruction, inputs)
@@ -236,7 +231,7 @@ class Walker:
         op=instruction.op,
       )
       self.tape.steps.append(step)
-    return outputs
+    return _with_source(instruction, inputs, outputs)
 
   def _counts(self, dtype):
     """Whether tensors of a dtype can depend on xs in the sense that counts."""
@@ -393,10 +388,7 @@ def _independent(instruction, inputs):
   """The outputs of an op none of whose inputs depends on xs."""
   specs = list(zip(instruction.shapes, instruction.dtypes))
   if instruction.is_stateful or not all(value.is_known for value in inputs):
-    return [
-      Value(shape, dtype)
-      for shape, dtype in zip(_shapes(instruction, inputs), instruction.dtypes)
-    ]
+    return _unknown(instruction, inputs)
   op = instruction.op
   if len(specs) == 1:
     ((shape, dtype),) = specs
@@ -409,6 +401,22 @@ def _independent(instruction, inputs):
     Value(shape, dtype, compute=lambda t, k=k: t[k], parents=(together,))
     for k, (shape, dtype) in enumerate(specs)
   ]
+
+
+def _unknown(instruction, inputs):
+  """Outputs of which the shape is known, and perhaps the bounds."""
+  outputs = [
+    Value(shape, dtype)
+    for shape, dtype in zip(_shapes(instruction, inputs), instruction.dtypes)
+  ]
+  return _with_source(instruction, inputs, outputs)
+
+
+def _with_source(instruction, inputs, outputs):
+  """The outputs, which know what they are computed by."""
+  for k, value in enumerate(outputs):
+    value.source = instruction, inputs, k
+  return outputs
 
 
 def _shapes(instruction, inputs):

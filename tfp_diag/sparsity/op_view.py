@@ -117,3 +117,9 @@ class InputView:
     if self._value.varies is not None and not is_shape:
       self._view.refuse()
     return self._value.value(even_varying=is_shape, only_zeros=only_zeros)
+
+
+  def bounds(self):
+    """Arrays: between which numbers the elements lie, known or not."""
+    self._view.asked_for_values = True
+    return self._value.bounds()

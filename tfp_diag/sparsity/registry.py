@@ -22,8 +22,10 @@ __all__ = [
   'OpFacts',
   'OpFailed',
   'facts',
+  'find_bounds',
   'find_expansion',
   'find_rule',
+  'register_bounds',
   'register_expansion',
   'register_facts',
   'register_rule',
@@ -32,6 +34,7 @@ __all__ = [
 _RULES = {}
 _EXPANSIONS = {}
 _FACTS = {}
+_BOUNDS = {}
 
 
 class CannotSay(Exception):
@@ -183,6 +186,31 @@ def register_expansion(*op_types, **known):
     inputs and outputs are what the walker knows of tensors.
   """
   return _registrar(_EXPANSIONS, op_types, known)
+
+
+def register_bounds(*op_types):
+  """Decorates a function that says between which numbers results lie.
+
+  It raises `CannotSay` where it does not know.
+
+  Args:
+    *op_types: `str`s: types of TensorFlow ops.
+
+  Returns:
+    A decorator for functions `(instruction, inputs, k) -> (low, high)`: of
+    output `k`, arrays that broadcast to its shape; `inputs` have `bounds()`.
+  """
+
+  def decorate(function):
+    _BOUNDS.update(dict.fromkeys(op_types, function))
+    return function
+
+  return decorate
+
+
+def find_bounds(op_type):
+  """What says between which numbers the results of an op lie, or None."""
+  return _BOUNDS.get(op_type)
 
 
 def find_rule(op_type):

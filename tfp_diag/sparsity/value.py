@@ -19,7 +19,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.sparsity.registry import CannotSay, OpFailed, find_bounds
 
 __all__ = ['ListSummary', 'Optional', 'TensorList', 'Value']
 
@@ -38,9 +38,12 @@ class Value:
     depends: `bool`.
     varies: None for what does not change with the number of samples; True, or a
       bool array of the elements that do. Such a value is good for a shape.
+    source: what it is computed by, where it is not known: a `tuple` of an
+      instruction, its inputs, and the number of the output; or None.
   """
 
   __slots__ = (
+    '_bounds',
     '_compute',
     '_is_root',
     '_parents',
@@ -49,6 +52,7 @@ class Value:
     'depends',
     'dtype',
     'shape',
+    'source',
     'varies',
   )
 
@@ -65,6 +69,8 @@ class Value:
     self._compute = compute
     self._parents = parents
     self._result = None
+    self._bounds = None
+    self.source = None
 
   @classmethod
   def constant(cls, tensor):
@@ -135,6 +141,41 @@ class Value:
   def value(self, even_varying=False, only_zeros=False):
     """The NumPy array; raises CannotSay where it is not known."""
     return np.asarray(self.tensor(even_varying, only_zeros))
+
+  def bounds(self):
+    """Between which numbers its elements lie.
+
+    Returns:
+      low, high: Arrays of doubles that broadcast to the shape; infinite where
+        nothing is known.
+    """
+    if self._bounds is None:
+      self._bounds = self._find_bounds()
+    return self._bounds
+
+  def _find_bounds(self):
+    if self.dtype.is_complex:
+      return _ANYWHERE
+    try:
+      if self.is_known:
+        array = np.asarray(self.value(), np.float64)
+        low, high = array, array
+      elif self.dtype == tf.bool:
+        return np.zeros(()), np.ones(())
+      else:
+        instruction, inputs, output = self.source
+        find = find_bounds(instruction.type)
+        with np.errstate(invalid='ignore'):
+          ends = find(instruction, inputs, output)
+        low, high = (np.asarray(end, np.float64) for end in ends)
+    except (CannotSay, OpFailed, RecursionError, TypeError, ValueError):
+      return _ANYWHERE
+    if np.isnan(low).any() or np.isnan(high).any():
+      return _ANYWHERE
+    return low, high
+
+
+_ANYWHERE = np.full((), -np.inf), np.full((), np.inf)
 
 
 class TensorList:

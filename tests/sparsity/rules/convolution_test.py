@@ -30,6 +30,18 @@ ONES = [1, 1, 1, 1]
 
 CASES = [
   (
+    'ResizeBilinear',
+    lambda x: tf.image.resize(x, [3, 5]),
+    [(2, 2, 3, 2)],
+    FLOAT32,
+  ),
+  (
+    'ResizeBicubic',
+    lambda x: tf.image.resize(x, [3, 2], method='bicubic'),
+    [(1, 2, 3, 1)],
+    FLOAT32,
+  ),
+  (
     'Conv2D',
     lambda x, f: tf.nn.conv2d(x, f, STRIDES, 'SAME'),
     [(1, 2, 3, 2), (2, 2, 2, 1)],

@@ -132,6 +132,11 @@ CASES = [
   ('Reshape', lambda x: tf.reshape(x, [3, -1]), [(2, 3)]),
   ('Reshape', lambda x: tf.reshape(x, [0, 5]), [(5, 0)]),
   (
+    'ResizeNearestNeighbor',
+    lambda x: tf.image.resize(x, [3, 4], method='nearest'),
+    [(1, 2, 3, 1)],
+  ),
+  (
     'ReverseSequence',
     lambda x: tf.reverse_sequence(x, [1, 3], seq_axis=1),
     [(2, 4)],

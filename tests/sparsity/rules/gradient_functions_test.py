@@ -78,9 +78,7 @@ CASES = [
   ('ScatterNd', lambda u: tf.scatter_nd([[0, 1], [0, 1]], u, [2, 2]), [(2,)]),
   (
     'ScatterNdNonAliasingAdd',
-    lambda x, u: raw.ScatterNdNonAliasingAdd(
-      input=x, indices=TWICE, updates=u
-    ),
+    lambda x, u: raw.ScatterNdNonAliasingAdd(input=x, indices=TWICE, updates=u),
     [(3,), (3,)],
   ),
   *segmented('segment_sum', SEGMENTS),

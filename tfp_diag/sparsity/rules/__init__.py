@@ -15,6 +15,7 @@
 """One rule per op type, by family. Importing this package registers them."""
 
 from tfp_diag.sparsity.rules import (
+  bounds,
   constants,
   contraction,
   control_flow,
@@ -33,6 +34,7 @@ from tfp_diag.sparsity.rules import (
 )
 
 __all__ = [
+  'bounds',
   'constants',
   'contraction',
   'control_flow',

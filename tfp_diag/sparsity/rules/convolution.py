@@ -22,6 +22,9 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_rule
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
+# Larger images are not resized pixel by pixel to see what goes where.
+_MAX_PIXELS = 2048
+
 
 @dataclasses.dataclass(frozen=True)
 class Images:
@@ -266,6 +269,34 @@ def _max_pool_gradient(op):
   """The transpose of the maximum, which is linear in the cotangent only."""
   flow = _pool(op, op.inputs[0].shape, op.inputs[2].shape)
   return Structure.linear({2: flow.transpose()})
+
+
+@register_rule('ResizeBicubic', 'ResizeBilinear')
+def _resized(op):
+  """Each output is a mean of some pixels of its channel; linear.
+
+  A series of 2, resized to 3 with its ends in place, has the Jacobian
+  `[[1, 0], [1, 1], [0, 1]]`. The op is run on each pixel alone.
+  """
+  batch, height, width, channels = op.inputs[0].shape
+  pixels, results = height * width, op.outputs[0].size // max(batch, 1)
+  results //= max(channels, 1)
+  if pixels > _MAX_PIXELS:
+    raise CannotSay('images of many pixels')
+  each = np.eye(pixels, dtype=np.float32).reshape(pixels, height, width, 1)
+  (weights,) = op.run([each, op.inputs[1].value()])
+  before, after = np.nonzero(weights.reshape(pixels, -1))
+  b, c = np.arange(batch)[:, None, None], np.arange(channels)
+  return Structure.linear(
+    {
+      0: Flow.pairs(
+        (b * results + after[:, None]) * channels + c,
+        (b * pixels + before[:, None]) * channels + c,
+        op.outputs[0].size,
+        op.inputs[0].size,
+      )
+    }
+  )
 
 
 @register_rule('BiasAdd')

@@ -14,6 +14,8 @@
 # ============================================================================
 """Ops that move elements without changing them."""
 
+import itertools
+
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
@@ -58,6 +60,7 @@ DATA_INPUTS = {
   'Pad': (0,),
   'PadV2': (0, 2),
   'Reshape': (0,),
+  'ResizeNearestNeighbor': (0,),
   'ReverseSequence': (0,),
   'ReverseV2': (0,),
   'Roll': (0,),
@@ -89,7 +92,121 @@ def _movement(op):
   data = DATA_INPUTS[op.type]
   if isinstance(data, slice):
     data = tuple(range(len(op.inputs))[data])
-  return movement(op, data)
+  try:
+    return movement(op, data)
+  except CannotSay:
+    if op.type not in _SLICES or op.inputs[1].depends:
+      raise
+  return _SLICES[op.type](op)
+
+
+def _slice_somewhere(op):
+  """A slice that begins at one of several places: the union over all of them.
+
+  Two elements of four, from place 0 or 1, have the Jacobian
+  `[[1, 1, 0, 0], [0, 1, 1, 0]]`.
+  """
+  shape, output_shape = op.inputs[0].shape, op.outputs[0].shape
+  low, high = _ends(op.inputs[1], len(shape))
+  flow = Flow.identity(op.inputs[0].size)
+  outer = 1
+  for axis, (size, result) in enumerate(zip(shape, output_shape)):
+    first = int(max(low[axis], 0))
+    last = int(min(high[axis], size - result))
+    inner = int(np.prod(shape[axis + 1 :], dtype=np.int64))
+    step = _window_somewhere((outer, size, inner), result, first, last)
+    flow = flow.then(step)
+    outer *= result
+  return Structure.linear({0: flow})
+
+
+def _window_somewhere(shape, result, first, last):
+  """A slice of the middle axis of three that begins between two places."""
+  outer, size, inner = shape
+  count = max(last - first + 1, 0)
+  o, i = np.arange(outer)[:, None, None], np.arange(inner)
+  if outer * result * count * inner > _MAX_ENTRIES:
+    # Not written down place by place: anything between the two.
+    inside = (np.arange(size) >= first) & (np.arange(size) < last + result)
+    line = o * inner + i
+    united = Flow.collect(np.where(inside[:, None], line, -1), outer * inner)
+    index = np.broadcast_to(line, (outer, result, inner))
+    return united.then(Flow.gather(index, outer * inner))
+  after, window = np.divmod(np.arange(result * count), max(count, 1))
+  before = after + window + first
+  return Flow.pairs(
+    (o * result + after[:, None]) * inner + i,
+    (o * size + before[:, None]) * inner + i,
+    outer * result * inner,
+    outer * size * inner,
+  )
+
+
+def _strided_slice_somewhere(op):
+  """The same where an axis is left out, as in `x[:, i]`: run for every i.
+
+  Of `[2, 3]` with i from 1 to 2 the Jacobian is
+  `[[0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1]]`.
+  """
+  params, begin, end, strides = op.inputs
+  (output,) = op.outputs
+  places = np.arange(1, params.size + 1).reshape(params.shape)
+  low, high = _ends(begin, begin.size)
+  steps = strides.value()
+  shrinks = op.attr('shrink_axis_mask')
+  longest = max(params.shape, default=0)
+  choices = []
+  for axis in range(begin.size):
+    if low[axis] == high[axis]:
+      choices.append([int(low[axis])])
+    elif shrinks >> axis & 1:
+      first = low[axis] if np.isfinite(low[axis]) else 0
+      first, last = max(first, -longest), min(high[axis], longest - 1)
+      choices.append(range(int(first), int(last) + 1))
+    else:
+      raise CannotSay('a slice of unknown place and length')
+  count = int(np.prod([len(choice) for choice in choices], dtype=np.int64))
+  if count > _MAX_CHOICES:
+    raise CannotSay('a slice of too many possible places')
+  ends = _ends(end, begin.size)
+  arrows = []
+  for chosen in itertools.product(*choices):
+    stop = [
+      b + 1 if shrinks >> axis & 1 else low_end
+      for axis, (b, low_end) in enumerate(zip(chosen, ends[0]))
+    ]
+    if any(
+      ends[0][axis] != ends[1][axis] and not shrinks >> axis & 1
+      for axis in range(begin.size)
+    ):
+      raise CannotSay('a slice of unknown length')
+    try:
+      (moved,) = op.run(
+        [places, *(np.array(v, steps.dtype) for v in (chosen, stop)), steps]
+      )
+    except OpFailed:
+      continue
+    flow = Flow.gather(moved.reshape(-1).astype(np.int64) - 1, params.size)
+    arrows.append(Arrow(0, (0,), flow))
+  if not arrows or any(a.flow.rows != output.size for a in arrows):
+    raise CannotSay('a slice that is nowhere')
+  return Structure(tuple(arrows))
+
+
+def _ends(value, size):
+  return [np.broadcast_to(end, [size]) for end in value.bounds()]
+
+
+_SLICES = {
+  'Slice': _slice_somewhere,
+  'StridedSlice': _strided_slice_somewhere,
+}
+
+# A strided slice is run at so many places.
+_MAX_CHOICES = 256
+
+# A slice at an unknown place is written down up to so many entries.
+_MAX_ENTRIES = 2_000_000
 
 
 def movement(op, data):

@@ -39,7 +39,12 @@ def _gather(op):
   outer, inner = params.shape[:axis], params.shape[axis + 1 :]
   rows = int(np.prod(outer + inner, dtype=np.int64))
   place = np.arange(rows).reshape(*outer, 1, *inner)
-  segment = np.broadcast_to(place, params.shape)
+  low, high = indices.bounds()
+  along = np.arange(params.shape[axis]).reshape(-1, *(1 for _ in inner))
+  inside = (along >= np.min(low, initial=np.inf)) & (
+    along <= np.max(high, initial=-np.inf)
+  )
+  segment = np.where(inside, place, -1)
   picked = (1,) * (len(indices.shape) - batch_dims)
   index = np.broadcast_to(
     place.reshape(*outer, *picked, *inner), op.outputs[0].shape
@@ -54,9 +59,40 @@ def _gather_nd(op):
   try:
     return movement(op, (0,))
   except CannotSay:
-    return Structure.linear(
-      {0: Flow.dense(op.outputs[0].size, op.inputs[0].size)}
+    pass
+  params, indices = op.inputs
+  depth = indices.shape[-1] if op.type == 'GatherNd' else 1
+  segment, inner = _box(indices, params.shape, depth, op.type == 'GatherNd')
+  united = Flow.collect(segment, inner)
+  index = np.arange(op.outputs[0].size) % max(inner, 1)
+  return Structure.linear({0: united.then(Flow.gather(index, inner))})
+
+
+def _box(indices, shape, depth, has_columns=True):
+  """Where unknown indices may point to: elements of slices, and their number.
+
+  Returns:
+    places: int array: of each element of the tensor of that `shape` its place
+      in its slice; -1 if no index points to the slice.
+    inner: int, the number of elements of a slice.
+  """
+  low, high = indices.bounds()
+  inner = int(np.prod(shape[depth:], dtype=np.int64))
+  inside = np.ones([1] * depth, bool)
+  for axis in range(depth):
+    ends = []
+    for end in (low, high):
+      of_axis = np.broadcast_to(end, indices.shape)
+      ends.append(of_axis[..., axis] if has_columns else of_axis)
+    place = np.arange(shape[axis])
+    reached = (place >= ends[0].min(initial=np.inf)) & (
+      place <= ends[1].max(initial=-np.inf)
     )
+    inside = inside & reached.reshape(
+      [-1 if a == axis else 1 for a in range(depth)]
+    )
+  places = np.where(inside.reshape(-1, 1), np.arange(inner), -1)
+  return places.reshape(-1), inner
 
 
 @register_rule('ResourceGather', 'ResourceGatherNd')
@@ -111,23 +147,21 @@ def _scatter_update(op):
   goes to both: updates of place 0, twice, have the Jacobian `[[1, 1], [0, 0]]`.
   """
   (output,) = op.outputs
-  target = _targets(op.inputs[1], op.inputs[2], output)
   kept = np.arange(output.size)
-  kept[target[target >= 0]] = -1
-  return Structure.linear(
-    {
-      0: Flow.gather(kept, output.size),
-      2: Flow.collect(target, output.size),
-    }
-  )
+  try:
+    target = _targets(op.inputs[1], op.inputs[2], output)
+    kept[target[target >= 0]] = -1
+    updates = Flow.collect(target, output.size)
+  except CannotSay:
+    updates = _updates(op.inputs[1], op.inputs[2], output)
+  return Structure.linear({0: Flow.gather(kept, output.size), 2: updates})
 
 
 @register_rule('ScatterNd')
 def _scatter(op):
   """The updates, summed where they meet."""
   (output,) = op.outputs
-  target = _targets(op.inputs[0], op.inputs[1], output)
-  return Structure.linear({1: Flow.collect(target, output.size)})
+  return Structure.linear({1: _updates(op.inputs[0], op.inputs[1], output)})
 
 
 @register_rule(
@@ -140,13 +174,20 @@ def _scatter(op):
 def _scatter_add(op):
   """The tensor and the updates, joined where they meet."""
   (output,) = op.outputs
-  target = _targets(op.inputs[1], op.inputs[2], output)
-  return Structure.linear(
-    {
-      0: Flow.identity(output.size),
-      2: Flow.collect(target, output.size),
-    }
-  )
+  updates = _updates(op.inputs[1], op.inputs[2], output)
+  return Structure.linear({0: Flow.identity(output.size), 2: updates})
+
+
+def _updates(indices, updates, output):
+  """The flow that brings updates to their places, or to any that may be."""
+  try:
+    target = _targets(indices, updates, output)
+    return Flow.collect(target, output.size)
+  except CannotSay:
+    pass
+  places, inner = _box(indices, output.shape, indices.shape[-1])
+  by_place = Flow.collect(np.arange(updates.size) % max(inner, 1), inner)
+  return by_place.then(Flow.gather(places, inner))
 
 
 def _targets(indices, updates, output):

@@ -1,0 +1,225 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Between which numbers the elements of a tensor lie, whatever xs is.
+
+An index that is computed, as by `tf.argmax`, is not known; but often it is
+known to lie in a range, and what is outside of the range does not count.
+Interval arithmetic, element by element. A NaN has no bounds: an index that is
+made of one is out of range.
+"""
+
+import numpy as np
+
+from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.registry import CannotSay, register_bounds
+from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
+
+
+@register_bounds('ArgMax', 'ArgMin')
+def _place(instruction, inputs, output):
+  """A place along an axis: of `[2, 3]` along the last one 0, 1 or 2."""
+  del instruction, output
+  return 0, _length(inputs[0], int(inputs[1].value())) - 1
+
+
+@register_bounds('TopKV2')
+def _places_of_largest(instruction, inputs, output):
+  """The values lie where the inputs lie, and their places on the last axis."""
+  del instruction
+  if output == 1:
+    return 0, _length(inputs[0], -1) - 1
+  low, high = inputs[0].bounds()
+  return np.min(low), np.max(high)
+
+
+@register_bounds('LowerBound', 'UpperBound')
+def _sorted_place(instruction, inputs, output):
+  """Before the first, behind the last, or between: `tf.searchsorted`."""
+  del instruction, output
+  return 0, _length(inputs[0], -1)
+
+
+@register_bounds('Bucketize')
+def _bucket(instruction, inputs, output):
+  """One bucket more than boundaries."""
+  del inputs, output
+  return 0, len(instruction.op.get_attr('boundaries'))
+
+
+@register_bounds('Multinomial', 'StatelessMultinomial')
+def _class(instruction, inputs, output):
+  """One of the classes."""
+  del instruction, output
+  return 0, _length(inputs[0], -1) - 1
+
+
+@register_bounds(
+  'RandomUniformInt', 'StatelessRandomUniformInt', 'StatelessRandomUniformIntV2'
+)
+def _drawn(instruction, inputs, output):
+  """From the lower end to below the upper end."""
+  del instruction, output
+  return inputs[-2].bounds()[0], inputs[-1].bounds()[1] - 1
+
+
+@register_bounds('FloorMod')
+def _floor_mod(instruction, inputs, output):
+  """From 0 to below the divisor."""
+  del output
+  low, high = inputs[1].bounds()
+  if np.min(low) <= 0:
+    raise CannotSay('a divisor that may be negative')
+  return 0, high - _unit(instruction)
+
+
+@register_bounds('Mod', 'TruncateMod')
+def _truncate_mod(instruction, inputs, output):
+  """As the remainder, with the sign of the dividend."""
+  del output
+  low, high = inputs[1].bounds()
+  if np.min(low) <= 0:
+    raise CannotSay('a divisor that may be negative')
+  most = high - _unit(instruction)
+  return np.where(inputs[0].bounds()[0] >= 0, 0, -most), most
+
+
+@register_bounds('Cast')
+def _cast(instruction, inputs, output):
+  """To whole numbers towards zero; to floats perhaps rounded."""
+  del output
+  low, high = inputs[0].bounds()
+  if not instruction.dtypes[0].is_integer:
+    return _rounded(instruction, low, high)
+  return _in_range(
+    instruction, *(np.sign(end) * np.floor(np.abs(end)) for end in (low, high))
+  )
+
+
+@register_bounds(
+  'Ceil', 'ClipByValue', 'Floor', 'Maximum', 'Minimum', 'Rint', 'Round'
+)
+def _monotone(instruction, inputs, output):
+  """Between the results for the lower and the upper ends."""
+  del output
+  function = _MONOTONE[instruction.type]
+  return tuple(
+    function(*ends) for ends in zip(*(value.bounds() for value in inputs))
+  )
+
+
+_MONOTONE = {
+  'Ceil': np.ceil,
+  'ClipByValue': lambda x, low, high: np.minimum(np.maximum(x, low), high),
+  'Floor': np.floor,
+  'Maximum': np.maximum,
+  'Minimum': np.minimum,
+  'Rint': np.rint,
+  'Round': np.rint,
+}
+
+
+@register_bounds('Abs', 'Neg')
+def _sign_changed(instruction, inputs, output):
+  """The ends change places; or the one that is farther from zero counts."""
+  del output
+  low, high = inputs[0].bounds()
+  if instruction.type == 'Neg':
+    return _in_range(instruction, -high, -low)
+  least = np.minimum(np.abs(low), np.abs(high))
+  least = np.where((low <= 0) & (high >= 0), 0, least)
+  most = np.maximum(np.abs(low), np.abs(high))
+  return _in_range(instruction, least, most)
+
+
+@register_bounds('SelectV2')
+def _selected(instruction, inputs, output):
+  """One or the other."""
+  del instruction, output
+  left, right = inputs[1].bounds(), inputs[2].bounds()
+  return np.minimum(left[0], right[0]), np.maximum(left[1], right[1])
+
+
+@register_bounds('Add', 'AddV2', 'Mul', 'Sub')
+def _between_ends(instruction, inputs, output):
+  """The least and the greatest of the results for all pairs of ends."""
+  del output
+  function = _ARITHMETIC[instruction.type]
+  left, right = inputs[0].bounds(), inputs[1].bounds()
+  results = [function(a, b) for a in left for b in right]
+  low, high = np.minimum.reduce(results), np.maximum.reduce(results)
+  if instruction.dtypes[0].is_integer:
+    return _in_range(instruction, low, high)
+  return _rounded(instruction, low, high)
+
+
+_ARITHMETIC = {
+  'Add': np.add,
+  'AddV2': np.add,
+  'Mul': np.multiply,
+  'Sub': np.subtract,
+}
+
+
+def _in_range(instruction, low, high):
+  """The same, unless whole numbers may begin again beyond their range."""
+  dtype = instruction.dtypes[0]
+  if dtype.is_integer:
+    least, most = max(dtype.min, -(2**53)), min(dtype.max, 2**53)
+    if np.min(low) < least or np.max(high) > most:
+      raise CannotSay('numbers out of range')
+  return low, high
+
+
+def _rounded(instruction, low, high):
+  """Wider: what is rounded does not pass a whole number that has no error."""
+  low, high = np.floor(low), np.ceil(high)
+  limit = 2.0**24 if instruction.dtypes[0].size >= 4 else 2.0**8
+  if np.max(np.abs([np.min(low), np.max(high)])) > limit:
+    raise CannotSay('numbers that may be rounded')
+  return low, high
+
+
+@register_bounds(*DATA_INPUTS)
+def _moved(instruction, inputs, output):
+  """The ends go where the elements go."""
+  data = DATA_INPUTS[instruction.type]
+  if isinstance(data, slice):
+    data = tuple(range(len(inputs))[data])
+  return tuple(
+    run_op(
+      instruction.op,
+      [
+        _spread(value, end) if k in data else value.value()
+        for k, value in enumerate(inputs)
+      ],
+    )[output]
+    for end in (0, 1)
+  )
+
+
+def _spread(value, end):
+  if value.shape is None:
+    raise CannotSay('a shape that is not known')
+  return np.array(np.broadcast_to(value.bounds()[end], value.shape), np.float64)
+
+
+def _length(value, axis):
+  if value.shape is None:
+    raise CannotSay('a shape that is not known')
+  return value.shape[axis]
+
+
+def _unit(instruction):
+  return 1 if instruction.dtypes[0].is_integer else 0
