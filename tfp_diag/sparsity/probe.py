@@ -92,9 +92,11 @@ def _try(test, step, num_samples):
   if step.op is None or step.op.op_def.is_stateful or not num_samples:
     return False
   try:
-    return all(
-      _agree(test, _Samples(run, step, num_samples)) for run in _runs(step)
-    )
+    # What overflows is not a number, and no equation holds.
+    with np.errstate(all='ignore'):
+      return all(
+        _agree(test, _Samples(run, step, num_samples)) for run in _runs(step)
+      )
   except (CannotSay, OpFailed):
     return False
 
@@ -201,8 +203,7 @@ class _Samples:
       )
       for array, value in zip(samples, self._inputs)
     ]
-    with np.errstate(all='ignore'):
-      results = self._run(feeds)
+    results = self._run(feeds)
     flat = []
     for k, value in self._outputs:
       result = np.asarray(results[k])
