@@ -374,7 +374,11 @@ def recorded_ops():
   yield types
   types.operations = tuple(graph.get_operations()[before:])
   types.update(op.type for op in types.operations)
-  if any(a.type == 'func' for op in types.operations for a in op.op_def.attr):
+  if any(
+    attr.HasField('func')
+    for op in types.operations
+    for attr in op.node_def.attr.values()
+  ):
     # A loop that is differentiated under two tapes ends up inside a call.
     for function in graph.as_graph_def().library.function:
       types.update(node.op for node in function.node_def)
