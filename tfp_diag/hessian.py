@@ -94,7 +94,7 @@ def hessian(
     one_of_two = MODES[mode] if mode != 'auto' else 'reverse'
 
     def body(evaluation):
-      refuse_mixing(problem, evaluation)
+      refuse_mixing(problem, evaluation.graph)
       parts = evaluation.xs
       gradients, derivative = evaluation.hessian()
       found = blocks.jacobian_blocks(

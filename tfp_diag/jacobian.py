@@ -123,7 +123,7 @@ def jacobian(
     rank = problem.rank or 0
 
     def body(evaluation):
-      refuse_mixing(problem, evaluation)
+      refuse_mixing(problem, evaluation.graph)
       parts = evaluation.xs
       found = blocks.jacobian_blocks(
         evaluation.jacobian(),

@@ -291,7 +291,7 @@ class LazyMatrix:
       side = 'rows'
 
     def body(evaluation, seeds):
-      refuse_mixing(problem, evaluation)
+      refuse_mixing(problem, evaluation.graph)
       parts = evaluation.xs
       linear_map = self._derivative(evaluation)
       ys = linear_map.targets

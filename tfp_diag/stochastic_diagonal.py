@@ -85,7 +85,7 @@ def estimate_diagonal(
   kind = problem.kind
 
   def body(evaluation, seed):
-    refuse_mixing(problem, evaluation)
+    refuse_mixing(problem, evaluation.graph)
     parts, rank = evaluation.xs, problem.rank_of(evaluation.ys)
     if kind == 'hessian':
       linear_map = evaluation.hessian()[1]

@@ -236,22 +236,24 @@ def decide(
   )
 
 
-def refuse_mixing(problem: Problem, evaluation: Evaluation) -> None:
+def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   """Raises if a function is seen to make one sample depend on another.
 
   What cannot be read is given the benefit of the doubt.
 
   Args:
     problem: `Problem`.
-    evaluation: `Evaluation` of it.
+    graph: `Graph` of it; None to call the function aside.
 
   Raises:
     SampleMixingError: If samples mix; names the op where they first do.
   """
-  rank = problem.rank_of(evaluation.ys)
-  if rank:
+  if graph is None:
+    graph = trace(problem.call, problem.outputs, problem.parts)
+  rank = problem.rank_of(graph.ys)
+  if rank and not graph.has_variables:
     with contextlib.suppress(budget.UnknownShapeError):
-      analyze(evaluation.graph, rank, _retrace(problem))
+      analyze(graph, rank, _retrace(problem))
 
 
 def _warn_not_followed(plan, request):

@@ -204,7 +204,7 @@ def diagonal(
     call = Call(evaluation, derivative, xs, rank, decision.chunk_size)
     diag = by_terms(decision, call)
   if diag is None:
-    diag = _by_passes(decision, derivative, evaluation, rank)
+    diag = _by_passes(decision, derivative, evaluation, problem)
   elif is_first is not None:
     deviation = tf.cond(
       is_first,
@@ -233,18 +233,50 @@ def by_terms(decision: Decision, call: Call) -> list | None:
     return None
 
 
-def _by_passes(decision, derivative, evaluation, rank):
+def _by_passes(decision, derivative, evaluation, problem):
   xs = evaluation.xs
-  if decision.mode == 'forward':
-    derivative = derivative.transposed()
-  return sweep.diagonal(
-    derivative,
-    sweep.Colors.of(decision.colors, xs, rank),
-    xs,
-    decision.schedule,
-    decision.chunk_size,
-    loop_among(evaluation),
-  )
+  rank = problem.rank_of(evaluation.ys)
+
+  def sweep_over(linear_map):
+    return sweep.diagonal(
+      linear_map,
+      sweep.Colors.of(decision.colors, xs, rank),
+      xs,
+      decision.schedule,
+      decision.chunk_size,
+      loop_among(evaluation),
+    )
+
+  if decision.mode != 'forward':
+    return sweep_over(derivative)
+  diag = sweep_over(derivative.transposed())
+  if problem.kind == 'hessian':
+    return diag
+  return _finite_where_possible(diag, lambda: sweep_over(derivative))
+
+
+def _finite_where_possible(diag, other):
+  """A diagonal by tangents; where one is not finite, by cotangents.
+
+  A row adds up the tangents of all inputs, those of other colors times zero,
+  which is not zero where a derivative is infinite. Cotangents of a row go to
+  each input alone. A branch, so that this costs nothing where all is finite.
+
+  Args:
+    diag: List of Tensors.
+    other: Callable without arguments, returns the same by cotangents.
+
+  Returns:
+    List of Tensors.
+  """
+  finite = [tf.reduce_all(tf.math.is_finite(d)) for d in diag]
+
+  def merged():
+    return [
+      tf.where(tf.math.is_finite(d), d, o) for d, o in zip(diag, other())
+    ]
+
+  return tf.cond(tf.reduce_all(finite), lambda: list(diag), merged)
 
 
 def loop_among(evaluation: Evaluation) -> str | None:

@@ -92,16 +92,18 @@ class Trial:
   def _tries_forward(self):
     """Whether forward mode would pay, or was asked for.
 
-    A few forward passes are cheaper than reverse ones: they share all that does
-    not depend on the seed. For many of a Hessian, vectorized, reverse mode is
-    cheaper. So it is through loops, where one transposition more also takes
-    long to trace: a minute for a state-space model.
+    A few forward passes over a gradient are cheaper than reverse ones: they
+    share all that does not depend on the seed. For many, vectorized, reverse
+    mode is cheaper. So it is through loops, where one transposition more also
+    takes long to trace: a minute for a state-space model. A Jacobian by forward
+    passes would need reverse ones besides where a derivative is infinite.
     """
     if self.decision.mode == 'forward':
       return True
     num_passes = self.decision.proposals[0].num_passes
-    is_many = num_passes > sweep.MAX_UNROLLED
-    if num_passes == 0 or (is_many and self._problem.kind == 'hessian'):
+    if self._problem.kind == 'jacobian' or num_passes == 0:
+      return False
+    if num_passes > sweep.MAX_UNROLLED:
       return False
     return evaluate.loop_among(self.evaluation) is None
 

@@ -16,9 +16,32 @@
 
 import numpy as np
 
+from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.mcmc.langevin_terms import LangevinTerms, per_part
+from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = ['check_start']
+__all__ = ['check_chains', 'check_start']
+
+
+def check_chains(target_log_prob_fn, parts):
+  """Refuses a target whose chains are not independent.
+
+  Args:
+    target_log_prob_fn: Python callable of the parts.
+    parts: List of Tensors, the parts of the state.
+
+  Raises:
+    tfp_diag.sparsity.SampleMixingError: If the log density of one chain depends
+      on the state of another. It names the op.
+  """
+  try:
+    refuse_mixing(HessianProblem(target_log_prob_fn, list(parts)))
+  except SampleMixingError:
+    raise
+  except Exception:
+    # It is evaluated next, and says there what it lacks.
+    return
 
 
 def check_start(target_log_prob, terms, scale_name):

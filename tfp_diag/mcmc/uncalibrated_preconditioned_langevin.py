@@ -46,7 +46,7 @@ from tfp_diag.mcmc.sharding import (
   fold_in_shard,
   sum_over_shards,
 )
-from tfp_diag.mcmc.start_check import check_start
+from tfp_diag.mcmc.start_check import check_chains, check_start
 
 __all__ = [
   'UncalibratedPreconditionedLangevin',
@@ -134,6 +134,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     """
     with self._scope('bootstrap_results'):
       parts = as_parts(init_state)
+      check_chains(self.target_log_prob_fn, parts)
       target_log_prob, terms = self._evaluate(parts)
       step_size = tf.nest.map_structure(
         lambda s: tf.convert_to_tensor(s, target_log_prob.dtype),
