@@ -177,7 +177,7 @@ def test_a_pattern_names_it(cleared, no_rule_left_behind):
     pattern = tfp_diag.sparsity.jacobian_sparsity(
       function_of('RGBToHSV'), draw(2, N), sample_shape=[2]
     )
-  assert pattern.fallback_ops == ('RGBToHSV',)
+  assert pattern.fallback_ops == ("RGBToHSV (op 'RGBToHSV')",)
   found = pattern.matrix.toarray()
   assert found[:6, :6].all()
   assert found[6:, 6:].sum() == 60

@@ -83,7 +83,7 @@ def check_sample_shape(xs, sample_shape):
     )
 
 
-def check(diag, derivative, decision, xs, rank):
+def check(diag, derivative, decision, xs, rank, plan=None):
   """Asserts that other seeds give the same diagonal.
 
   Args:
@@ -92,6 +92,7 @@ def check(diag, derivative, decision, xs, rank):
     decision: `Decision` that was followed.
     xs: List of Tensors, the parts.
     rank: Python int, the number of sample dimensions.
+    plan: `Plan` that was followed, or None.
   """
   colors = sweep.Colors.of(decision.colors, xs, rank)
   uses_terms = decision.terms is not None
@@ -137,9 +138,7 @@ def check(diag, derivative, decision, xs, rank):
     _assert_agreement(
       diag,
       lambda draw: again(mode, coordinate_signs(draw)),
-      'The colors of `plan` do not fit `fn`: coordinates that share a pass '
-      'influence each other, so the diagonal is wrong. Was the plan made for '
-      'another function, or from a pattern that lacks entries? Plan again.',
+      _WRONG_COLORS if plan is None else _WRONG_PLAN,
     )
   if rank:
     _assert_agreement(
@@ -177,6 +176,18 @@ def deviation_at_one(diag, derivative, xs, rank):
 def is_small(deviations):
   """Whether rounding explains some deviations."""
   return all(float(d) <= tolerance(d.dtype) for d in deviations)
+
+
+_WRONG_PLAN = (
+  'The colors of `plan` do not fit `fn`: coordinates that share a pass influence '
+  'each other, so the diagonal is wrong. Was the plan made for another function, '
+  'or from a pattern that lacks entries? Plan again.'
+)
+_WRONG_COLORS = (
+  'Coordinates that share a pass influence each other, so the diagonal is wrong: '
+  'the rule for some op of `fn` lacks entries. If it is not one of yours, this '
+  "is a fault of tfp_diag. Pass a plan made with `pattern=` of your own."
+)
 
 
 def _at_random_coordinates(derivative, diag, xs, rank, draw):

@@ -397,7 +397,8 @@ def _expanded(graph):
     except CannotSay:
       return graph
   more = graph.graph.get_operations()[before:]
-  return Graph(graph.graph, graph.xs, tuple(ys), (*graph.ops, *more))
+  ops = (*graph.ops, *more)
+  return Graph(graph.graph, graph.xs, tuple(ys), ops, graph.scope)
 
 
 def _schedule(analysis, colors, samples):

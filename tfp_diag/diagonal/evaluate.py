@@ -213,7 +213,7 @@ def diagonal(
     )
   if request.validate:
     checks.check_sample_shape(xs, problem.promised)
-    checks.check(diag, derivative, decision, xs, rank)
+    checks.check(diag, derivative, decision, xs, rank, request.plan)
   return Diagonal(evaluation.result, gradient, diag), deviation
 
 

@@ -257,32 +257,7 @@ def _concrete(traced, specs, jit_compile):
   function = tf.function(
     traced, autograph=False, jit_compile=jit_compile or None
   )
-  try:
-    return function.get_concrete_function(*specs)
-  except (NotImplementedError, AttributeError, TypeError) as e:
-    if not _needs_values(e):
-      raise
-    raise TypeError(
-      '`fn` needs the value of a Tensor in Python: it calls NumPy, '
-      '`.numpy()`, `float()` or the like. What leaves TensorFlow is a constant '
-      'to every derivative. Write that part of `fn` with TensorFlow ops, or '
-      'take it out of `fn` if it does not depend on `xs`. '
-      f'(TensorFlow says: {str(e).strip().splitlines()[0]})'
-    ) from e
-
-
-def _needs_values(error):
-  """Whether tracing failed because a symbolic Tensor has no value."""
-  # TensorFlow has no type of its own for these.
-  return any(
-    hint in str(error)
-    for hint in (
-      "'SymbolicTensor'",
-      'Cannot convert a symbolic',
-      'numpy() is only available when eager',
-      'can only be converted to Python scalars',
-    )
-  )
+  return function.get_concrete_function(*specs)
 
 
 def _remember(key, entry):

@@ -289,7 +289,11 @@ def evaluate(call, outputs, xs, times) -> Evaluation:
       result = call(xs)
       ys = outputs(result, xs)
   graph = Graph(
-    tf.compat.v1.get_default_graph(), tuple(xs), tuple(ys), ops.operations
+    tf.compat.v1.get_default_graph(),
+    tuple(xs),
+    tuple(ys),
+    ops.operations,
+    tf.get_current_name_scope(),
   )
   return Evaluation(result, graph, tapes, ops)
 

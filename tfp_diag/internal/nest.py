@@ -69,7 +69,34 @@ def call_traceable(fn, xs):
 
   Returns:
     What `fn` returns.
+
+  Raises:
+    TypeError: if `fn` needs the value of a Tensor in Python.
   """
+  try:
+    return _call_converted(fn, xs)
+  except (AttributeError, NotImplementedError, TypeError, ValueError) as e:
+    # TensorFlow has no type of its own for these.
+    if not any(hint in str(e) for hint in _NEEDS_VALUES):
+      raise
+    raise TypeError(
+      '`fn` needs the value of a Tensor in Python: it calls NumPy, `.numpy()`, '
+      '`float()` or the like. What leaves TensorFlow is a constant to every '
+      'derivative. Write that part of `fn` with TensorFlow ops, or take it out '
+      'of `fn` if it does not depend on `xs`. (TensorFlow says: '
+      f'{str(e).strip().splitlines()[0]})'
+    ) from e
+
+
+_NEEDS_VALUES = (
+  'SymbolicTensor',
+  'Cannot convert a symbolic',
+  'numpy() is only available when eager',
+  'can only be converted to Python scalars',
+)
+
+
+def _call_converted(fn, xs):
   try:
     return call_fn(fn, xs)
   except tf.errors.OperatorNotAllowedInGraphError:

@@ -59,6 +59,7 @@ class Graph:
     xs: `tuple` of Tensors of that graph, or of `tf.Variable`s: its parts.
     ys: `tuple` of Tensors: what it has returned, aligned with what is asked.
     ops: `tuple` of `tf.Operation`: what it has added, in order.
+    scope: `str`: the name scope in which it was called.
     reads: `Reads`: the constants whose values have had a say in its structure.
   """
 
@@ -66,6 +67,7 @@ class Graph:
   xs: tuple
   ys: tuple
   ops: tuple
+  scope: str = ''
   reads: 'Reads' = dataclasses.field(default_factory=lambda: Reads())
 
   @property

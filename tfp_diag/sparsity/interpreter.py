@@ -153,6 +153,10 @@ class Walker:
     _check_structure(step)
     self.tape.steps.append(step)
 
+  def name_of(self, instruction):
+    """How the user knows an op: by its name in the scope of the call."""
+    return instruction.name.removeprefix(f'{self.graph.scope}/')
+
   def _execute(self, scope, instruction):
     known = registry.facts(instruction.type)
     is_captured = (
@@ -224,7 +228,7 @@ class Walker:
     if any(value.depends for value in outputs):
       step = Step(
         instruction.type,
-        instruction.name,
+        self.name_of(instruction),
         tuple(inputs),
         tuple(outputs),
         structure,
@@ -250,10 +254,10 @@ class Walker:
       return
     note = (
       f'The rule for {instruction.type} raised {type(error).__name__}: {error} '
-      f'The op {instruction.name!r} was taken as dense.'
+      f'The op {self.name_of(instruction)!r} was taken as dense.'
     )
-    if note not in self.notes:
-      self.notes[note] = True
+    self.notes[note] = True
+    if registry.is_news(instruction.type, error):
       warnings.warn(note, RuntimeWarning, stacklevel=2)
 
   def _dense(self, instruction, inputs):
@@ -272,9 +276,10 @@ class Walker:
         tuple(Arrow(k, used, Flow.dense(outputs[k].rows, size)) for k in which),
         curved=tuple(which),
       )
-      self.fallbacks[f'{instruction.type} (op {instruction.name!r})'] = True
+      name = self.name_of(instruction)
+      self.fallbacks[f'{instruction.type} (op {name!r})'] = True
       self.add_step(
-        instruction.type, instruction.name, inputs, outputs, structure, True
+        instruction.type, name, inputs, outputs, structure, True
       )
     return outputs
 

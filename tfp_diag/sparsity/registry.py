@@ -25,6 +25,7 @@ __all__ = [
   'find_bounds',
   'find_expansion',
   'find_rule',
+  'is_news',
   'register_bounds',
   'register_expansion',
   'register_facts',
@@ -35,6 +36,7 @@ _RULES = {}
 _EXPANSIONS = {}
 _FACTS = {}
 _BOUNDS = {}
+_REPORTED = set()
 
 
 class CannotSay(Exception):
@@ -211,6 +213,14 @@ def register_bounds(*op_types):
 def find_bounds(op_type):
   """What says between which numbers the results of an op lie, or None."""
   return _BOUNDS.get(op_type)
+
+
+def is_news(op_type: str, error: Exception) -> bool:
+  """Whether nobody has heard of this fault of a rule before."""
+  fault = op_type, find_rule(op_type), str(error)
+  before = len(_REPORTED)
+  _REPORTED.add(fault)
+  return len(_REPORTED) > before
 
 
 def find_rule(op_type):
