@@ -358,4 +358,4 @@ def test_random_programs(part, fuzz):
   assert not wrong, (
     f'{len(wrong)} programs of --fuzz-seed {fuzz.seed}:\n' + '\n\n'.join(wrong)
   )
-  assert said
+  assert said or fuzz.seconds is not None
