@@ -160,8 +160,11 @@ def test_the_pattern_covers_the_gradient(fn):
   assert not missing.size
 
 
-@pytest.mark.parametrize('fn', FUNCTIONS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('mode', ('reverse', 'auto'))
+@pytest.mark.parametrize(
+  'mode, fn',
+  [('auto', fn) for fn in FUNCTIONS]
+  + [('reverse', fn) for fn in FUNCTIONS[:3]],
+)
 def test_the_diagonal_is_that_of_the_gradient(mode, fn):
   x = draw(N, seed=1)
   diag = tfp_diag.diag_jacobian(x, fn=fn, mode=mode)[1][0]
