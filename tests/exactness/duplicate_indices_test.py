@@ -120,6 +120,8 @@ def sums_of_sparse_rows(x):
   ids = [0, 0, 0, 2, 2, 4]
   index = [1, 1, 3, 3, 0, 5]
   found = tf.sparse.segment_sum(tf.reshape(x, [6, 3]), index, ids)
+  # A graph cannot tell how many rows there are.
+  found = tf.ensure_shape(found, [5, 3])
   return tf.pad(tf.reshape(found**2, [-1]), [[0, 3]])
 
 
