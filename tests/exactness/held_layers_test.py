@@ -125,19 +125,18 @@ FUNCTIONS = (
 
 
 @pytest.mark.parametrize('fn', FUNCTIONS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', ('eager', 'open_plan'))
-def test_diagonal_of_a_jacobian(way, fn):
-  check_rows(way, fn, draw(SAMPLES, N))
+def test_diagonal_of_a_jacobian(fn):
+  check_rows('eager', fn, draw(SAMPLES, N))
 
 
 @pytest.mark.parametrize('fn', BEHIND, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', ('function', 'xla', 'plan'))
+@pytest.mark.parametrize('way', ('function', 'xla', 'plan', 'open_plan'))
 def test_diagonal_of_a_jacobian_elsewhere(way, fn):
   check_rows(way, fn, draw(SAMPLES, N, seed=1))
 
 
 @pytest.mark.parametrize('fn', BEHIND, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('samples', (1, 3, 9))
+@pytest.mark.parametrize('samples', (1, 9))
 def test_fewer_samples(samples, fn):
   check_rows('eager', fn, draw(samples, N, seed=3))
 

@@ -292,6 +292,6 @@ SEPARATE = (
 
 
 @pytest.mark.parametrize('fn', SEPARATE, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', ('eager', 'function', 'plan', 'open_plan'))
+@pytest.mark.parametrize('way', ('eager', 'open_plan'))
 def test_samples_that_do_not_mix_are_not_accused(way, fn):
   check_hessian(way, fn, draw(3, 8))

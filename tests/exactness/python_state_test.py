@@ -771,11 +771,7 @@ def test_the_draw_that_gave_ys(make, here):
 
 HESSIANS = (
   function_attribute,
-  keyword_default,
-  array_subclass,
   long_list,
-  weak_reference,
-  file,
   large_minibatch,
   minibatch_with_zeros,
   keras_sequential_that_grows,
