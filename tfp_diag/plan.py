@@ -94,6 +94,7 @@ class Plan:
       once for all samples if it is a constant; a Jacobian where it can be cut.
     digest: `bytes` that tell the function, at the shapes of the plan, from
       others.
+    num_samples: Python int: for how many samples `num_passes` is reckoned.
     is_given: Python bool, whether the pattern is the caller's, who is believed.
   """
 
@@ -110,6 +111,7 @@ class Plan:
   jit_compile: bool = False
   ways: tuple = ()
   digest: bytes = b''
+  num_samples: int = 1
   is_given: bool = False
 
   def __post_init__(self):
@@ -333,6 +335,7 @@ class Plan:
       'pattern_notes': list(self.pattern.notes),
       'ways': [list(way) for way in self.ways],
       'digest': self.digest.hex(),
+      'num_samples': self.num_samples,
       'is_given': self.is_given,
     }
     with atomic_write(path) as f:
@@ -447,6 +450,7 @@ def _read(file, fn):
       for name, passes, cost in meta['ways']
     ),
     digest=bytes.fromhex(meta['digest']),
+    num_samples=meta['num_samples'],
     is_given=meta['is_given'],
   )
 
@@ -462,6 +466,7 @@ def _check_fields(meta, colors, indices, indptr, n):
     and meta['sample_rank'] >= 0,
     'jit_compile': type(meta['jit_compile']) is bool,
     'is_given': type(meta['is_given']) is bool,
+    'num_samples': type(meta['num_samples']) is int,
     **{name: _is_list_of_str(meta[name]) for name in _LISTS_OF_STR},
     'colors': colors.shape == (n,)
     and colors.dtype.kind == 'i'
@@ -529,6 +534,7 @@ def make_plan(
     jit_compile=jit_compile,
     ways=tuple(Way(p.name, p.num_passes, p.cost) for p in decision.proposals),
     digest=trial.evaluation.graph.digest.key,
+    num_samples=decision.num_samples,
     is_given=pattern is not None,
   )
 

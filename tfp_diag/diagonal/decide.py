@@ -142,6 +142,7 @@ class Decision(NamedTuple):
     chunk_size: Python int.
     proposals: Tuple of `Proposal`, the one that is followed first.
     notes: Tuple of sentences.
+    num_samples: Python int: for how many samples passes are reckoned.
   """
 
   colors: np.ndarray | None
@@ -151,6 +152,7 @@ class Decision(NamedTuple):
   chunk_size: int
   proposals: tuple = ()
   notes: tuple = ()
+  num_samples: int = 1
 
   @property
   def terms(self) -> Terms | None:
@@ -213,8 +215,9 @@ def decide(
       problem, analysis, evaluation, colors, samples, retrace
     )
   proposals.sort(key=lambda p: p.cost)
-  if plan is not None and plan.uses_terms and proposals[0].terms is None:
-    _warn_not_followed(plan, request)
+  num_samples = _SAMPLES_IF_OPEN if samples is None else samples
+  if plan is not None and plan.uses_terms and request.schedule == 'auto':
+    _compare_with_plan(plan, proposals[0], num_samples)
   mode, schedule = request.mode, request.schedule
   if plan is not None:
     mode = plan.choose_mode(mode)
@@ -233,6 +236,7 @@ def decide(
     chunk_size=chunk_size,
     proposals=tuple(proposals),
     notes=notes,
+    num_samples=num_samples,
   )
 
 
@@ -256,12 +260,17 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
       analyze(graph, rank, _retrace(problem))
 
 
-def _warn_not_followed(plan, request):
-  del request
+def _compare_with_plan(plan, best, num_samples):
+  """Warns if what runs is not what the plan has promised."""
+  is_same = best.name == plan.ways[0].name
+  if is_same and (
+    best.num_passes <= plan.num_passes or num_samples < plan.num_samples
+  ):
+    return
   warnings.warn(
     f'`plan` takes {plan.num_passes} passes, {plan.how}, which cannot be done '
-    'with this function at these shapes; ordinary passes run instead, one for '
-    f'each of {sweep.num_colors(plan.colors)} colors. Plan again for these.',
+    f'with this function at these shapes; {best.num_passes} run instead '
+    f'({best.name}). Plan again for these.',
     RuntimeWarning,
     stacklevel=2,
   )
