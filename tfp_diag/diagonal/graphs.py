@@ -22,12 +22,10 @@ Tensors and Variables that the function closes over now.
 """
 
 import collections
-import dataclasses
 import hashlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -155,35 +153,30 @@ class _Call:
     graph.reads.is_allowed = len(entries) < _MAX_VARIANTS
 
 
-@dataclasses.dataclass(frozen=True)
 class _Condition:
-  """A constant of which the structure has used the value.
+  """A constant of which the structure has used the value."""
 
-  Attributes:
-    place: Which of the captures it is.
-    only_zeros: Whether only the places of its zeros were used.
-    content: `bytes`, a hash.
-    seen: Weak reference to a Tensor that is known to fit.
-  """
-
-  place: int
-  only_zeros: bool
-  content: bytes
-  seen: Any
-
-  @classmethod
-  def of(cls, place, tensor, only_zeros):
-    """The condition that holds for this Tensor."""
-    return cls(
-      place, only_zeros, _content(tensor, only_zeros), weakref.ref(tensor)
-    )
+  def __init__(self, recipe, only_zeros, places):
+    self._recipe = recipe
+    self._only_zeros = only_zeros
+    self._places = {id(c): places[id(c)] for c in recipe.captures()}
+    # These are known to fit; they are not kept alive.
+    self._seen = {
+      places[id(c)]: weakref.ref(c) for c in recipe.captures()
+    }
+    self._content = self._of(lambda tensor: tensor)
 
   def holds(self, captures):
-    """Whether it does for other captures."""
-    tensor = captures[self.place]
-    if self.seen() is tensor:
+    """Whether the structure holds for other captures."""
+    if all(ref() is captures[k] for k, ref in self._seen.items()):
       return True
-    return _content(tensor, self.only_zeros) == self.content
+    return self._content == self._of(
+      lambda tensor: captures[self._places[id(tensor)]]
+    )
+
+  def _of(self, replace):
+    with tf.init_scope():
+      return _content(self._recipe.replaced(replace), self._only_zeros)
 
 
 def _content(tensor, only_zeros):
@@ -202,10 +195,14 @@ class _Entry:
     self._slots = _slots(graph, present)
     self._own = [weakref.ref(v) for v in present.watched]
     places = {id(c): k for k, c in enumerate(present.captures)}
+    recipes = [
+      (value.recipe(), only_zeros)
+      for value, only_zeros in present.reads.values()
+    ]
     self._conditions = [
-      _Condition.of(places[id(tensor)], tensor, only_zeros)
-      for tensor, only_zeros in present.reads.captures()
-      if id(tensor) in places
+      _Condition(recipe, only_zeros, places)
+      for recipe, only_zeros in recipes
+      if all(id(c) in places for c in recipe.captures())
     ]
     self.num_bytes = _num_bytes(graph)
 

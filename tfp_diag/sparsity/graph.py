@@ -367,11 +367,16 @@ class Reads:
     self.is_allowed = True
     self._seen = {}
 
-  def add(self, tensor, only_zeros: bool) -> None:
-    """Notes that a value was looked at, or only which elements are zero."""
-    _, before = self._seen.get(id(tensor), (tensor, True))
-    self._seen[id(tensor)] = tensor, before and only_zeros
+  def add(self, value, only_zeros: bool) -> None:
+    """Notes that a `Value` was looked at, or only which elements are zero."""
+    _, before = self._seen.get(value, (value, True))
+    self._seen[value] = value, before and only_zeros
 
-  def captures(self) -> list:
-    """Pairs of a Tensor and whether only its zeros have counted."""
+  def update(self, other: 'Reads') -> None:
+    """Adds what was looked at in another graph of the function."""
+    for value, only_zeros in other.values():
+      self.add(value, only_zeros)
+
+  def values(self) -> list:
+    """Pairs of a `Value` and whether only its zeros have counted."""
     return list(self._seen.values())

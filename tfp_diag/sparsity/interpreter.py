@@ -28,7 +28,7 @@ from tfp_diag.sparsity.program import Program
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
-from tfp_diag.sparsity.value import TensorList, Value
+from tfp_diag.sparsity.value import Captured, TensorList, Value
 
 __all__ = ['Walker']
 
@@ -305,17 +305,11 @@ class Walker:
     return unknown if static is None else Value.constant(tf.constant(static))
 
   def _constant(self, tensor):
-    """A constant that the function closes over; it may be another one later."""
+    """A constant that the function closes over."""
     reads = self.graph.reads
-    shape = tuple(int(d) for d in tensor.shape)
-    if not reads.is_allowed:
-      return Value(shape, tensor.dtype)
-    return Value(
-      shape,
-      tensor.dtype,
-      compute=lambda: tensor,
-      asked=lambda only_zeros: reads.add(tensor, only_zeros),
-    )
+    if reads.is_allowed:
+      return Captured(tensor, reads)
+    return Value(tuple(int(d) for d in tensor.shape), tensor.dtype)
 
   def _independent(self, instruction, inputs):
     """The outputs of an op none of whose inputs depends on xs."""

@@ -14,14 +14,16 @@
 # ============================================================================
 """What the walker knows about a tensor."""
 
+import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, find_bounds
 
-__all__ = ['ListSummary', 'Optional', 'TensorList', 'Value']
+__all__ = ['Captured', 'ListSummary', 'Optional', 'TensorList', 'Value']
 
 
 class Value:
@@ -45,10 +47,9 @@ class Value:
   __slots__ = (
     '_bounds',
     '_compute',
-    '_is_root',
     '_parents',
+    '_reads',
     '_result',
-    '_roots',
     'depends',
     'dtype',
     'shape',
@@ -57,12 +58,12 @@ class Value:
   )
 
   def __init__(
-    self, shape, dtype, depends=False, compute=None, parents=(), asked=None
+    self, shape, dtype, depends=False, compute=None, parents=(), reads=None
   ):
     self.varies = None
-    self._is_root = asked is not None
-    roots = {root for parent in parents for root in parent._roots}
-    self._roots = (asked,) if self._is_root else tuple(roots)
+    if reads is None:
+      reads = next((p._reads for p in parents if p._reads is not None), None)
+    self._reads = reads
     self.shape = shape
     self.dtype = dtype
     self.depends = depends
@@ -100,7 +101,7 @@ class Value:
   @property
   def is_captured(self):
     """Whether it is computed from what the function closes over."""
-    return bool(self._roots)
+    return self._reads is not None
 
   def tensor(self, even_varying=False, only_zeros=False):
     """The eager tensor or array; raises CannotSay where it is not known.
@@ -114,8 +115,8 @@ class Value:
       raise CannotSay('a value that is not constant')
     if self.varies is not None and not even_varying:
       raise CannotSay('a value that depends on the number of samples')
-    for asked in self._roots:
-      asked(only_zeros and self._is_root)
+    if self._reads is not None:
+      self._reads.add(self, only_zeros)
     # Depth first with a stack of its own: chains of constants, as in unrolled
     # loops, are longer than Python's recursion limit.
     stack = [self]
@@ -132,11 +133,22 @@ class Value:
         stack.extend(pending)
         continue
       value._result = value._compute(*[p._result for p in value._parents])
-      value._compute, value._parents = None, ()
+      if value._reads is None:
+        value._compute, value._parents = None, ()
       if value.shape is None and value.dtype != tf.variant:
         value.shape = tuple(int(d) for d in value._result.shape)
       stack.pop()
     return self._result
+
+  def recipe(self):
+    """How to compute it once more, from other captured constants.
+
+    Returns:
+      `Recipe`.
+    """
+    if self._reads is None:
+      return Recipe(lambda tensor=self.tensor(even_varying=True): tensor, ())
+    return Recipe(self._compute, tuple(p.recipe() for p in self._parents))
 
   def value(self, even_varying=False, only_zeros=False):
     """The NumPy array; raises CannotSay where it is not known."""
@@ -175,7 +187,53 @@ class Value:
     return low, high
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe:
+  """How a constant comes from what a function closes over.
+
+  Attributes:
+    compute: Callable, the values of `parents` to the value.
+    parents: `tuple` of `Recipe`.
+    captured: The Tensor that it is, if the function closes over it, or None.
+  """
+
+  compute: Callable
+  parents: tuple
+  captured: object = None
+
+  def captures(self):
+    """The Tensors that it comes from."""
+    if self.captured is not None:
+      return [self.captured]
+    return [c for parent in self.parents for c in parent.captures()]
+
+  def replaced(self, replace):
+    """The value, with `replace(tensor)` in place of what is captured."""
+    if self.captured is not None:
+      return replace(self.captured)
+    return self.compute(*[p.replaced(replace) for p in self.parents])
+
+
 _ANYWHERE = np.full((), -np.inf), np.full((), np.inf)
+
+
+class Captured(Value):
+  """A constant that a function closes over; it may be another one later.
+
+  Attributes:
+    outside: The eager Tensor.
+  """
+
+  __slots__ = ('outside',)
+
+  def __init__(self, tensor, reads):
+    shape = tuple(int(d) for d in tensor.shape)
+    super().__init__(shape, tensor.dtype, compute=lambda: tensor, reads=reads)
+    self.outside = tensor
+
+  def recipe(self):
+    """As `Value.recipe`."""
+    return Recipe(None, (), self.outside)
 
 
 class TensorList:

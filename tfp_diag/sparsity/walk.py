@@ -167,8 +167,7 @@ def _walk_twin(graph, shapes, few, retrace, second_order):
     return None
   small.reads.is_allowed = graph.reads.is_allowed
   walked = _walk_on(small, smaller, few, second_order, twin)
-  for tensor, only_zeros in small.reads.captures():
-    graph.reads.add(tensor, only_zeros)
+  graph.reads.update(small.reads)
   return walked
 
 
