@@ -96,10 +96,10 @@ for dtype, jit_compile, scale in (
   two = joined(strategy.run(make(**AXIS), (spread(state), SEED))[0])
   tf.nest.map_structure(np.testing.assert_array_equal, one, two)
   assert 0.0 < np.mean([np.mean(a != b) for a, b in zip(state, two)])
-  # The control: without the axis, both replicas use the noise of the first.
-  two = joined(strategy.run(make(), (spread(state), SEED))[0])
-  np.testing.assert_array_equal(two[0][:5], one[0][:5])
-  assert np.any(two[0][5:] != one[0][5:])
+# The control: without the axis, both replicas use the noise of the first.
+two = joined(strategy.run(make(), (spread(state), SEED))[0])
+np.testing.assert_array_equal(two[0][:5], one[0][:5])
+assert np.any(two[0][5:] != one[0][5:])
 print('agrees')
 """
 

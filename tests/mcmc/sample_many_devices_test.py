@@ -79,7 +79,7 @@ def counted(block, *args):
   return made
 ReplicatedBlock.__call__ = counted
 
-for jit_compile in (False, True):
+for jit_compile in (True, False):
   one = sample(mala(), jit_compile=jit_compile)
   two = sample(mala(), jit_compile=jit_compile, strategy=strategy)
   compare(one, two)
@@ -95,7 +95,7 @@ with tempfile.TemporaryDirectory() as path:
     moved = sample(
       mala(), num_results, strategy=devices, checkpoint=path, resume=True
     )
-  compare(sample(mala()), moved)
+  compare(one, moved)
 
 constrained = tfp.mcmc.TransformedTransitionKernel(
   mala(), [tfp.bijectors.Exp(), tfp.bijectors.Identity()]
