@@ -37,7 +37,7 @@ NOTEBOOKS = [
 # All that `pytest` needs, and the notebooks and pictures that it makes.
 TEST = [
   'pytest>=8.0',
-  'pytest-xdist>=3.5',
+  'pytest-xdist>=3.8',
   'hypothesis>=6.100',
   *NOTEBOOKS,
 ]

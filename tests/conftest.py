@@ -25,6 +25,31 @@ import pytest
 
 from tfp_diag.sparsity import registry
 
+# Those that take longest start first, so that no worker ends alone with one.
+_SLOWEST = [
+  'notebooks_test.py',
+  'main_test.py',
+  'mcmc/windowed_adaptive_mala_test.py',
+  'mcmc/many_devices_test.py',
+  'mcmc/kernel_laws_test.py',
+  'mcmc/sample_many_devices_test.py',
+  'mcmc/diagonal_preconditioner_adaptation_test.py',
+  'mcmc/tfp_composition_test.py',
+  'mcmc/local_hessian_preconditioner_test.py',
+  'mcmc/preconditioned_mala_test.py',
+]
+
+
+def pytest_collection_modifyitems(items):
+  def place(item):
+    path = item.path.as_posix()
+    for i, name in enumerate(_SLOWEST):
+      if path.endswith(f'/tests/{name}'):
+        return i
+    return len(_SLOWEST)
+
+  items.sort(key=place)
+
 
 class Fuzz(typing.NamedTuple):
   """Which random programs are tried, and for how long."""

@@ -14,6 +14,7 @@
 # ============================================================================
 """`python -m tfp_diag`, option by option."""
 
+import io
 import json
 import os
 import pty
@@ -124,7 +125,8 @@ def test_upstream_is_wrong_where_the_curvature_varies(comparisons):
   assert quartic['max_error'] > 1.0
 
 
-def test_the_main_job_prints_both_tables(capsys):
+def test_the_main_job_prints_both_tables(capsys, comparisons, monkeypatch):
+  monkeypatch.setattr(main_job_module, 'compare_diagonals', lambda: comparisons)
   status = main([*SMALL, '--target', 'gaussian_3d', '--seed', '3'])
   printed = capsys.readouterr().out
   assert status == 0
@@ -233,10 +235,12 @@ def test_save_writes_everything_without_pickle(tmp_path, capsys, no_diagonals):
   assert report['parameters'][0]['mean'] == pytest.approx(mean)
 
 
-@pytest.mark.parametrize('suffix', ['png', 'pdf'])
-def test_plot_writes_a_picture(suffix, tmp_path, capsys, no_diagonals):
+@pytest.mark.parametrize(
+  'suffix, target', [('png', 'eight_schools'), ('pdf', 'banana')]
+)
+def test_plot_writes_a_picture(suffix, target, tmp_path, capsys, no_diagonals):
   path = tmp_path / f'picture.{suffix}'
-  run_json(['--plot', str(path)], capsys)
+  run_json(['--target', target, '--plot', str(path)], capsys)
   start = {'png': b'\x89PNG', 'pdf': b'%PDF'}[suffix]
   assert path.read_bytes()[:4] == start
   assert path.stat().st_size > 10_000
@@ -439,9 +443,9 @@ def test_ctrl_c_during_warmup_leaves_no_file(
 
 
 def read_until(descriptor, word):
-  """What a terminal shows until a word appears, within a minute."""
+  """What a terminal shows until a word appears, within five minutes."""
   shown = ''
-  deadline = time.monotonic() + 60.0
+  deadline = time.monotonic() + 300.0
   while word not in shown:
     left = max(0.0, deadline - time.monotonic())
     ready, _, _ = select.select([descriptor], [], [], left)
@@ -489,15 +493,18 @@ def test_a_terminal_shows_progress_and_ctrl_c_works(tmp_path):
     ),
   ],
 )
-def test_a_function_that_cannot_be_sampled(tmp_path, capsys, body, sentence):
+def test_a_function_that_cannot_be_sampled(
+  tmp_path, capsys, no_diagonals, body, sentence
+):
   file = tmp_path / 'model.py'
   file.write_text(f'import tensorflow as tf\n\ndef f(x):\n  return {body}\n')
-  assert main(['--fn', f'{file}:f', '--init', '[0., 0.]', '--draws', '40']) == 2
+  words = ['--fn', f'{file}:f', '--init', '[0., 0.]', '--chains', '8']
+  assert main([*words, '--draws', '40', '--warmup', '40']) == 2
   said = capsys.readouterr().err
   assert sentence in said and said.count('\n') == 1
 
 
-def test_names_of_parts_are_not_given_twice(tmp_path):
+def test_names_of_parts_are_not_given_twice(tmp_path, no_diagonals):
   file = tmp_path / 'model.py'
   file.write_text(
     'import tensorflow as tf\n\n'
@@ -505,30 +512,29 @@ def test_names_of_parts_are_not_given_twice(tmp_path):
   )
   path = tmp_path / 'draws.npz'
   words = ['--fn', f'{file}:f', '--init', '(0., 0.)', '--save', str(path)]
-  main([*words, '--draws', '40', '--warmup', '40', '--chains', '4'])
+  assert main([*SMALL, *words]) == 0
   assert list(np.load(path)['parameter_names']) == ['x1', 'x2']
 
 
-def test_a_terminal_that_knows_only_ascii():
-  command = [sys.executable, '-m', 'tfp_diag', '--help']
-  environment = {**os.environ, 'PYTHONIOENCODING': 'ascii'}
-  done = subprocess.run(command, capture_output=True, env=environment)
-  assert done.returncode == 0 and done.stderr == b''
+def test_a_terminal_that_knows_only_ascii(monkeypatch):
+  streams = [io.TextIOWrapper(io.BytesIO(), 'ascii') for _ in range(2)]
+  monkeypatch.setattr(sys, 'stdout', streams[0])
+  monkeypatch.setattr(sys, 'stderr', streams[1])
+  with pytest.raises(SystemExit) as e:
+    main(['--help'])
+  assert e.value.code == 0
+  assert main(['--target', 'ŷ']) == 2
+  for stream, shown in zip(streams, [b'usage', b"no target '\\u0177'"]):
+    stream.flush()
+    assert shown in stream.buffer.getvalue()
 
 
 def test_a_reader_that_goes_away():
   command = f'{sys.executable} -m tfp_diag --help | head -n 1'
-  done = subprocess.run(command, shell=True, capture_output=True, text=True)
-  assert done.stdout.startswith('usage') and done.stderr == ''
-
-
-def test_bad_input_through_the_module():
-  command = [sys.executable, '-m', 'tfp_diag', '--target', 'nobody']
-  done = subprocess.run(command, capture_output=True, text=True)
-  assert done.returncode == 2
-  assert done.stdout == ''
-  # Start-up messages of TensorFlow are silenced: this is the only line.
-  assert done.stderr.startswith(
-    "python -m tfp_diag: There is no target 'nobody'"
+  environment = dict(os.environ)
+  environment.pop('TF_CPP_MIN_LOG_LEVEL', None)
+  done = subprocess.run(
+    command, shell=True, capture_output=True, text=True, env=environment
   )
-  assert done.stderr.count('\n') == 1
+  # TensorFlow is silent at its start, too.
+  assert done.stdout.startswith('usage') and done.stderr == ''

@@ -115,8 +115,8 @@ _CONSTANT = {
   'low_rank': np.diag(_DIAGONAL) + _LOWER[:, :1] @ _LOWER[:, :1].T,
 }
 _LOCAL = ['volatility', 'local_hessian']
-_FULL = ['full_fisher', 'full_fisher_divergence']
-_ADAPTED = [f'adapted_{name}' for name in [*ESTIMATORS, *_FULL]]
+_FULL_ADAPTED = ['adapted_full_fisher', 'adapted_full_fisher_divergence']
+_ADAPTED = [*(f'adapted_{name}' for name in ESTIMATORS), *_FULL_ADAPTED]
 # y = x + L(pull Lᵀ g + √spread z), with the pull and the spread of a time.
 _DISCRETIZATIONS = {
   'euler': lambda time: (0.5 * time, time),
@@ -175,28 +175,35 @@ def _with_core(results, core):
   return results._replace(inner_results=_with_core(results.inner_results, core))
 
 
-def _learn(kernel, num_dims, dtype, draw):
-  """The kernel's results after its adaptation, from exact draws.
+def _adapting(kind, log_prob, step_size):
+  """The kernel of a kind that adapts."""
+  if kind == 'adapted_full_fisher':
+    return FisherAdaptiveMALA(log_prob, step_size, _NUM_LEARNING - 1, 2)
+  if kind == 'adapted_full_fisher_divergence':
+    return FisherDivergenceMALA(
+      log_prob, step_size, _NUM_LEARNING - 1, discretization='exponential'
+    )
+  return DiagonalPreconditionerAdaptation(
+    PreconditionedMALA(log_prob, step_size),
+    _NUM_LEARNING - 1,
+    kind.removeprefix('adapted_'),
+  )
+
+
+@functools.cache
+def _learned(kind, dtype, log_prob, draw, num_dims):
+  """The results of a kernel after its adaptation, from exact draws.
 
   Always at one step size, so that kernels of other step sizes have one scale.
   """
-  kernel = kernel.copy(**_at_step_size(kernel, Bent.step_size, dtype))
+  kernel = _adapting(kind, log_prob, tf.constant(Bent.step_size, dtype))
   noise = np.random.default_rng(5).normal(size=[200, num_dims])
   state = tf.constant(draw(noise), dtype)
   results = kernel.bootstrap_results(state)
-  step = tf.function(kernel.one_step)
+  # So few steps are over before one has been traced.
   for i in range(_NUM_LEARNING):
-    state, results = step(state, results, seed=tf.constant([i, 77]))
+    state, results = kernel.one_step(state, results, seed=(i, 77))
   return results
-
-
-def _at_step_size(kernel, step_size, dtype):
-  """What to change in the parameters of a kernel."""
-  if 'inner_kernel' not in kernel.parameters:
-    return {'step_size': tf.constant(step_size, dtype)}
-  inner = kernel.parameters['inner_kernel']
-  changes = _at_step_size(inner, step_size, dtype)
-  return {'inner_kernel': inner.copy(**changes)}
 
 
 def _frozen_diagonal(kernel, learned):
@@ -235,7 +242,7 @@ def _make_kernel(
     step_size: Python `float`. Default: that of `Bent`.
     log_prob: Callable of a state. Default: that of `Bent`.
     draw: Callable from standard normals to exact draws, from which adaptation
-      learns. Default: that of `Bent`.
+      learns. Default: that of `Bent`. Equal callables share what was learned.
     num_dims: Python `int`.
 
   Returns:
@@ -272,29 +279,18 @@ def _make_kernel(
       log_prob, step_size, _preconditioner(kind, dtype), discretization=times
     )
     start, matrix = kernel.bootstrap_results, _CONSTANT[kind]
-  elif kind == 'adapted_full_fisher':
-    kernel = FisherAdaptiveMALA(log_prob, step_size, _NUM_LEARNING - 1, 2)
-    learned = _learn(kernel, num_dims, dtype, draw)
-    start, factor = _frozen_matrix(kernel, learned)
-    # The kernel makes the average of the diagonal of L Lᵀ one.
-    matrix = factor / np.sqrt(np.mean(np.diag(factor @ factor.T)))
-  elif kind == 'adapted_full_fisher_divergence':
-    times = 'exponential'
-    kernel = FisherDivergenceMALA(
-      log_prob, step_size, _NUM_LEARNING - 1, discretization=times
-    )
-    start, matrix = _frozen_matrix(
-      kernel, _learn(kernel, num_dims, dtype, draw)
-    )
   else:
-    kernel = DiagonalPreconditionerAdaptation(
-      PreconditionedMALA(log_prob, step_size),
-      _NUM_LEARNING - 1,
-      kind.removeprefix('adapted_'),
-    )
-    start, matrix = _frozen_diagonal(
-      kernel, _learn(kernel, num_dims, dtype, draw)
-    )
+    kernel = _adapting(kind, log_prob, step_size)
+    learned = _learned(kind, dtype, log_prob, draw, num_dims)
+    if kind not in _FULL_ADAPTED:
+      start, matrix = _frozen_diagonal(kernel, learned)
+    else:
+      start, matrix = _frozen_matrix(kernel, learned)
+    if kind == 'adapted_full_fisher':
+      # The kernel makes the average of the diagonal of L Lᵀ one.
+      matrix /= np.sqrt(np.mean(np.diag(matrix @ matrix.T)))
+    if kind == 'adapted_full_fisher_divergence':
+      times = 'exponential'
   return KernelOfKind(
     kernel,
     start,

@@ -18,10 +18,18 @@ Never a stuck chain, never a poisoned one; nor does what adapts learn from it.
 """
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 _WALL = 0.8
+# What is beyond the wall, from sector to sector of the second coordinate.
+_BAD = [
+  'density nan',
+  'density inf',
+  'density -inf',
+  'gradient nan',
+  'gradient inf',
+]
+_EDGES = [-0.8, -0.25, 0.25, 0.8]
 
 
 def _inside(noise):
@@ -29,53 +37,66 @@ def _inside(noise):
   return -np.abs(noise)
 
 
-def _normal(x):
-  return -0.5 * tf.reduce_sum(x**2, -1)
+def _is_bad(x, bad):
+  """Whether a point is beyond the wall, in the sector of that name."""
+  lower, upper = [-np.inf, *_EDGES], [*_EDGES, np.inf]
+  i = _BAD.index(bad)
+  y = x[..., 1]
+  return (x[..., 0] > _WALL) & (y > lower[i]) & (y <= upper[i])
 
 
-def _walled(value):
-  def log_prob(x):
-    bad = tf.constant(value, x.dtype)
-    return tf.where(x[..., 0] > _WALL, bad, _normal(x))
-
-  return log_prob
-
-
-def _bad_gradient(value):
-  @tf.custom_gradient
-  def log_prob(x):
-    def gradient(upstream):
-      bad = tf.where(x[..., :1] > _WALL, tf.constant(value, x.dtype), -x)
-      return upstream[..., tf.newaxis] * bad
-
-    return _normal(x), gradient
-
-  return log_prob
+def _put(what, x, values):
+  """Replaces values of a density, or of a gradient, by what is bad there."""
+  for bad in _BAD:
+    name, value = bad.split()
+    if name == what:
+      at = _is_bad(x, bad)
+      if values.shape.rank > at.shape.rank:
+        at = at[..., tf.newaxis]
+      values = tf.where(at, tf.constant(float(value), x.dtype), values)
+  return values
 
 
-_BAD = {
-  'density_nan': _walled(np.nan),
-  'density_inf': _walled(np.inf),
-  'density_minus_inf': _walled(-np.inf),
-  'gradient_nan': _bad_gradient(np.nan),
-  'gradient_inf': _bad_gradient(np.inf),
-}
+@tf.custom_gradient
+def _bad_gradient(x):
+  def gradient(upstream):
+    return upstream[..., tf.newaxis] * _put('gradient', x, -x)
+
+  return -0.5 * tf.reduce_sum(x**2, -1), gradient
 
 
-@pytest.mark.parametrize('bad', _BAD)
-def test_is_a_rejection_and_poisons_nothing(laws, kind, bad):
-  made = laws.make_kernel(kind, log_prob=_BAD[bad], draw=_inside)
-  noise = np.random.default_rng(3).normal(size=[40, 3])
+def _log_prob(x):
+  """A normal with all that is bad."""
+  return _put('density', x, _bad_gradient(x))
+
+
+def test_the_target_is_as_bad_as_it_should_be():
+  y = [-1.0, -0.5, 0.0, 0.5, 1.0]
+  x = tf.constant([[2.0 * _WALL, v, 0.1] for v in y])
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    log_prob = _log_prob(x)
+  gradient = tape.gradient(log_prob, x)
+  np.testing.assert_array_equal(log_prob[:3], [np.nan, np.inf, -np.inf])
+  assert np.all(np.isfinite(log_prob[3:]))
+  assert np.all(np.isfinite(gradient[:3]))
+  assert np.all(np.isnan(gradient[3])) and np.all(np.isinf(gradient[4]))
+
+
+def test_is_a_rejection_and_poisons_nothing(laws, kind):
+  made = laws.make_kernel(kind, log_prob=_log_prob, draw=_inside)
+  noise = np.random.default_rng(3).normal(size=[200, 3])
   state = tf.constant(_inside(noise))
   results = made.start(state)
-  num_bad = 0
-  late_moves = np.zeros(40, bool)
+  num_bad = np.zeros(len(_BAD))
+  late_moves = np.zeros(200, bool)
   for i in range(20):
     before = state
     state, results = made.kernel.one_step(state, results, seed=(i, 5))
     core = laws.core(results)
-    is_bad = core.proposed_state.numpy()[:, 0] > _WALL
-    num_bad += np.sum(is_bad)
+    proposed = core.proposed_state.numpy()
+    num_bad += [np.sum(_is_bad(proposed, bad)) for bad in _BAD]
+    is_bad = proposed[:, 0] > _WALL
     # A rejection, which can be counted.
     assert not np.any(core.is_accepted.numpy()[is_bad])
     np.testing.assert_array_equal(
@@ -90,15 +111,13 @@ def test_is_a_rejection_and_poisons_nothing(laws, kind, bad):
     assert not np.any(np.isnan(core.log_accept_ratio))
     if i >= 10:
       late_moves |= core.is_accepted.numpy()
-  assert num_bad > 20
+  assert np.all(num_bad > 20), num_bad
   assert np.all(late_moves), 'a chain is stuck'
 
 
 def test_what_adapts_does_not_learn_from_it(laws, adapted_kind):
   """What is learned is finite, and of the order of the target."""
-  made = laws.make_kernel(
-    adapted_kind, log_prob=_BAD['density_nan'], draw=_inside
-  )
+  made = laws.make_kernel(adapted_kind, log_prob=_log_prob, draw=_inside)
   assert np.all(np.isfinite(made.matrix))
   assert np.all(np.abs(np.diag(made.matrix)) > 0.05)
   assert np.all(np.abs(made.matrix) < 20.0)

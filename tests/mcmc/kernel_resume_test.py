@@ -69,25 +69,47 @@ def _run(laws, adapted_kind, num_results, seed=(6, 7), **kwargs):
   )
 
 
-@pytest.mark.parametrize('first', [6, 17])
-def test_in_pieces_is_in_one(laws, adapted_kind, first, tmp_path):
-  """Bit for bit, whether the adaptation was over or not."""
+def _check_pieces(laws, adapted_kind, path):
+  """In three pieces, which end before and after the adaptation does."""
   whole = _run(laws, adapted_kind, _NUM_STEPS)
-  _run(laws, adapted_kind, first, checkpoint=tmp_path / 'run')
-  pieces = _run(
-    laws,
-    adapted_kind,
-    _NUM_STEPS,
-    seed=None,
-    checkpoint=tmp_path / 'run',
-    resume=True,
-  )
+  _run(laws, adapted_kind, 6, checkpoint=path)
+  for num_results in (17, _NUM_STEPS):
+    pieces = _run(
+      laws,
+      adapted_kind,
+      num_results,
+      seed=None,
+      checkpoint=path,
+      resume=True,
+    )
   np.testing.assert_array_equal(pieces.draws, whole.draws)
   tf.nest.map_structure(
     np.testing.assert_array_equal,
     tf.nest.flatten((pieces.final_state, pieces.final_kernel_results)),
     tf.nest.flatten((whole.final_state, whole.final_kernel_results)),
   )
-  # It has learned on the way, and other seeds would have shown.
-  other = _run(laws, adapted_kind, first, seed=(6, 8))
-  assert not np.any(other.draws[-1] == whole.draws[first - 1])
+  return whole
+
+
+@pytest.fixture
+def no_graphs():
+  """Saves the time of tracing, which is most of it in so short a run."""
+  tf.config.run_functions_eagerly(True)
+  yield
+  tf.config.run_functions_eagerly(False)
+
+
+@pytest.mark.usefixtures('no_graphs')
+def test_in_pieces_is_in_one(laws, adapted_kind, tmp_path):
+  """Bit for bit, whether the adaptation was over or not."""
+  whole = _check_pieces(laws, adapted_kind, tmp_path / 'run')
+  # Other seeds would have shown.
+  other = _run(laws, adapted_kind, 6, seed=(6, 8))
+  assert not np.any(other.draws[-1] == whole.draws[5])
+
+
+@pytest.mark.parametrize(
+  'graph_kind', ['adapted_hessian', 'adapted_full_fisher_divergence']
+)
+def test_in_pieces_is_in_one_in_a_graph(laws, graph_kind, tmp_path):
+  _check_pieces(laws, graph_kind, tmp_path / 'run')

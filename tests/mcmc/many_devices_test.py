@@ -14,10 +14,9 @@
 # ============================================================================
 """Chains over two devices are the chains of one device."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests import fresh_process
 
 # Logical devices must exist before TensorFlow's first op: a process of its own.
 _SETUP = """
@@ -97,10 +96,10 @@ for dtype, jit_compile, scale in (
   two = joined(strategy.run(make(**AXIS), (spread(state), SEED))[0])
   tf.nest.map_structure(np.testing.assert_array_equal, one, two)
   assert 0.0 < np.mean([np.mean(a != b) for a, b in zip(state, two)])
-  # The control: without the axis, both replicas use the noise of the first.
-  two = joined(strategy.run(make(), (spread(state), SEED))[0])
-  np.testing.assert_array_equal(two[0][:5], one[0][:5])
-  assert np.any(two[0][5:] != one[0][5:])
+# The control: without the axis, both replicas use the noise of the first.
+two = joined(strategy.run(make(), (spread(state), SEED))[0])
+np.testing.assert_array_equal(two[0][:5], one[0][:5])
+assert np.any(two[0][5:] != one[0][5:])
 print('agrees')
 """
 
@@ -160,13 +159,8 @@ print('agrees')
 """
 
 
-@pytest.mark.parametrize('program', ['_NOTHING_POOLED', '_POOLED'])
-def test_two_devices(program):
-  done = subprocess.run(
-    [sys.executable, '-c', _SETUP + globals()[program]],
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=300,
-  )
-  assert 'agrees' in done.stdout, done.stderr[-4000:]
+@pytest.mark.parametrize('program', [_NOTHING_POOLED, _POOLED])
+def test_two_devices(program, tmp_path):
+  program = fresh_process.start(_SETUP + program, tmp_path / 'said')
+  status, said = program.end()
+  assert status == 0 and 'agrees' in said, said[-4000:]

@@ -15,10 +15,7 @@
 """Runs that end at any moment resume bit for bit."""
 
 import os
-import pathlib
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -27,9 +24,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
+from tests import fresh_process
 from tfp_diag.mcmc import sampling_checkpoint, sampling_rows
-
-ROOT = pathlib.Path(tfp_diag.__file__).parent.parent
 
 
 class Walk(tfp.mcmc.TransitionKernel):
@@ -198,7 +194,11 @@ def test_an_error_leaves_the_checkpoint_as_it_was(tmp_path):
 
 
 SCRIPT = """
-import sys
+import os
+
+if __name__ == '__main__':
+  os.environ['CUDA_VISIBLE_DEVICES'] = '-1'
+
 import tensorflow as tf
 import tfp_diag
 
@@ -212,32 +212,23 @@ def run(path, num_results):
     jit_compile=False, checkpoint=path, resume=path is not None)
 
 if __name__ == '__main__':
-  run(sys.argv[1], 10**6)
+  run(path, 10**6)
 """
 
 
 def test_a_process_that_is_killed(tmp_path):
   path = tmp_path / 'run'
-  script = tmp_path / 'script.py'
-  script.write_text(SCRIPT)
-  environment = {
-    **os.environ,
-    'PYTHONPATH': str(ROOT),
-    'TF_CPP_MIN_LOG_LEVEL': '3',
-    'CUDA_VISIBLE_DEVICES': '-1',
-  }
   random = np.random.default_rng(0)
   counts = [0]
   for _ in range(2):
-    process = subprocess.Popen(
-      [sys.executable, script, path], env=environment, stderr=subprocess.DEVNULL
-    )
-    while process.poll() is None and count(path) <= counts[-1] + 10:
+    running = fresh_process.start(SCRIPT, tmp_path / 'said', path=path)
+    while running.process.is_alive() and count(path) <= counts[-1] + 10:
       time.sleep(0.05)
     # Somewhere in the next blocks.
     time.sleep(random.uniform(0.0, 0.2))
-    process.kill()
-    assert process.wait() == -signal.SIGKILL
+    running.kill()
+    status, said = running.end()
+    assert status == -signal.SIGKILL, said[-4000:]
     counts.append(count(path))
   names = {'__name__': 'script'}
   exec(SCRIPT, names)

@@ -14,8 +14,7 @@
 # ============================================================================
 """A state whose members are spread over two replicas."""
 
-import subprocess
-import sys
+from tests import fresh_process
 
 # Logical devices must exist before TensorFlow's first op: a process of its own.
 _PROGRAM = """
@@ -96,12 +95,7 @@ print('sharded step agrees')
 """
 
 
-def test_sharded_state():
-  done = subprocess.run(
-    [sys.executable, '-c', _PROGRAM],
-    capture_output=True,
-    text=True,
-    check=False,
-    timeout=120,
-  )
-  assert 'sharded step agrees' in done.stdout, done.stderr[-4000:]
+def test_sharded_state(tmp_path):
+  program = fresh_process.start(_PROGRAM, tmp_path / 'said')
+  status, said = program.end()
+  assert status == 0 and 'sharded step agrees' in said, said[-4000:]

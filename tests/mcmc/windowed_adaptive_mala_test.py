@@ -165,17 +165,26 @@ def _log_prob(rate, mean):
   )
 
 
-@pytest.mark.parametrize('container', [list, dict])
-def test_a_log_density_with_bijectors_is_the_model(container):
+def _init():
   rng = np.random.default_rng(0)
-  init = [
+  return [
     tf.constant(rng.uniform(0.5, 3.0, size=[4]), tf.float32),
     tf.constant(rng.uniform(-2.0, 2.0, size=[4, 2]), tf.float32),
   ]
-  kwargs = {'num_adaptation_steps': 30, 'seed': (3, 4)}
-  expected, expected_trace = windowed_adaptive_mala(
-    5, _model, init=init, **kwargs, **_PINS
-  )
+
+
+_SHORT = {'num_adaptation_steps': 30, 'seed': (3, 4)}
+
+
+@pytest.fixture(scope='module')
+def short_run():
+  return windowed_adaptive_mala(5, _model, init=_init(), **_SHORT, **_PINS)
+
+
+@pytest.mark.parametrize('container', [list, dict])
+def test_a_log_density_with_bijectors_is_the_model(container, short_run):
+  init = _init()
+  expected, expected_trace = short_run
   bijectors = [
     tfd.Gamma(2.0, 1.0).experimental_default_event_space_bijector(),
     None,
@@ -188,7 +197,7 @@ def test_a_log_density_with_bijectors_is_the_model(container):
     return _log_prob(a, b)
 
   draws, trace = windowed_adaptive_mala(
-    5, log_prob, init=init, bijectors=bijectors, **kwargs
+    5, log_prob, init=init, bijectors=bijectors, **_SHORT
   )
   assert isinstance(draws, container)
   # The same numbers in another order of additions, amplified by the steps.
