@@ -186,14 +186,19 @@ class Plan:
         self._run, autograph=False, jit_compile=self.jit_compile or None
       )
       object.__setattr__(self, '_function', function)
-    return self._function(xs)
+    # As Tensors, and checked: a graph for open shapes takes what does not fit.
+    problem = self._problem(xs)
+    return self._function(problem.pack(problem.parts))
+
+  def _problem(self, xs):
+    if self.kind == 'hessian':
+      return self.fitted(HessianProblem(self.fn, xs))
+    if not isinstance(xs, (list, tuple)):
+      xs = [xs]
+    return self.fitted(JacobianProblem(self.fn, xs))
 
   def _run(self, xs):
-    problem_class = {'jacobian': JacobianProblem, 'hessian': HessianProblem}
-    if self.kind == 'jacobian' and not isinstance(xs, (list, tuple)):
-      xs = [xs]
-    problem = problem_class[self.kind](self.fn, xs)
-    problem = self.fitted(problem)
+    problem = self._problem(xs)
     found = evaluate.run_diagonal(problem, Request(plan=self))
     if self.kind == 'jacobian':
       return found.result, found.diag
@@ -589,7 +594,6 @@ def _structure_notes(decision):
     )
   elif n > 1 and best.num_passes == n:
     notes.append(
-      'Every coordinate depends on every other one, so each needs a pass of '
-      'its own.'
+      'Every coordinate meets every other one, so each needs a pass of its own.'
     )
   return notes

@@ -33,10 +33,12 @@ class Trial:
     decision: `Decision`.
     rank: Python int, the number of sample dimensions.
     notes: List of sentences.
+    failed: Python bool, whether an op has raised where it was tried.
   """
 
   def __init__(self, problem: Problem, request: Request):
     self.notes = []
+    self.failed = False
     self._problem = problem
     self._request = request
 
@@ -88,6 +90,12 @@ class Trial:
             'the two disagree, some gradient is not linear in its cotangent'
           )
     return True
+
+  def judge_failure(self, error):
+    """Draws the conclusions where there are no values, but an error."""
+    self.failed = True
+    if self.decision.mode == 'forward':
+      self._refuse_forward(_failure(error))
 
   def _tries_forward(self):
     """Whether forward mode would pay, or was asked for.
@@ -143,14 +151,23 @@ def try_out(problem: Problem, request: Request) -> Trial:
       trial._refuse_forward('it cannot be checked while a graph is built')
     return trial
   function = tf.function(trial.trace, autograph=False)
-  results = function.get_concrete_function(*specs)(*map(_value, parts))
+  traced = function.get_concrete_function(*specs)
+  try:
+    results = traced(*map(_value, parts))
+  except tf.errors.OpError as e:  # Any op of the function may have raised.
+    if trial.decision.terms is None:
+      trial.judge_failure(e)
+      return trial
+    results = None
   if results is None or not trial.judge(results):
     again = try_out(problem, request._replace(only_passes=True))
-    again.notes.append(
-      'A cheaper way than passes was tried, and failed; this is a fault of '
-      'tfp_diag.'
-    )
-    return again
+    if not again.failed:
+      again.notes.append(
+        'A cheaper way than passes was tried, and failed; this is a fault of '
+        'tfp_diag.'
+      )
+      return again
+    # Not even passes run where they were tried.
   return trial
 
 
@@ -177,9 +194,13 @@ def _compared(derivative, xs, refuse):
     forward = derivative.transposed()
     return _product(forward, v, u), _product(derivative, u, v)
   except Exception as e:  # Any op of the function may have raised.
-    reason = str(e).strip().splitlines()
-    refuse(f'it fails ({type(e).__name__}: {reason[0] if reason else ""})')
+    refuse(_failure(e))
     return []
+
+
+def _failure(error):
+  reason = str(error).strip().splitlines()
+  return f'it fails ({type(error).__name__}: {reason[0] if reason else ""})'
 
 
 def _product(linear_map, seeds, others):

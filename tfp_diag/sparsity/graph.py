@@ -234,7 +234,12 @@ def function_graph(graph, name: str):
   Returns:
     `FuncGraph`.
   """
-  return graph._get_function(name).graph
+  function = graph._get_function(name)
+  while function is None:
+    # Where tapes wrap a loop or a branch, it is known to the graph around.
+    graph = graph.outer_graph
+    function = graph._get_function(name)
+  return function.graph
 
 
 def has_own_gradient(op) -> bool:
