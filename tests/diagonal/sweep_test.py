@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_diag.internal import schedule
+from tfp_diag.diagonal import sweep
 
 SCHEDULES = ('unrolled', 'pfor', 'while_loop', 'auto')
 
@@ -74,7 +74,7 @@ def diagonal(matrix, colors, shapes, kind, chunk_size, regime='function'):
   xs = [tf.zeros(s, matrix.matrix.dtype) for s in shapes]
 
   def fn():
-    return schedule.diagonal(matrix.split(shapes), colors, xs, kind, chunk_size)
+    return sweep.diagonal(matrix.split(shapes), colors, xs, kind, chunk_size)
 
   if regime == 'eager':
     return fn()
@@ -86,7 +86,7 @@ def draw(n, seed=0):
 
 
 def static(colors, shapes):
-  return schedule.Colors.from_vector(
+  return sweep.Colors.from_vector(
     np.asarray(colors), [tf.TensorShape(s) for s in shapes]
   )
 
@@ -124,9 +124,9 @@ def test_dense_matrices(kind, chunk_size):
 
 def test_auto_unrolls_a_few_passes_only():
   for n, traced in [
-    (schedule.MAX_UNROLLED, schedule.MAX_UNROLLED),
+    (sweep.MAX_UNROLLED, sweep.MAX_UNROLLED),
     # Nine in two chunks of four, and one by itself.
-    (schedule.MAX_UNROLLED + 1, 3),
+    (sweep.MAX_UNROLLED + 1, 3),
   ]:
     matrix = Matrix(draw(n))
     diagonal(matrix, static(np.arange(n), [[n]]), [[n]], 'auto', 4)
@@ -227,7 +227,7 @@ def test_what_is_not_connected_takes_no_loop(kind):
 def test_one_color_each():
   shapes = [tf.TensorShape([2, 2]), tf.TensorShape([]), tf.TensorShape([0])]
   xs = [tf.zeros([3, *s]) for s in shapes]
-  colors = schedule.one_color_each(shapes, xs, 1)
+  colors = sweep.one_color_each(shapes, xs, 1)
   assert colors.is_static and colors.num_colors == 5
   np.testing.assert_array_equal(colors.parts[0], [[0, 1], [2, 3]])
   assert colors.parts[1] == 4 and colors.parts[2].size == 0
@@ -239,7 +239,7 @@ def test_one_color_each_of_dynamic_shapes():
     autograph=False,
   )
   def parts(x, z):
-    colors = schedule.one_color_each([x.shape[1:], z.shape[1:]], [x, z], 1)
+    colors = sweep.one_color_each([x.shape[1:], z.shape[1:]], [x, z], 1)
     assert not colors.is_static
     return colors.parts, colors.num_colors
 
@@ -255,7 +255,7 @@ def test_an_obstacle_is_named_and_leads_to_the_loop():
 
   @tf.function(autograph=False)
   def fn():
-    return schedule.diagonal(
+    return sweep.diagonal(
       matrix.split([[3]]), colors, xs, 'pfor', 2, obstacle='While'
     )
 
@@ -290,7 +290,7 @@ def test_what_is_run_instead_of_pfor():
     raise ValueError('first line\nthe reason')
 
   with pytest.warns(RuntimeWarning, match=r'\(the reason\).*`strategy=1`'):
-    assert schedule.vectorized_or_loop(raises, lambda: 3, 'strategy=1') == 3
+    assert sweep.vectorized_or_loop(raises, lambda: 3, 'strategy=1') == 3
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    assert schedule.vectorized_or_loop(lambda: 2, raises) == 2
+    assert sweep.vectorized_or_loop(lambda: 2, raises) == 2

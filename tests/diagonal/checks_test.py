@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_diag.internal import evaluate, passes, schedule, validation
+from tfp_diag.diagonal import checks, linear_map, sweep
+from tfp_diag.diagonal.decide import Decision, Proposal
 
 
 def draw(shape, seed=0, dtype='float64'):
@@ -30,26 +31,17 @@ def check(fn, x, colors, rank, mode='reverse', kind='unrolled'):
 
   @tf.function(autograph=False)
   def run():
-    def linear_map(mode):
-      return passes.linearize(lambda: (None, [fn(x)]), [x], mode)[1]
-
-    shapes = [x.shape[rank:]]
-    recipe = evaluate.Recipe(colors=colors, schedule=kind)
-    if colors is None:
-      groups = schedule.one_color_each(shapes, [x], rank)
-    else:
-      groups = schedule.Colors.from_vector(colors, shapes)
-    derivative = linear_map(mode)
-    diag = schedule.diagonal(derivative, groups, [x], kind, 2)
-    validation.check(
-      diag,
-      derivative,
-      (lambda: linear_map('reverse')) if mode == 'forward' else None,
-      groups,
+    derivative = linear_map.linearize(lambda: [fn(x)], [x])
+    given = colors if colors is None else np.asarray(colors)
+    decision = Decision(given, None, mode, kind, chunk_size=2)
+    diag = sweep.diagonal(
+      derivative.transposed() if mode == 'forward' else derivative,
+      sweep.Colors.of(given, [x], rank),
       [x],
-      rank,
-      recipe,
+      kind,
+      decision.chunk_size,
     )
+    checks.check(diag, derivative, decision, [x], rank)
     return diag
 
   return run()
@@ -102,6 +94,46 @@ def test_modes_that_disagree():
     check(clipped, draw([3]), None, 0, mode='forward')
 
 
+class Wrong:
+  """A way that is cheaper than passes, and wrong at the last coordinate."""
+
+  how = 'by magic'
+
+
+def test_a_cheaper_way_that_is_wrong_is_not_blamed_on_the_caller():
+  x = draw([4, 3])
+  terms = [Proposal('by magic', 1, 1.0, Wrong())]
+  decision = Decision(np.arange(3), None, 'reverse', 'auto', 2, terms)
+
+  def check_of(diag):
+    @tf.function(autograph=False)
+    def run():
+      derivative = linear_map.linearize(lambda: [tf.sin(x)], [x])
+      checks.check([diag], derivative, decision, [x], 1)
+
+    return run()
+
+  right = tf.cos(x)
+  check_of(right)
+  with pytest.raises(
+    tf.errors.InvalidArgumentError, match=r'\(by magic\) disagrees .* not of yours'
+  ):
+    check_of(right + [0.0, 0.0, 1.0])
+
+
+def test_a_deviation_is_seen_at_one_coordinate_of_each_sample():
+  x = draw([64, 3])
+
+  @tf.function(autograph=False)
+  def deviation(error):
+    derivative = linear_map.linearize(lambda: [tf.sin(x)], [x])
+    return checks.deviation_at_one([tf.cos(x) + error], derivative, [x], 1)
+
+  assert checks.is_small(deviation(tf.zeros([64, 3], tf.float64)))
+  # Of 64 samples some draw the coordinate: unseen with odds of (2/3)^64.
+  assert not checks.is_small(deviation(tf.one_hot([1] * 64, 3, dtype='float64')))
+
+
 @pytest.mark.parametrize('dtype', ['float64', 'float32', 'float16', 'bfloat16'])
 def test_rounding_is_no_broken_promise(dtype):
   matrix = draw([5, 5], 1, dtype)
@@ -146,7 +178,7 @@ def test_sample_shapes(sample_shape, leads):
     autograph=False,
   )
   def fn(x, z):
-    validation.check_sample_shape([x, z], sample_shape)
+    checks.check_sample_shape([x, z], sample_shape)
     return x
 
   xs = tf.ones([2, 3]), tf.ones([2, 3, 4])

@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.internal import vectorize
+from tfp_diag.diagonal import vectorize
 
 ROWS = np.random.default_rng(5).normal(size=(4, 2, 5))
 
