@@ -16,13 +16,11 @@
 
 import tensorflow as tf
 
-from typing import Any
-
-from tfp_diag.diagonal import checks, evaluate, linear_map, sweep
-from tfp_diag.diagonal.decide import Mode, Request, Schedule
-from tfp_diag.internal import arguments, batching
+from tfp_diag.diagonal import evaluate, linear_map, sweep
+from tfp_diag.diagonal.decide import Request
+from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import JacobianProblem
-from tfp_diag.plan import Plan, check_plan
+from tfp_diag.plan import check_plan
 
 __all__ = ['diag_jacobian']
 

@@ -69,7 +69,9 @@ class LazyHessian(LazyMatrix):
       TypeError: if a part is not floating; when it is looked at, if dtypes
         differ.
     """
-    problem = HessianProblem(fn, xs, () if sample_shape is None else sample_shape)
+    problem = HessianProblem(
+      fn, xs, () if sample_shape is None else sample_shape
+    )
     super().__init__(problem, is_symmetric=True, chunk_size=chunk_size)
 
   def _derivative(self, evaluation):

@@ -218,8 +218,7 @@ class Plan:
     problem.rank = self.sample_rank
     problem.parts = [
       p
-      if p.shape[self.sample_rank :].is_fully_defined()
-      or not tf.is_tensor(p)
+      if p.shape[self.sample_rank :].is_fully_defined() or not tf.is_tensor(p)
       else tf.ensure_shape(
         p, p.shape[: self.sample_rank].concatenate(list(event))
       )
@@ -371,9 +370,7 @@ def check_plan(plan: Plan | None, problem: Problem) -> None:
   plan.fitted(problem)
 
 
-def load_plan(
-  path: str | os.PathLike, fn: Callable | None = None
-) -> Plan:
+def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
   """Reads a plan that `plan.save(path)` has written.
 
   Args:

@@ -83,9 +83,7 @@ def trace_jacobian_exact(ode_fn, state_shape, dtype, *, event_ndims=1):
       )
 
     fn = at_time(ode_fn, time, state, conditions)
-    ys, diag = diag_jacobian(
-      xs=state, fn=fn, sample_shape=state.shape[:rank]
-    )
+    ys, diag = diag_jacobian(xs=state, fn=fn, sample_shape=state.shape[:rank])
     return ys[0], diag[0]
 
   return augmented_ode_fn
@@ -108,9 +106,11 @@ def at_time(ode_fn, time, state, conditions):
   """
   time = tf.convert_to_tensor(time, dtype_hint=state.dtype)
   conditions = tf.nest.map_structure(
-    lambda leaf: tf.convert_to_tensor(leaf)
-    if isinstance(leaf, (np.ndarray, np.generic))
-    else leaf,
+    lambda leaf: (
+      tf.convert_to_tensor(leaf)
+      if isinstance(leaf, (np.ndarray, np.generic))
+      else leaf
+    ),
     conditions,
   )
   return lambda x: ode_fn(time, x, **conditions)

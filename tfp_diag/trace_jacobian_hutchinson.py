@@ -104,9 +104,7 @@ def trace_jacobian_hutchinson(
       )
       return evaluation.result, tf.reduce_mean(estimates, axis=0)
 
-    problem = JacobianProblem(
-      at_time(ode_fn, time, state, conditions), [state]
-    )
+    problem = JacobianProblem(at_time(ode_fn, time, state, conditions), [state])
     key = ('trace_jacobian_hutchinson', num_probes)
     return evaluate.run(problem, key, body, [signs])
 

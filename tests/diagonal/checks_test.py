@@ -116,7 +116,8 @@ def test_a_cheaper_way_that_is_wrong_is_not_blamed_on_the_caller():
   right = tf.cos(x)
   check_of(right)
   with pytest.raises(
-    tf.errors.InvalidArgumentError, match=r'\(by magic\) disagrees .* not of yours'
+    tf.errors.InvalidArgumentError,
+    match=r'\(by magic\) disagrees .* not of yours',
   ):
     check_of(right + [0.0, 0.0, 1.0])
 
@@ -131,7 +132,9 @@ def test_a_deviation_is_seen_at_one_coordinate_of_each_sample():
 
   assert checks.is_small(deviation(tf.zeros([64, 3], tf.float64)))
   # Of 64 samples some draw the coordinate: unseen with odds of (2/3)^64.
-  assert not checks.is_small(deviation(tf.one_hot([1] * 64, 3, dtype='float64')))
+  assert not checks.is_small(
+    deviation(tf.one_hot([1] * 64, 3, dtype='float64'))
+  )
 
 
 @pytest.mark.parametrize('dtype', ['float64', 'float32', 'float16', 'bfloat16'])

@@ -130,7 +130,9 @@ def test_transposed_twice_is_the_same():
   seeds = [draw([3], 5), draw([2], 6)]
   reverse = map_of(two_parts, [x, z], 'reverse')
   again = reverse.transposed().transposed()
-  for p, wanted in zip(again.apply([0, 1], seeds), reverse.apply([0, 1], seeds)):
+  for p, wanted in zip(
+    again.apply([0, 1], seeds), reverse.apply([0, 1], seeds)
+  ):
     np.testing.assert_allclose(p, wanted, atol=1e-12)
 
 
@@ -244,9 +246,7 @@ def test_the_derivative_of_a_diagonal_of_the_hessian():
     _, third = evaluation.derivative_of(lambda: hessian.apply([0], ones))
     return third.apply([0], ones)
 
-  (third,) = evaluated(
-    lambda parts: tf.reduce_sum(parts[0] ** 4), [x], 3, what
-  )
+  (third,) = evaluated(lambda parts: tf.reduce_sum(parts[0] ** 4), [x], 3, what)
   np.testing.assert_allclose(third, 24 * x)
 
 

@@ -628,9 +628,7 @@ def keras_sequential_that_shrinks(here):
 @builder
 def keras_lambda(here):
   scales = [1.5]
-  layer = tf_keras.layers.Lambda(
-    lambda x: bent(x, scales[0]), dtype='float64'
-  )
+  layer = tf_keras.layers.Lambda(lambda x: bent(x, scales[0]), dtype='float64')
 
   def change():
     scales[0] = 2.5

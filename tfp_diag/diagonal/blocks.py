@@ -22,8 +22,8 @@ chunks, and become one block of the Jacobian for each part of the other side.
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal.linear_map import MissingGradientError
 from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.linear_map import MissingGradientError
 from tfp_diag.diagonal.vectorize import vectorized_map
 
 __all__ = ['forward_map', 'jacobian_blocks', 'stacked']

@@ -25,8 +25,8 @@ import re
 
 import tensorflow as tf
 
-from tfp_diag.internal import batching
 from tfp_diag.diagonal import sweep
+from tfp_diag.internal import batching
 
 __all__ = [
   'check',
@@ -186,7 +186,7 @@ _WRONG_PLAN = (
 _WRONG_COLORS = (
   'Coordinates that share a pass influence each other, so the diagonal is wrong: '
   'the rule for some op of `fn` lacks entries. If it is not one of yours, this '
-  "is a fault of tfp_diag. Pass a plan made with `pattern=` of your own."
+  'is a fault of tfp_diag. Pass a plan made with `pattern=` of your own.'
 )
 
 

@@ -29,7 +29,7 @@ from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.diagonal.terms import Terms
 from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity import budget
-from tfp_diag.sparsity.analysis import Analysis, analyze
+from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.expansion import can_expand, expand
 from tfp_diag.sparsity.graph import Graph, trace

@@ -14,7 +14,7 @@
 # ============================================================================
 """From a problem to a diagonal: one way for all regimes.
 
-    Problem -> Evaluation (its Graph) -> Decision -> passes or terms -> diagonal
+Problem -> Evaluation (its Graph) -> Decision -> passes or terms -> diagonal
 """
 
 import warnings
@@ -100,7 +100,8 @@ def evaluate(problem: Problem, parts: Sequence) -> Evaluation:
     problem.call,
     problem.outputs,
     [
-      p if isinstance(p, tf.Variable) and problem.is_closure
+      p
+      if isinstance(p, tf.Variable) and problem.is_closure
       else tf.convert_to_tensor(p)
       for p in parts
     ],
@@ -272,9 +273,7 @@ def _finite_where_possible(diag, other):
   finite = [tf.reduce_all(tf.math.is_finite(d)) for d in diag]
 
   def merged():
-    return [
-      tf.where(tf.math.is_finite(d), d, o) for d, o in zip(diag, other())
-    ]
+    return [tf.where(tf.math.is_finite(d), d, o) for d, o in zip(diag, other())]
 
   return tf.cond(tf.reduce_all(finite), lambda: list(diag), merged)
 

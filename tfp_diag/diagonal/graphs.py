@@ -140,9 +140,7 @@ class _Call:
     digest = graph.digest
     self.full_key = self.full_key, digest.key
     self.captures = digest.captures
-    self.variables = [
-      x.handle for x in graph.xs if isinstance(x, tf.Variable)
-    ]
+    self.variables = [x.handle for x in graph.xs if isinstance(x, tf.Variable)]
     self.watched = list(graph.graph.variables)
     self.reads = graph.reads
     with _lock:
@@ -161,9 +159,7 @@ class _Condition:
     self._only_zeros = only_zeros
     self._places = {id(c): places[id(c)] for c in recipe.captures()}
     # These are known to fit; they are not kept alive.
-    self._seen = {
-      places[id(c)]: weakref.ref(c) for c in recipe.captures()
-    }
+    self._seen = {places[id(c)]: weakref.ref(c) for c in recipe.captures()}
     self._content = self._of(lambda tensor: tensor)
 
   def holds(self, captures):
@@ -216,7 +212,8 @@ class _Entry:
       'capture': present.captures,
     }
     captured = [
-      own if slot is None else new[slot[0]][slot[1]] for slot, own in self._slots
+      own if slot is None else new[slot[0]][slot[1]]
+      for slot, own in self._slots
     ]
     known = {id(ref()) for ref in self._own}
     for variable in present.watched:

@@ -222,9 +222,7 @@ class Evaluation:
     (value,) = self.ys
     first, second, *_ = self._tapes
     with _recording(self._tapes[1:]), recorded_ops() as backward:
-      gradient = _tape_gradient(first)(
-        [value], self.xs, [tf.ones_like(value)]
-      )
+      gradient = _tape_gradient(first)([value], self.xs, [tf.ones_like(value)])
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import checks, evaluate, sweep
-from tfp_diag.diagonal.decide import Decision, Request, decide
+from tfp_diag.diagonal.decide import Request, decide
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal.problem import Problem
 
@@ -45,9 +45,7 @@ class Trial:
   def trace(self, *tensors):
     """Decides, and returns what can be compared where there are values."""
     problem = self._problem
-    self.evaluation = evaluate.evaluate(
-      problem, list(tensors) or problem.parts
-    )
+    self.evaluation = evaluate.evaluate(problem, list(tensors) or problem.parts)
     self.rank = problem.rank_of(self.evaluation.ys)
     decision = decide(problem, self.evaluation, self._request)
     self.notes += decision.notes
@@ -76,9 +74,7 @@ class Trial:
     if self.decision.terms is not None:
       return checks.is_small(results)
     if self.decision.mode == 'forward' and results:
-      (forward, size), (reverse, other) = tf.nest.map_structure(
-        float, results
-      )
+      (forward, size), (reverse, other) = tf.nest.map_structure(float, results)
       if not np.isfinite(forward) or not np.isfinite(reverse):
         self._refuse_forward(
           'it could not be checked, the derivative is not finite at this point'
@@ -144,9 +140,7 @@ def try_out(problem: Problem, request: Request) -> Trial:
   if not tf.executing_eagerly():
     graph = tf.__internal__.FuncGraph('plan')
     with graph.as_default():
-      trial.trace(
-        *(tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs)
-      )
+      trial.trace(*(tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs))
     if trial.decision.mode == 'forward':
       trial._refuse_forward('it cannot be checked while a graph is built')
     return trial
@@ -186,8 +180,10 @@ def _compared(derivative, xs, refuse):
   """The inner products of both modes with a random pair, and their sizes."""
   # The same pair for every number of samples that is not known.
   u, v = (
-    [tf.random.stateless_normal(tf.shape(x), [k, i], dtype=x.dtype)
-     for i, x in enumerate(xs)]
+    [
+      tf.random.stateless_normal(tf.shape(x), [k, i], dtype=x.dtype)
+      for i, x in enumerate(xs)
+    ]
     for k in range(2)
   )
   try:

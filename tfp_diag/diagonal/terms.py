@@ -14,10 +14,7 @@
 # ============================================================================
 """Ways to a diagonal that are cheaper than passes: what they have in common."""
 
-import dataclasses
-from typing import Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import NamedTuple, Protocol
 
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 

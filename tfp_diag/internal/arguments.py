@@ -16,8 +16,13 @@
 
 import numbers
 
-__all__ = ['check_bytes', 'check_callable',
-  'checked_callable', 'check_choice', 'check_chunk']
+__all__ = [
+  'check_bytes',
+  'check_callable',
+  'check_choice',
+  'check_chunk',
+  'checked_callable',
+]
 
 
 def check_callable(name, value):

@@ -310,9 +310,7 @@ def align(ys, xs):
       'needs one y for each part of `xs`, or a single y for all of them.'
     )
   every = ys * len(xs) if len(ys) == 1 else ys
-  return [
-    broadcast_to_part(y, x, i) for i, (y, x) in enumerate(zip(every, xs))
-  ]
+  return [broadcast_to_part(y, x, i) for i, (y, x) in enumerate(zip(every, xs))]
 
 
 def checked_value(value):

@@ -17,8 +17,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from tfp_diag.internal import arguments, batching, nest
 
 __all__ = ['HessianProblem', 'JacobianProblem', 'Problem']
@@ -41,9 +39,7 @@ class Problem:
   kind: str = 'jacobian'
   order: int = 1
 
-  def __init__(
-    self, fn: Callable | None, xs: Any, sample_shape: Any = None
-  ):
+  def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
     if fn is not None:
       arguments.check_callable('fn', fn)
     self.fn = fn

@@ -52,9 +52,7 @@ def unmixed_derivatives(fn, parts, sample_rank, parallel_iterations):
 
   def body(evaluation):
     parts = evaluation.xs
-    request = Request(
-      chunk_size=parallel_iterations, only_passes=True
-    )
+    request = Request(chunk_size=parallel_iterations, only_passes=True)
     colors = sweep.Colors.of(
       decide(problem, evaluation, request).colors, parts, sample_rank
     )
@@ -104,9 +102,7 @@ class _Derivatives:
     second, derivative = self._evaluation.derivative_of(
       lambda: self._hessian.apply(wanted, seeds)
     )
-    third = derivative.apply(
-      list(range(len(wanted))), seeds, wanted
-    )
+    third = derivative.apply(list(range(len(wanted))), seeds, wanted)
     # One more factor of the sign, which `diagonal` takes out again.
     third = [None if t is None else s * t for s, t in zip(seeds, third)]
     of_part = dict(zip(wanted, zip(second, third)))

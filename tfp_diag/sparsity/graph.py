@@ -339,9 +339,11 @@ class _Hasher:
       gradient.graph,
       gradient.graph.get_operations(),
       inner,
-      lambda t: tokens.get(getattr(t, 'name', None)) or outside(t)
-      if tf.is_symbolic_tensor(t)
-      else outside(t),
+      lambda t: (
+        tokens.get(getattr(t, 'name', None)) or outside(t)
+        if tf.is_symbolic_tensor(t)
+        else outside(t)
+      ),
       depth + 1,
     )
     self._add([r if r is None else inner.get(r.name) for r in gradient.results])

@@ -160,8 +160,7 @@ class Walker:
   def _execute(self, scope, instruction):
     known = registry.facts(instruction.type)
     is_captured = (
-      known.is_constant
-      and instruction.outputs[0] in scope.program.captures()
+      known.is_constant and instruction.outputs[0] in scope.program.captures()
     )
     if known.is_placeholder or is_captured:
       return [self._captured(scope, instruction)]
@@ -278,9 +277,7 @@ class Walker:
       )
       name = self.name_of(instruction)
       self.fallbacks[f'{instruction.type} (op {name!r})'] = True
-      self.add_step(
-        instruction.type, name, inputs, outputs, structure, True
-      )
+      self.add_step(instruction.type, name, inputs, outputs, structure, True)
     return outputs
 
   def _captured(self, scope, instruction):
@@ -336,7 +333,9 @@ class Walker:
     moved = range(len(inputs))[moved] if isinstance(moved, slice) else moved
     if (
       any(v.varies is True for v in inputs)
-      or any(v.varies is not None and k not in moved for k, v in enumerate(inputs))
+      or any(
+        v.varies is not None and k not in moved for k, v in enumerate(inputs)
+      )
       or not all(v.is_known for v in inputs)
       or len(instruction.outputs) > 1
     ):

@@ -35,7 +35,9 @@ class OpView:
     self.type = instruction.type
     self.name = instruction.name
     self.asked_for_values = False
-    self.inputs = tuple(InputView(self, k, value) for k, value in enumerate(inputs))
+    self.inputs = tuple(
+      InputView(self, k, value) for k, value in enumerate(inputs)
+    )
     self.outputs = tuple(
       Value(shape, dtype)
       for shape, dtype in zip(self._output_shapes(inputs), instruction.dtypes)
@@ -117,7 +119,6 @@ class InputView:
     if self._value.varies is not None and not is_shape:
       self._view.refuse()
     return self._value.value(even_varying=is_shape, only_zeros=only_zeros)
-
 
   def bounds(self):
     """Arrays: between which numbers the elements lie, known or not."""

@@ -89,9 +89,11 @@ def uniform_values(walked):
   """
   uniform = set(walked.inputs)
   for step in walked.tape.steps:
-    if not isinstance(step, Loop) and all(
-      value in uniform for value in step.inputs if value.depends
-    ) and has_fixed_matrix(step, walked):
+    if (
+      not isinstance(step, Loop)
+      and all(value in uniform for value in step.inputs if value.depends)
+      and has_fixed_matrix(step, walked)
+    ):
       uniform.update(y for y in step.outputs if y.depends)
   return {v for v in uniform if _lead_rank(v, walked) == walked.sample_rank}
 

@@ -168,9 +168,7 @@ def _same(twin, graphs, ops, tokens, outside, sizes, depth):
       if not _same_functions(twin, graphs, names, sizes, depth):
         return False
     if has_own_gradient(a.op) and depth < MAX_DEPTH:
-      if not _same_gradients(
-        twin, (a.op, b.op), tokens, outside, sizes, depth
-      ):
+      if not _same_gradients(twin, (a.op, b.op), tokens, outside, sizes, depth):
         return False
   return True
 
@@ -182,11 +180,9 @@ def _same_functions(twin, graphs, names, sizes, depth):
   )
   ops = [body.get_operations() for body in bodies]
   outside = (_resolved, _resolved)
-  return _same(
-    twin, bodies, ops, tokens, outside, sizes, depth
-  ) and _tokens_of(tokens[0], bodies[0].outputs) == _tokens_of(
-    tokens[1], bodies[1].outputs
-  )
+  return _same(twin, bodies, ops, tokens, outside, sizes, depth) and _tokens_of(
+    tokens[0], bodies[0].outputs
+  ) == _tokens_of(tokens[1], bodies[1].outputs)
 
 
 def _same_gradients(twin, ops, tokens, outside, sizes, depth):

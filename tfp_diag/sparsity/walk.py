@@ -146,9 +146,7 @@ def walk(
     and not graph.has_variables
     and all(a < b for a, b in zip(few, sample_shape))
   ):
-    ways.append(
-      lambda: _walk_twin(graph, shapes, few, retrace, second_order)
-    )
+    ways.append(lambda: _walk_twin(graph, shapes, few, retrace, second_order))
   if elements <= _MOST_ELEMENTS or not rank:
     ways.append(all_samples)
   return ways
@@ -188,7 +186,9 @@ def _walk_open(graph, shapes, sample_shape, second_order):
       return None
   one, other = walks
   sizes = [
-    pair for pair in zip(one.sample_shape, other.sample_shape) if len(set(pair)) > 1
+    pair
+    for pair in zip(one.sample_shape, other.sample_shape)
+    if len(set(pair)) > 1
   ]
   same = len(one.shapes) == len(other.shapes) and all(
     same_shape(a, b, sizes) for a, b in zip(one.shapes, other.shapes)
