@@ -4,8 +4,9 @@
 
 prints lines of code (without comments, docstrings and blank lines), circles of
 imports between modules, functions of more than seven arguments, modules outside
-of the rules that name TensorFlow ops, and, for a first eager diagonal of a chain,
-the files of the package on its way, calls of the function and walks over the tape.
+of the rules that name TensorFlow ops, and, for a first eager diagonal of a
+chain, the files of the package on its way, calls of the function and walks over
+the tape.
 """
 
 import ast
@@ -77,7 +78,7 @@ def circles():
   changed = True
   while changed:
     changed = False
-    for name, targets in reached.items():
+    for targets in reached.values():
       more = set().union(*(reached[t] for t in targets)) - targets
       if more:
         targets |= more

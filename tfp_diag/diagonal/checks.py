@@ -179,13 +179,13 @@ def is_small(deviations):
 
 
 _WRONG_PLAN = (
-  'The colors of `plan` do not fit `fn`: coordinates that share a pass influence '
-  'each other, so the diagonal is wrong. Was the plan made for another function, '
-  'or from a pattern that lacks entries? Plan again.'
+  'The colors of `plan` do not fit `fn`: coordinates that share a pass '
+  'influence each other, so the diagonal is wrong. Was the plan made for '
+  'another function, or from a pattern that lacks entries? Plan again.'
 )
 _WRONG_COLORS = (
-  'Coordinates that share a pass influence each other, so the diagonal is wrong: '
-  'the rule for some op of `fn` lacks entries. If it is not one of yours, this '
+  'Coordinates that share a pass influence each other, so the diagonal is '
+  'wrong: the rule for some op of `fn` lacks entries. If it is not one of yours, this '
   'is a fault of tfp_diag. Pass a plan made with `pattern=` of your own.'
 )
 

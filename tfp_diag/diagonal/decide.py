@@ -175,8 +175,8 @@ def decide(
 
   Raises:
     SampleMixingError: If one sample depends on another.
-    ValueError: If the structure was asked for, and cannot be had; if a plan does
-      not fit.
+    ValueError: If the structure was asked for, and cannot be had; if a plan
+      does not fit.
   """
   rank = problem.rank_of(evaluation.ys)
   plan = request.plan
@@ -305,8 +305,8 @@ def _analysis(problem, evaluation, rank, request, retrace):
     return None, (str(e),)
   if analysis is None and request.is_asked:
     raise budget.NoStructureError(
-      '`fn` does not do the same with every number of samples, as far as can be '
-      'seen: a size, an index or a branch is computed from that number. Pass '
+      '`fn` does not do the same with every number of samples, as far as can '
+      'be seen: a size, an index or a branch is computed from that number. Pass '
       '`xs` of a static and smaller sample shape.'
     )
   return analysis, ()

@@ -15,10 +15,10 @@
 """Eager calls: traced each time, and compiled once for each graph.
 
 Python runs in each eager call, as in all of eager TensorFlow: what a function
-sees of the world when it is called is what it computes. So it is traced each time.
-What is remembered is remembered by the digest of the graph that comes out; if that
-is known, the rest of the trace is left out, and the compiled derivative runs on the
-Tensors and Variables that the function closes over now.
+sees of the world when it is called is what it computes. So it is traced each
+time. What is remembered is remembered by the digest of the graph that comes
+out; if that is known, the rest of the trace is left out, and the compiled
+derivative runs on the Tensors and Variables that the function closes over now.
 """
 
 import collections
@@ -38,8 +38,8 @@ __all__ = ['call', 'clear_cache']
 MAX_BYTES = 256 << 20
 # An op in a graph, with what TensorFlow keeps about it in Python and in C++.
 _BYTES_PER_OP = 20_000
-# A function may close over another constant at each call, whose zeros or indices
-# are structure. After so many of them their values count as unknown.
+# A function may close over another constant at each call, whose zeros or
+# indices are structure. After so many of them their values count as unknown.
 _MAX_VARIANTS = 4
 
 _lock = threading.RLock()
@@ -184,7 +184,7 @@ def _content(tensor, only_zeros):
 
 
 class _Entry:
-  """A compiled graph, to be called with other captures than it was made with."""
+  """A compiled graph, and which of its captures the next call replaces."""
 
   def __init__(self, graph, present):
     self._graph = graph

@@ -364,7 +364,7 @@ def _static_shape(tensor):
 
 
 class Reads:
-  """Which constants, closed over by a function, have had a say in its structure.
+  """Which constants that a function closes over had a say in its structure.
 
   Attributes:
     is_allowed: `bool`: whether their values may be looked at.

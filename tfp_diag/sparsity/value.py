@@ -147,7 +147,8 @@ class Value:
       `Recipe`.
     """
     if self._reads is None:
-      return Recipe(lambda tensor=self.tensor(even_varying=True): tensor, ())
+      tensor = self.tensor(even_varying=True)
+      return Recipe(lambda: tensor, ())
     return Recipe(self._compute, tuple(p.recipe() for p in self._parents))
 
   def value(self, even_varying=False, only_zeros=False):

@@ -12,13 +12,15 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Which graph is walked: that of the function, on as few samples as stand for all.
+"""Which graph is walked: that of the function, on as few samples as stand for
+all.
 
 A pattern is over the coordinates of one sample. So that looking for it does not
-grow with the batch, the function is called once more, on a few samples, and that
-graph is walked if it is seen to be the given one but for its size (`twin`). Where
-the number of samples is open, the given graph itself is walked with a number put
-in; what is computed from it counts as unknown. Else all samples are walked.
+grow with the batch, the function is called once more, on a few samples, and
+that graph is walked if it is seen to be the given one but for its size
+(`twin`). Where the number of samples is open, the given graph itself is walked
+with a number put in; what is computed from it counts as unknown. Else all
+samples are walked.
 """
 
 import dataclasses
@@ -37,8 +39,8 @@ from tfp_diag.sparsity.value import Value
 
 __all__ = ['Walked', 'walk']
 
-# Fewer elements than this are walked as they are: to call the function once more
-# takes longer.
+# Fewer elements than this are walked as they are: to call the function once
+# more takes longer.
 _FEW_ELEMENTS = 2_000
 # More are not walked sample by sample, even if nothing else would do.
 _MOST_ELEMENTS = 2_000_000
@@ -112,8 +114,8 @@ def walk(
   Args:
     graph: `Graph` at hand.
     rank: The number of sample dimensions.
-    retrace: Callable, shapes of the parts to the `Graph` of the same function on
-      parts of these; None if there is no way to have it.
+    retrace: Callable, shapes of the parts to the `Graph` of the same function
+      on parts of these; None if there is no way to have it.
     second_order: Whether second derivatives are wanted.
 
   Returns:
@@ -127,8 +129,8 @@ def walk(
   for shape in shapes:
     if None in shape[rank:]:
       raise UnknownShapeError(
-        f'The event shapes of xs must be known to find a pattern, got {shapes}. '
-        'Pass xs with static shapes, for example as tf.TensorSpec.'
+        'The event shapes of xs must be known to find a pattern, got '
+        f'{shapes}. Pass xs with static shapes, for example as tf.TensorSpec.'
       )
   sample_shape = shapes[0][:rank]
   if None in sample_shape:
