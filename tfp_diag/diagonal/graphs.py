@@ -33,6 +33,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.sparsity.registry import facts
 
 __all__ = ['call', 'clear_cache']
 
@@ -144,9 +145,7 @@ class _Call:
     self.full_key = self.full_key, digest.key
     self.captures = digest.captures
     self.pinned = digest.pinned
-    self.variables = [
-      x.handle for x in graph.xs if isinstance(x, tf.Variable)
-    ]
+    self.variables = [x.handle for x in graph.xs if isinstance(x, tf.Variable)]
     self.watched = list(graph.graph.variables)
     self.reads = graph.reads
     with _lock:
@@ -252,7 +251,7 @@ def _num_bytes(graph):
   total = 0
   for op in graph.graph.get_operations():
     total += _BYTES_PER_OP
-    if op.type == 'Const':
+    if facts(op.type).is_constant:
       total += (op.outputs[0].shape.num_elements() or 0) * op.outputs[
         0
       ].dtype.size

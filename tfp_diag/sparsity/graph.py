@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfp_diag.sparsity.registry import facts
+
 __all__ = [
   'MAX_DEPTH',
   'Digest',
@@ -246,7 +248,7 @@ def function_graph(graph, name: str):
 
 def has_own_gradient(op) -> bool:
   """Whether an op ends a function with a `tf.custom_gradient`."""
-  if op.type != 'IdentityN':
+  if not facts(op.type).ends_custom_gradient:
     return False
   try:
     op.get_attr('_gradient_op_type')
