@@ -64,6 +64,8 @@ class OpFacts:
     is_placeholder: Whether it stands for what is given from outside.
     follows_gradient: Whether a gradient that replaces that of its type is what
       its rule follows.
+    ends_custom_gradient: Whether a function with a `tf.custom_gradient` ends in
+      it, if it has a gradient of its own.
     is_slice: Whether it cuts pieces out of its input as they are.
     vectorizes: Whether pfor knows what its gradient is under XLA.
     moved_inputs: Numbers of inputs whose elements it moves, and does nothing
@@ -84,6 +86,7 @@ class OpFacts:
   is_constant: bool = False
   is_placeholder: bool = False
   follows_gradient: bool = False
+  ends_custom_gradient: bool = False
   is_slice: bool = False
   vectorizes: bool = True
   moved_inputs: tuple[int, ...] | slice = ()
