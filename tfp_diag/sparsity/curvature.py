@@ -38,7 +38,7 @@ the arguments, and not a whole product with the Hessian.
 import collections
 import dataclasses
 
-from tfp_diag.sparsity import registry
+from tfp_diag.sparsity import probe, registry
 from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.traits import (
