@@ -141,17 +141,13 @@ def walk(
     return _walk_on(graph, shapes, sample_shape, second_order)
 
   ways = []
-  # No sample is no reason to see nothing.
-  is_empty = 0 in sample_shape
-  few = few_samples(graph, rank) if rank and retrace is not None else None
-  if (
-    few is not None
-    and not graph.has_variables
-    and (
-      is_empty
-      or elements > _FEW_ELEMENTS
-      and all(a < b for a, b in zip(few, sample_shape))
-    )
+  few = None
+  # Of no sample there is nothing to see.
+  if rank and (elements > _FEW_ELEMENTS or 0 in sample_shape):
+    if retrace is not None and not graph.has_variables:
+      few = few_samples(graph, rank)
+  if few is not None and (
+    0 in sample_shape or all(a < b for a, b in zip(few, sample_shape))
   ):
     ways.append(lambda: _walk_twin(graph, shapes, few, retrace, second_order))
   if elements <= _MOST_ELEMENTS or not rank:
