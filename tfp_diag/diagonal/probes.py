@@ -20,6 +20,8 @@ every other `j`, which has mean zero. Restricted to the coordinates of one color
 at a time, only the `A_ij` of that color are left of the error.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import tensorflow as tf
 
@@ -31,17 +33,22 @@ __all__ = ['average', 'exchangeable', 'flat_parts', 'signs']
 MIN_PROBES = 10
 
 
-def average(
-  linear_map,
-  xs,
-  rank,
-  colors,
-  num_probes,
-  seed,
-  tolerance,
-  chunk_size,
-  obstacle,
-):
+class Probes(NamedTuple):
+  """Which probes are drawn.
+
+  Attributes:
+    count: Python int, how many there are at most.
+    seed: int Tensor of shape [2].
+    tolerance: Python float or None. Stop when in each sample the standard
+      errors are, in 2-norm, at most this times the estimate.
+  """
+
+  count: int
+  seed: Any
+  tolerance: float | None
+
+
+def average(linear_map, xs, rank, colors, drawn, chunk_size, obstacle):
   """The mean of `z * (A z)` over probes `z`, and its standard error.
 
   Bekas, Kokiopoulou and Saad (2007), equation 3, with signs. In reverse mode
@@ -52,10 +59,7 @@ def average(
     xs: List of Tensors or Variables.
     rank: Python int, the number of sample dimensions.
     colors: List of int arrays of the event shapes, or None: one color.
-    num_probes: Python int, how many probes there are at most.
-    seed: int Tensor of shape [2].
-    tolerance: Python float or None. Stop when in each sample the standard
-      errors are, in 2-norm, at most this times the estimate.
+    drawn: `Probes`.
     chunk_size: Python int, how many passes run together.
     obstacle: As in `blocks.stacked`.
 
@@ -64,6 +68,7 @@ def average(
     standard_error: List of Tensors shaped as `xs`.
     num_passes: Scalar int32 Tensor.
   """
+  num_probes, seed, tolerance = drawn
   num_colors = 1 + max((int(c.max(initial=0)) for c in colors or ()), default=0)
   probes_at_once = min(num_probes, max(1, chunk_size // num_colors))
   members = list(range(len(xs)))
