@@ -14,16 +14,22 @@
 # ============================================================================
 """The diagonal of the Hessian of a loss over a whole data set."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 import tqdm
 
 from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
 
 __all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
+
+
+Method = Literal['exact', 'stochastic']
+Reduction = Literal['mean', 'sum']
 
 
 class DatasetDiagonal(NamedTuple):
@@ -44,17 +50,17 @@ class DatasetDiagonal(NamedTuple):
 
 
 def diag_hessian_over_dataset(
-  loss_fn,
-  variables,
-  dataset,
+  loss_fn: Callable,
+  variables: Any,
+  dataset: Iterable,
   *,
-  reduction='mean',
-  progress_bar=True,
-  method='exact',
-  num_probes=10,
-  seed=None,
-  chunk_size=10,
-):
+  reduction: Reduction = 'mean',
+  progress_bar: bool = True,
+  method: Method = 'exact',
+  num_probes: int = 10,
+  seed: Seed | None = None,
+  chunk_size: int = 10,
+) -> DatasetDiagonal:
   """Computes the diagonal of the Hessian of a loss over a data set.
 
   The batches are weighted by their sizes, so how the data are batched makes no
@@ -157,7 +163,7 @@ def diag_hessian_over_dataset(
   )
 
 
-def _length(dataset):
+def _length(dataset: Iterable) -> int | None:
   """The number of batches, or None where it is not known."""
   if isinstance(dataset, tf.data.Dataset):
     length = int(dataset.cardinality())
@@ -165,7 +171,7 @@ def _length(dataset):
   return len(dataset) if hasattr(dataset, '__len__') else None
 
 
-def _num_examples(batch):
+def _num_examples(batch: Any) -> int:
   first = tf.nest.flatten(batch)[0]
   shape = getattr(first, 'shape', ())
   if not len(shape):
@@ -177,8 +183,15 @@ def _num_examples(batch):
 
 
 def _of_batch(
-  loss_fn, parts, batch, number, method, num_probes, seed, chunk_size
-):
+  loss_fn: Callable,
+  parts: list,
+  batch: Any,
+  number: int,
+  method: Method,
+  num_probes: int,
+  seed: Seed | None,
+  chunk_size: int,
+) -> tuple[list, list, Any]:
   """The diagonal for one batch, its standard error, the number of passes."""
   # As Tensors they are inputs of one graph; arrays would be constants of it.
   data = tf.nest.map_structure(tf.convert_to_tensor, batch)
