@@ -15,6 +15,7 @@
 """Exact diagonals of Jacobians and Hessians in TensorFlow."""
 
 import importlib
+from typing import Any
 
 from tfp_diag.internal.quiet_start import quiet_start
 
@@ -73,11 +74,11 @@ __all__ = [
 _LAZY_SUBPACKAGES = ('examples', 'mcmc')
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
   if name in _LAZY_SUBPACKAGES:
     return importlib.import_module(f'tfp_diag.{name}')
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
-def __dir__():
+def __dir__() -> list[str]:
   return sorted(__all__)

@@ -14,18 +14,24 @@
 # ============================================================================
 """The exact diagonal of a Hessian."""
 
+from collections.abc import Callable
+from typing import Any, Literal
+
 import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, sweep
-from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.decide import Mode, Request, Schedule
 from tfp_diag.internal import arguments
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import HessianProblem
-from tfp_diag.plan import check_plan
+from tfp_diag.plan import Plan, check_plan
 
-__all__ = ['diag_hessian']
+__all__ = ['HessianMode', 'diag_hessian']
+
+HessianMode = Literal['auto', 'forward_over_reverse', 'reverse_over_reverse']
 
 # Forward over reverse transposes what reverse over reverse computes.
-MODES = {
+MODES: dict[HessianMode, Mode] = {
   'auto': 'auto',
   'forward_over_reverse': 'forward',
   'reverse_over_reverse': 'reverse',
@@ -34,17 +40,17 @@ MODES = {
 
 @tf.autograph.experimental.do_not_convert
 def diag_hessian(
-  fn,
-  xs,
-  sample_shape=None,
+  fn: Callable,
+  xs: Any,
+  sample_shape: SampleShape | None = None,
   *,
-  plan=None,
-  mode='auto',
-  schedule='auto',
-  parallel_iterations=10,
-  validate_args=False,
-  name=None,
-):
+  plan: Plan | None = None,
+  mode: HessianMode = 'auto',
+  schedule: Schedule = 'auto',
+  parallel_iterations: int = 10,
+  validate_args: bool = False,
+  name: str | None = None,
+) -> tuple[tf.Tensor, Any, Any]:
   """Computes value, gradient and the exact diagonal of the Hessian of `fn`.
 
   Args:

@@ -14,16 +14,22 @@
 # ============================================================================
 """The diagonal of the Hessian of a loss over a whole data set."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 import tqdm
 
 from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
 
 __all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
+
+
+Method = Literal['exact', 'stochastic']
+Reduction = Literal['mean', 'sum']
 
 
 class DatasetDiagonal(NamedTuple):
@@ -44,17 +50,17 @@ class DatasetDiagonal(NamedTuple):
 
 
 def diag_hessian_over_dataset(
-  loss_fn,
-  variables,
-  dataset,
+  loss_fn: Callable,
+  variables: Any,
+  dataset: Iterable,
   *,
-  reduction='mean',
-  progress_bar=True,
-  method='exact',
-  num_probes=10,
-  seed=None,
-  chunk_size=10,
-):
+  reduction: Reduction = 'mean',
+  progress_bar: bool = True,
+  method: Method = 'exact',
+  num_probes: int = 10,
+  seed: Seed | None = None,
+  chunk_size: int = 10,
+) -> DatasetDiagonal:
   """Computes the diagonal of the Hessian of a loss over a data set.
 
   The batches are weighted by their sizes, so how the data are batched makes no
@@ -157,7 +163,7 @@ def diag_hessian_over_dataset(
   )
 
 
-def _length(dataset):
+def _length(dataset: Iterable) -> int | None:
   """The number of batches, or None where it is not known."""
   if isinstance(dataset, tf.data.Dataset):
     length = int(dataset.cardinality())
@@ -165,7 +171,7 @@ def _length(dataset):
   return len(dataset) if hasattr(dataset, '__len__') else None
 
 
-def _num_examples(batch):
+def _num_examples(batch: Any) -> int:
   first = tf.nest.flatten(batch)[0]
   shape = getattr(first, 'shape', ())
   if not len(shape):
@@ -176,14 +182,21 @@ def _num_examples(batch):
   return int(shape[0])
 
 
-def _seed_of(seed, number):
+def _seed_of(seed: Seed | None, number: int) -> Any:
   """Another seed for each batch; None if there is none."""
   if seed is None:
     return None
   return tf.random.experimental.stateless_fold_in(seed, number)
 
 
-def _of_batch(loss_fn, parts, batch, num_probes, seed, chunk_size):
+def _of_batch(
+  loss_fn: Callable,
+  parts: list,
+  batch: Any,
+  num_probes: int,
+  seed: Any,
+  chunk_size: int,
+) -> tuple[list, list, Any]:
   """The diagonal for one batch, its standard error, the number of passes.
 
   The exact one, without a seed.

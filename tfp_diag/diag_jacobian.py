@@ -14,13 +14,17 @@
 # ============================================================================
 """The exact diagonal of a Jacobian."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, linear_map, sweep
-from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.decide import Mode, Request, Schedule
 from tfp_diag.internal import arguments
-from tfp_diag.internal.problem import JacobianProblem
-from tfp_diag.plan import check_plan
+from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.problem import JacobianProblem, Problem
+from tfp_diag.plan import Plan, check_plan
 
 __all__ = ['diag_jacobian']
 
@@ -29,18 +33,18 @@ MODES = ('auto', 'forward', 'reverse')
 
 @tf.autograph.experimental.do_not_convert
 def diag_jacobian(
-  xs,
-  ys=None,
-  sample_shape=None,
-  fn=None,
-  parallel_iterations=10,
-  name=None,
+  xs: Any,
+  ys: Any = None,
+  sample_shape: SampleShape | None = None,
+  fn: Callable | None = None,
+  parallel_iterations: int = 10,
+  name: str | None = None,
   *,
-  plan=None,
-  mode='auto',
-  schedule='auto',
-  validate_args=False,
-):
+  plan: Plan | None = None,
+  mode: Mode = 'auto',
+  schedule: Schedule = 'auto',
+  validate_args: bool = False,
+) -> tuple[list, list]:
   """Computes the exact diagonal of the Jacobian of `ys = fn(*xs)`.
 
   The call is that of `tfp.math.diag_jacobian`, and may take its place.
@@ -137,7 +141,7 @@ def diag_jacobian(
     return found.result, found.diag
 
 
-def _check_ys(ys, xs):
+def _check_ys(ys: Any, xs: list) -> None:
   """Raises a ValueError if `ys` alone do not do."""
   if ys is None:
     raise ValueError('Give `fn`, or, while a graph is built, `ys`.')
@@ -154,7 +158,7 @@ def _check_ys(ys, xs):
     )
 
 
-def _of_ys(ys, problem, request):
+def _of_ys(ys: list, problem: Problem, request: Request) -> tuple[list, list]:
   ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
   evaluation = linear_map.evaluation_of_graph(
     ys, problem.outputs(ys, problem.parts), problem.parts

@@ -14,12 +14,16 @@
 # ============================================================================
 """The whole Hessian, in blocks per pair of parts."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
-from tfp_diag.diag_hessian import MODES
+from tfp_diag.diag_hessian import MODES, HessianMode
 from tfp_diag.diagonal import blocks, evaluate
 from tfp_diag.diagonal.decide import refuse_mixing
 from tfp_diag.internal import arguments
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.jacobian import dense_row
 
@@ -28,15 +32,15 @@ __all__ = ['hessian']
 
 @tf.autograph.experimental.do_not_convert
 def hessian(
-  fn,
-  xs,
-  sample_shape=(),
+  fn: Callable,
+  xs: Any,
+  sample_shape: SampleShape = (),
   *,
-  mode='auto',
-  strict=False,
-  chunk_size=None,
-  name=None,
-):
+  mode: HessianMode = 'auto',
+  strict: bool = False,
+  chunk_size: int | None = None,
+  name: str | None = None,
+) -> Any:
   """Computes the Hessian of `fn` at `xs`: the Jacobian of its gradient.
 
   For a whole matrix. Its diagonal alone is cheaper by `tfp_diag.diag_hessian`,
@@ -115,7 +119,9 @@ def hessian(
     return evaluate.run(problem, ('hessian', mode, strict, chunk_size), body)
 
 
-def _row(row, index, gradient, parts, rank, strict):
+def _row(
+  row: list, index: int, gradient: list, parts: list, rank: int, strict: bool
+) -> list:
   if strict and all(block is None for block in row):
     raise ValueError(
       f'No second derivative by part {index} of `xs` depends on `xs`, and '

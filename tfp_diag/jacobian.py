@@ -14,11 +14,15 @@
 # ============================================================================
 """The whole Jacobian of any structure by any structure."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate
-from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.diagonal.decide import Mode, refuse_mixing
 from tfp_diag.internal import arguments, nest
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import Problem
 
 __all__ = ['jacobian']
@@ -28,15 +32,15 @@ MODES = ('auto', 'forward', 'reverse')
 
 @tf.autograph.experimental.do_not_convert
 def jacobian(
-  fn,
-  xs,
-  sample_shape=(),
+  fn: Callable,
+  xs: Any,
+  sample_shape: SampleShape = (),
   *,
-  mode='auto',
-  strict=False,
-  chunk_size=None,
-  name=None,
-):
+  mode: Mode = 'auto',
+  strict: bool = False,
+  chunk_size: int | None = None,
+  name: str | None = None,
+) -> Any:
   """Computes the Jacobian of `fn` at `xs`.
 
   For a whole matrix. Its diagonal alone is cheaper by `tfp_diag.diag_jacobian`,
@@ -142,7 +146,9 @@ def jacobian(
     return evaluate.run(problem, ('jacobian', mode, strict, chunk_size), body)
 
 
-def dense_row(row, index, y, xs, rank, strict):
+def dense_row(
+  row: Sequence, index: int, y: tf.Tensor, xs: Sequence, rank: int, strict: bool
+) -> list:
   """One output's blocks: zeros, or an error, where there is no path.
 
   Args:

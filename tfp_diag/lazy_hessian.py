@@ -14,12 +14,18 @@
 # ============================================================================
 """A Hessian of which only the looked-at rows are computed."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.internal import nest
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.lazy_matrix import LazyMatrix
+from tfp_diag.plan import Plan
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
 from tfp_diag.sparsity.budget import NoStructureError
 
@@ -50,7 +56,14 @@ class LazyHessian(LazyMatrix):
   ```
   """
 
-  def __init__(self, fn, xs, sample_shape=(), *, chunk_size=None):
+  def __init__(
+    self,
+    fn: Callable,
+    xs: Any,
+    sample_shape: SampleShape = (),
+    *,
+    chunk_size: int | None = None,
+  ) -> None:
     """Makes the view; computes nothing.
 
     Args:
@@ -74,10 +87,10 @@ class LazyHessian(LazyMatrix):
     )
     super().__init__(problem, is_symmetric=True, chunk_size=chunk_size)
 
-  def _derivative(self, evaluation):
+  def _derivative(self, evaluation: Evaluation) -> LinearMap:
     return evaluation.hessian()[1]
 
-  def _diagonal(self, plan):
+  def _diagonal(self, plan: Plan | None) -> tuple[tf.Tensor, int]:
     problem = self._problem
     fn, xs = problem.fn, problem.pack(problem.parts)
     if plan is None:

@@ -15,13 +15,18 @@
 """A Jacobian of which only the looked-at rows and columns are computed."""
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from tfp_diag.diag_jacobian import diag_jacobian
+from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.internal import nest
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import Problem
 from tfp_diag.lazy_matrix import LazyMatrix
+from tfp_diag.plan import Plan
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 from tfp_diag.sparsity.budget import NoStructureError
 
@@ -67,7 +72,14 @@ class LazyJacobian(LazyMatrix):
   ```
   """
 
-  def __init__(self, fn, xs, sample_shape=(), *, chunk_size=None):
+  def __init__(
+    self,
+    fn: Callable,
+    xs: Any,
+    sample_shape: SampleShape = (),
+    *,
+    chunk_size: int | None = None,
+  ) -> None:
     """Makes the view; computes nothing.
 
     Args:
@@ -88,10 +100,10 @@ class LazyJacobian(LazyMatrix):
     problem = Problem(fn, xs, () if sample_shape is None else sample_shape)
     super().__init__(problem, is_symmetric=False, chunk_size=chunk_size)
 
-  def _derivative(self, evaluation):
+  def _derivative(self, evaluation: Evaluation) -> LinearMap:
     return evaluation.jacobian()
 
-  def _diagonal(self, plan):
+  def _diagonal(self, plan: Plan | None) -> tuple[tf.Tensor, int]:
     problem = self._problem
     if problem.is_closure:
       raise ValueError(
@@ -128,7 +140,7 @@ class LazyJacobian(LazyMatrix):
     )
     return diag[0], self._num_columns if plan is None else plan.num_passes
 
-  def _diagonal_of_parts(self, plan):
+  def _diagonal_of_parts(self, plan: Plan | None) -> tuple[tf.Tensor, int]:
     """By a plan for the parts as they are, and not for one vector."""
     problem = self._problem
 
@@ -144,7 +156,9 @@ class LazyJacobian(LazyMatrix):
     return tf.concat(flat, -1), plan.num_passes
 
 
-def _flat_call(fn, structure, event_shapes, rank, x):
+def _flat_call(
+  fn: Callable, structure: Any, event_shapes: list, rank: int, x: tf.Tensor
+) -> tf.Tensor:
   """`fn` from one vector per sample to one vector per sample.
 
   Args:

@@ -14,14 +14,23 @@
 # ============================================================================
 """A matrix of derivatives of which only what is looked at is computed."""
 
+from collections.abc import Sequence
+from typing import Any, Literal
+
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate
 from tfp_diag.diagonal.decide import refuse_mixing
-from tfp_diag.diagonal.linear_map import MissingGradientError
+from tfp_diag.diagonal.linear_map import (
+  Evaluation,
+  LinearMap,
+  MissingGradientError,
+)
 from tfp_diag.internal import arguments, indexing
+from tfp_diag.internal.problem import Problem
 from tfp_diag.lazy_operator import LazyOperator
+from tfp_diag.plan import Plan
 
 __all__ = ['LazyMatrix']
 
@@ -33,7 +42,9 @@ class LazyMatrix:
   coordinates of the outputs, columns those of the state, parts in order.
   """
 
-  def __init__(self, problem, is_symmetric, chunk_size):
+  def __init__(
+    self, problem: Problem, is_symmetric: bool, chunk_size: int | None
+  ) -> None:
     if chunk_size is not None:
       arguments.check_chunk('chunk_size', chunk_size)
     self._problem = problem
@@ -43,36 +54,36 @@ class LazyMatrix:
     self._row_sizes = None
     self._forget(None)
 
-  def _derivative(self, evaluation):
+  def _derivative(self, evaluation: Evaluation) -> LinearMap:
     """The `LinearMap`, in reverse mode, whose matrix this is."""
     raise NotImplementedError
 
-  def _diagonal(self, plan):
+  def _diagonal(self, plan: Plan | None) -> tuple[tf.Tensor, int]:
     """The diagonal, `sample_shape + [n]`, and how many passes it took."""
     raise NotImplementedError
 
   @property
-  def shape(self):
+  def shape(self) -> tf.TensorShape:
     """`tf.TensorShape`: sample shape, number of rows, number of columns."""
     matrix = [self._num_rows, self._num_columns]
     return tf.TensorShape([*self._sample_shape, *matrix])
 
-  def shape_tensor(self):
+  def shape_tensor(self) -> tf.Tensor:
     """The shape as an int32 vector, for samples of unknown number."""
     sample = tf.shape(self._problem.parts[0])[: self._problem.rank]
     return tf.concat([sample, [self._num_rows, self._num_columns]], 0)
 
   @property
-  def dtype(self):
+  def dtype(self) -> tf.DType:
     """The dtype of the entries."""
     return self._problem.parts[0].dtype
 
   @property
-  def num_passes(self):
+  def num_passes(self) -> int:
     """Python int: how many passes were computed, each for all samples."""
     return self._num_passes
 
-  def __getitem__(self, key):
+  def __getitem__(self, key: Any) -> tf.Tensor:
     """Computes what is missing of a part of the matrix, and returns it.
 
     Args:
@@ -96,11 +107,11 @@ class LazyMatrix:
     ints = [i for i, k in enumerate(every) if not isinstance(k, slice)]
     return tf.squeeze(result, ints) if ints else result
 
-  def to_dense(self):
+  def to_dense(self) -> tf.Tensor:
     """The whole matrix, along the side of which less is missing."""
     return self[...]
 
-  def matvec(self, v):
+  def matvec(self, v: Any) -> tf.Tensor:
     """The product with a vector, by one pass. Not remembered.
 
     Args:
@@ -112,7 +123,7 @@ class LazyMatrix:
     """
     return self.products(self._vector('v', v, self._num_columns), 'columns')[0]
 
-  def rmatvec(self, u):
+  def rmatvec(self, u: Any) -> tf.Tensor:
     """The product of the transposed matrix with a vector, by one pass.
 
     Args:
@@ -124,7 +135,7 @@ class LazyMatrix:
     """
     return self.products(self._vector('u', u, self._num_rows), 'rows')[0]
 
-  def diag(self, plan=None):
+  def diag(self, plan: Plan | None = None) -> tf.Tensor:
     """The diagonal, as many passes as a plan needs. Remembered.
 
     Args:
@@ -148,34 +159,34 @@ class LazyMatrix:
       self._num_passes += num_passes
     return self._diag
 
-  def trace(self):
+  def trace(self) -> tf.Tensor:
     """The sum of the diagonal, of shape `sample_shape`."""
     return tf.reduce_sum(self.diag(), axis=-1)
 
-  def clear_cache(self):
+  def clear_cache(self) -> None:
     """Forgets what was computed. `num_passes` goes on counting."""
     self._forget(self._graph)
 
-  def as_linear_operator(self):
+  def as_linear_operator(self) -> tf.linalg.LinearOperator:
     """The matrix as a `tf.linalg.LinearOperator`, which computes by passes."""
     return LazyOperator(self, self._is_symmetric)
 
-  def __repr__(self):
+  def __repr__(self) -> str:
     return (
       f'<{type(self).__name__} shape={self.shape} dtype={self.dtype.name} '
       f'num_passes={self._num_passes}>'
     )
 
   @property
-  def _sample_shape(self):
+  def _sample_shape(self) -> list:
     return self._problem.parts[0].shape[: self._problem.rank].as_list()
 
   @property
-  def _num_columns(self):
+  def _num_columns(self) -> int:
     return sum(self._sizes_of(self._problem.parts, 'xs'))
 
   @property
-  def _num_rows(self):
+  def _num_rows(self) -> int:
     if self._is_symmetric:
       return self._num_columns
     if self._row_sizes is None:
@@ -188,7 +199,7 @@ class LazyMatrix:
       self._row_sizes = [int(size) for size in tf.get_static_value(sizes)]
     return sum(self._row_sizes)
 
-  def _sizes_of(self, parts, what):
+  def _sizes_of(self, parts: list, what: str) -> list[int]:
     sizes = [p.shape[self._problem.rank :].num_elements() for p in parts]
     if None in sizes:
       raise ValueError(
@@ -205,7 +216,7 @@ class LazyMatrix:
       )
     return sizes
 
-  def _vector(self, name, vector, size):
+  def _vector(self, name: str, vector: Any, size: int) -> tf.Tensor:
     vector = tf.convert_to_tensor(vector, self.dtype)
     rank = self._problem.rank
     if vector.shape.rank is None or not (
@@ -221,14 +232,14 @@ class LazyMatrix:
     missing = rank + 1 - vector.shape.rank
     return vector[(tf.newaxis,) * (missing + 1)]
 
-  def _forget(self, graph):
+  def _forget(self, graph: Any) -> None:
     self._graph = graph
     self._rows = {}
     # A column of a symmetric matrix is a row.
     self._columns = self._rows if self._is_symmetric else {}
     self._diag = None
 
-  def _enter_graph(self):
+  def _enter_graph(self) -> None:
     """Forgets what belongs to another graph: it cannot be used in this one."""
     graph = None
     if not tf.executing_eagerly():
@@ -236,7 +247,9 @@ class LazyMatrix:
     if graph is not self._graph:
       self._forget(graph)
 
-  def _submatrix(self, rows, columns):
+  def _submatrix(
+    self, rows: Sequence[int], columns: Sequence[int]
+  ) -> tf.Tensor:
     """Rows and columns, `sample_shape + [len(rows), len(columns)]`."""
     self._enter_graph()
     rank = self._problem.rank
@@ -254,10 +267,16 @@ class LazyMatrix:
     return indexing.select(result, rank + 1, _as_slice(columns))
 
   @staticmethod
-  def _missing(known, wanted):
+  def _missing(known: dict, wanted: Sequence[int]) -> int:
     return sum(k not in known for k in wanted)
 
-  def _compute(self, side, known, wanted, size):
+  def _compute(
+    self,
+    side: Literal['rows', 'columns'],
+    known: dict,
+    wanted: Sequence[int],
+    size: int,
+  ) -> None:
     """Adds what is missing to the cache: one pass for each row or column."""
     missing = sorted(k for k in wanted if k not in known)
     if not missing:
@@ -267,14 +286,18 @@ class LazyMatrix:
     results = self.products(tf.constant(seeds, self.dtype), side)
     known.update(zip(missing, tf.unstack(results, len(missing))))
 
-  def _stack(self, known, wanted, size, axis):
+  def _stack(
+    self, known: dict, wanted: Sequence[int], size: int, axis: int
+  ) -> tf.Tensor:
     if len(wanted):
       return tf.stack([known[k] for k in wanted], axis)
     sample = tf.shape(self._problem.parts[0])[: self._problem.rank]
     both = [size, 0] if axis > self._problem.rank else [0, size]
     return tf.zeros(tf.concat([sample, both], 0), self.dtype)
 
-  def products(self, seeds, side):
+  def products(
+    self, seeds: tf.Tensor, side: Literal['rows', 'columns']
+  ) -> tf.Tensor:
     """Products with several vectors, by one pass for each. Not remembered.
 
     Args:
@@ -335,7 +358,7 @@ class LazyMatrix:
     return results
 
 
-def split(flat, likes, rank):
+def split(flat: tf.Tensor, likes: Sequence, rank: int) -> list:
   """Cuts `sample_shape + [n]` into parts of the shapes of `likes`."""
   sizes = [x.shape[rank:].num_elements() for x in likes]
   sample = tf.shape(likes[0])[:rank]
@@ -346,7 +369,7 @@ def split(flat, likes, rank):
   ]
 
 
-def _as_slice(chosen):
+def _as_slice(chosen: range) -> slice:
   """The slice that selects a `range`."""
   if not chosen:
     return slice(0, 0)

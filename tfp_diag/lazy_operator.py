@@ -14,6 +14,8 @@
 # ============================================================================
 """A lazy matrix in the dress of `tf.linalg.LinearOperator`."""
 
+from typing import Any
+
 import tensorflow as tf
 
 __all__ = ['LazyOperator']
@@ -25,7 +27,7 @@ class LazyOperator(tf.linalg.LinearOperator):
   What needs the whole matrix, `solve` say, takes it from `to_dense()`.
   """
 
-  def __init__(self, matrix, is_self_adjoint):
+  def __init__(self, matrix: Any, is_self_adjoint: bool | None) -> None:
     self._matrix = matrix
     *_, rows, columns = matrix.shape
     super().__init__(
@@ -36,13 +38,15 @@ class LazyOperator(tf.linalg.LinearOperator):
       parameters={'matrix': matrix, 'is_self_adjoint': is_self_adjoint},
     )
 
-  def _shape(self):
+  def _shape(self) -> tf.TensorShape:
     return self._matrix.shape
 
-  def _shape_tensor(self):
+  def _shape_tensor(self) -> tf.Tensor:
     return self._matrix.shape_tensor()
 
-  def _matmul(self, x, adjoint=False, adjoint_arg=False):
+  def _matmul(
+    self, x: tf.Tensor, adjoint: bool = False, adjoint_arg: bool = False
+  ) -> tf.Tensor:
     x = tf.linalg.matrix_transpose(x) if adjoint_arg else x
     rank = self._matrix.shape.rank
     if x.shape.rank is None or x.shape.rank > rank:
@@ -53,11 +57,11 @@ class LazyOperator(tf.linalg.LinearOperator):
     results = self._matrix.products(seeds, 'rows' if adjoint else 'columns')
     return tf.transpose(results, [*range(1, rank), 0])
 
-  def _diag_part(self):
+  def _diag_part(self) -> tf.Tensor:
     return self._matrix.diag()
 
-  def _trace(self):
+  def _trace(self) -> tf.Tensor:
     return self._matrix.trace()
 
-  def _to_dense(self):
+  def _to_dense(self) -> tf.Tensor:
     return self._matrix.to_dense()

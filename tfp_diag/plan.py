@@ -19,15 +19,15 @@ import json
 import math
 import os
 import zipfile
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import scipy.sparse
 import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, sweep
-from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.decide import Decision, Mode, Request
 from tfp_diag.diagonal.planning import try_out
 from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.atomic_write import atomic_write
@@ -115,7 +115,7 @@ class Plan:
   num_samples: int = 1
   is_given: bool = False
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     colors = np.array(self.colors, np.int32)
     colors.flags.writeable = False
     object.__setattr__(self, 'colors', colors)
@@ -123,17 +123,17 @@ class Plan:
     object.__setattr__(self, '_function', None)
 
   @property
-  def num_coordinates(self):
+  def num_coordinates(self) -> int:
     """How many coordinates one sample has."""
     return self.colors.size
 
   @property
-  def coloring(self):
+  def coloring(self) -> Coloring:
     """The colors as a `tfp_diag.sparsity.Coloring`, for `pattern.spy`."""
     return Coloring(self.colors)
 
   @property
-  def num_passes(self):
+  def num_passes(self) -> int:
     """How many passes a diagonal costs, for all samples together.
 
     Where samples share passes, for as many samples as the plan was made for;
@@ -163,7 +163,7 @@ class Plan:
     }.get(self.schedule, self.schedule)
 
   @tf.autograph.experimental.do_not_convert
-  def __call__(self, xs):
+  def __call__(self, xs: Any) -> tuple:
     """Runs the plan, compiled once per shape.
 
     Args:
@@ -191,14 +191,14 @@ class Plan:
     problem = self._problem(xs)
     return self._function(problem.pack(problem.parts))
 
-  def _problem(self, xs):
+  def _problem(self, xs: Any) -> Problem:
     if self.kind == 'hessian':
       return self.fitted(HessianProblem(self.fn, xs))
     if not isinstance(xs, (list, tuple)):
       xs = [xs]
     return self.fitted(JacobianProblem(self.fn, xs))
 
-  def _run(self, xs):
+  def _run(self, xs: Any) -> tuple:
     problem = self._problem(xs)
     found = evaluate.run_diagonal(problem, Request(plan=self))
     if self.kind == 'jacobian':
@@ -227,7 +227,7 @@ class Plan:
     ]
     return problem
 
-  def __str__(self):
+  def __str__(self) -> str:
     n, k, nnz = self.num_coordinates, self.num_passes, self.pattern.nnz
     cost = f'{k:,} {"pass" if k == 1 else "passes"}'
     if k < n:
@@ -249,14 +249,14 @@ class Plan:
     lines += [f'  note         {note}' for note in self.notes]
     return '\n'.join(lines)
 
-  def __repr__(self):
+  def __repr__(self) -> str:
     return (
       f'<Plan kind={self.kind!r} num_passes={self.num_passes} '
       f'num_coordinates={self.num_coordinates} mode={self.mode!r} '
       f'schedule={self.schedule!r}>'
     )
 
-  def check(self, kind, xs, sample_rank):
+  def check(self, kind: str, xs: Sequence, sample_rank: int | None) -> None:
     """Raises a ValueError if the plan is for something else.
 
     Args:
@@ -288,7 +288,7 @@ class Plan:
         'dimensions. Plan again for these.'
       )
 
-  def choose_mode(self, mode):
+  def choose_mode(self, mode: Mode) -> Mode:
     """The mode that a caller asks for, or, for 'auto', the plan's."""
     own = {v: k for k, v in _MODE_NAMES[self.kind].items()}[self.mode]
     return own if mode == 'auto' else mode
@@ -318,7 +318,7 @@ class Plan:
         'over, has changed since. Plan again.'
       )
 
-  def save(self, path):
+  def save(self, path: str | os.PathLike) -> None:
     """Writes the plan, without its function, to an `.npz` file.
 
     The file is complete or not there: it is written beside `path` and moved.
@@ -408,7 +408,7 @@ def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
       ) from e
 
 
-def _read(file, fn):
+def _read(file: BinaryIO, fn: Callable | None) -> Plan:
   """A `Plan` from an open file; raises something if that is not one."""
   if not zipfile.is_zipfile(file):
     raise ValueError('it is not an .npz file')
@@ -458,7 +458,13 @@ def _read(file, fn):
   )
 
 
-def _check_fields(meta, colors, indices, indptr, n):
+def _check_fields(
+  meta: dict,
+  colors: np.ndarray,
+  indices: np.ndarray,
+  indptr: np.ndarray,
+  n: int,
+) -> None:
   """Raises a ValueError if the pieces of a file do not fit together."""
   modes = [v for k, v in _MODE_NAMES[meta['kind']].items() if k != 'auto']
   checks = {
@@ -486,11 +492,11 @@ def _check_fields(meta, colors, indices, indptr, n):
       raise ValueError(f'`{name}` does not fit the rest')
 
 
-def _is_list_of_str(value):
+def _is_list_of_str(value: Any) -> bool:
   return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
-def mode_name(kind, mode):
+def mode_name(kind: str, mode: Mode) -> str:
   """The public name of 'forward', 'reverse' or 'auto' for a kind."""
   return _MODE_NAMES[kind][mode]
 
@@ -542,7 +548,9 @@ def make_plan(
   )
 
 
-def _given_pattern(pattern, parts, sample_rank):
+def _given_pattern(
+  pattern: Any, parts: Sequence, sample_rank: int | None
+) -> SparsityPattern:
   """A caller's pattern, with the event shapes of the parts.
 
   Args:
@@ -574,7 +582,7 @@ def _given_pattern(pattern, parts, sample_rank):
   )
 
 
-def _structure_notes(decision):
+def _structure_notes(decision: Decision) -> list[str]:
   """What blocked a cheaper plan."""
   pattern = decision.pattern
   best = decision.proposals[0]

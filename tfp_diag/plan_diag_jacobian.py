@@ -14,30 +14,34 @@
 # ============================================================================
 """Plans the diagonal of a Jacobian."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from tfp_diag.diag_jacobian import MODES
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.decide import Mode, Request, Schedule
 from tfp_diag.internal import arguments
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import JacobianProblem
-from tfp_diag.plan import make_plan
+from tfp_diag.plan import Plan, make_plan
 
 __all__ = ['plan_diag_jacobian']
 
 
 @tf.autograph.experimental.do_not_convert
 def plan_diag_jacobian(
-  fn,
-  xs,
-  sample_shape=None,
+  fn: Callable,
+  xs: Any,
+  sample_shape: SampleShape | None = None,
   *,
-  mode='auto',
-  schedule='auto',
-  memory_limit=None,
-  jit_compile=False,
-  pattern=None,
-):
+  mode: Mode = 'auto',
+  schedule: Schedule = 'auto',
+  memory_limit: int | None = None,
+  jit_compile: bool = False,
+  pattern: Any = None,
+) -> Plan:
   """Finds the structure of `fn` and decides how to compute its diagonal.
 
   The function is traced, not run, and the pattern of its Jacobian is read off

@@ -14,28 +14,38 @@
 # ============================================================================
 """An estimate of the diagonal of a Hessian, from random probes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
+from tfp_diag.diagonal.probes import Seed
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import HessianProblem
-from tfp_diag.stochastic_diagonal import estimate_diagonal
+from tfp_diag.plan import Plan
+from tfp_diag.stochastic_diagonal import (
+  Method,
+  StochasticDiagonal,
+  estimate_diagonal,
+)
 
 __all__ = ['stochastic_diag_hessian']
 
 
 @tf.autograph.experimental.do_not_convert
 def stochastic_diag_hessian(
-  fn,
-  xs,
-  num_probes,
-  seed,
-  sample_shape=None,
+  fn: Callable,
+  xs: Any,
+  num_probes: int,
+  seed: Seed,
+  sample_shape: SampleShape | None = None,
   *,
-  plan=None,
-  method='hutchinson',
-  tolerance=None,
-  chunk_size=10,
-  name=None,
-):
+  plan: Plan | None = None,
+  method: Method = 'hutchinson',
+  tolerance: float | None = None,
+  chunk_size: int = 10,
+  name: str | None = None,
+) -> StochasticDiagonal:
   """Estimates the diagonal of the Hessian of `fn`, without bias.
 
   For functions of very many coordinates without structure, like the loss of a

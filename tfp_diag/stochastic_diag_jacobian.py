@@ -14,28 +14,38 @@
 # ============================================================================
 """An estimate of the diagonal of a Jacobian, from random probes."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
+from tfp_diag.diagonal.probes import Seed
+from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import JacobianProblem
-from tfp_diag.stochastic_diagonal import estimate_diagonal
+from tfp_diag.plan import Plan
+from tfp_diag.stochastic_diagonal import (
+  Method,
+  StochasticDiagonal,
+  estimate_diagonal,
+)
 
 __all__ = ['stochastic_diag_jacobian']
 
 
 @tf.autograph.experimental.do_not_convert
 def stochastic_diag_jacobian(
-  fn,
-  xs,
-  num_probes,
-  seed,
-  sample_shape=(),
+  fn: Callable,
+  xs: Any,
+  num_probes: int,
+  seed: Seed,
+  sample_shape: SampleShape = (),
   *,
-  plan=None,
-  method='hutchinson',
-  tolerance=None,
-  chunk_size=10,
-  name=None,
-):
+  plan: Plan | None = None,
+  method: Method = 'hutchinson',
+  tolerance: float | None = None,
+  chunk_size: int = 10,
+  name: str | None = None,
+) -> StochasticDiagonal:
   """Estimates the diagonal of the Jacobian of `fn`, without bias.
 
   For functions that have neither structure nor few coordinates. Where

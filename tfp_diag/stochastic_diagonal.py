@@ -14,17 +14,20 @@
 # ============================================================================
 """What the stochastic estimators of diagonals return, and what they check."""
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate, probes, sweep
 from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments
-from tfp_diag.plan import check_plan
+from tfp_diag.internal.problem import Problem
+from tfp_diag.plan import Plan, check_plan
 
-__all__ = ['StochasticDiagonal', 'estimate_diagonal']
+__all__ = ['Method', 'StochasticDiagonal', 'estimate_diagonal']
 
+Method = Literal['hutchinson', 'xdiag']
 METHODS = ('hutchinson', 'xdiag')
 _FEWEST_COORDINATES = 16
 
@@ -45,14 +48,14 @@ class StochasticDiagonal(NamedTuple):
 
 
 def estimate_diagonal(
-  problem,
-  num_probes,
-  seed,
-  plan,
-  method,
-  tolerance,
-  chunk_size,
-):
+  problem: Problem,
+  num_probes: int,
+  seed: Seed,
+  plan: Plan | None,
+  method: Method,
+  tolerance: float | None,
+  chunk_size: int,
+) -> StochasticDiagonal:
   """Estimates the diagonal of the Jacobian, or of the Hessian.
 
   Args:
@@ -126,7 +129,7 @@ def estimate_diagonal(
   )
 
 
-def _check_count(num_probes):
+def _check_count(num_probes: int) -> None:
   try:
     arguments.check_chunk('num_probes', num_probes)
   except ValueError as e:
@@ -136,7 +139,7 @@ def _check_count(num_probes):
     ) from e
 
 
-def _checked_seed(seed):
+def _checked_seed(seed: Seed) -> tf.Tensor:
   seed = tf.convert_to_tensor(seed)
   if not seed.dtype.is_integer or not seed.shape.is_compatible_with([2]):
     raise ValueError(
@@ -147,7 +150,7 @@ def _checked_seed(seed):
   return seed
 
 
-def _check_xdiag(parts, rank, num_probes):
+def _check_xdiag(parts: list, rank: int, num_probes: int) -> None:
   dtypes = sorted({p.dtype.name for p in parts})
   if len(dtypes) > 1:
     raise TypeError(

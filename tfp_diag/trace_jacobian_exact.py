@@ -14,6 +14,9 @@
 # ============================================================================
 """The exact trace of a flow's Jacobian, for `tfp.bijectors.FFJORD`."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -23,7 +26,9 @@ from tfp_diag.internal import arguments
 __all__ = ['at_time', 'trace_jacobian_exact']
 
 
-def trace_jacobian_exact(ode_fn, state_shape, dtype, *, event_ndims=1):
+def trace_jacobian_exact(
+  ode_fn: Callable, state_shape: Any, dtype: Any, *, event_ndims: int = 1
+) -> Callable:
   """Augments the derivative of a state with its exact trace.
 
   Pass it as `trace_augmentation_fn` to `tfp.bijectors.FFJORD`. Unlike
@@ -89,7 +94,9 @@ def trace_jacobian_exact(ode_fn, state_shape, dtype, *, event_ndims=1):
   return augmented_ode_fn
 
 
-def at_time(ode_fn, time, state, conditions):
+def at_time(
+  ode_fn: Callable, time: Any, state: tf.Tensor, conditions: dict
+) -> Callable:
   """A function of the state alone.
 
   Time and conditions become Tensors, which an eager call takes as inputs of one

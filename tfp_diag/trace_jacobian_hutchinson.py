@@ -14,9 +14,13 @@
 # ============================================================================
 """An estimate of the trace of a flow's Jacobian, for FFJORD."""
 
+from collections.abc import Callable
+from typing import Any
+
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate, probes
+from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.trace_jacobian_exact import at_time
@@ -25,8 +29,13 @@ __all__ = ['trace_jacobian_hutchinson']
 
 
 def trace_jacobian_hutchinson(
-  ode_fn, state_shape, dtype, *, num_probes=1, seed=(0, 0)
-):
+  ode_fn: Callable,
+  state_shape: Any,
+  dtype: Any,
+  *,
+  num_probes: int = 1,
+  seed: Seed = (0, 0),
+) -> Callable:
   """Augments the derivative of a state with an estimate of its trace.
 
   Pass it as `trace_augmentation_fn` to `tfp.bijectors.FFJORD`, with its options

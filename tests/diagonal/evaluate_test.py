@@ -86,9 +86,7 @@ def test_passes_take_over_for_a_jacobian(monkeypatch, kind):
   broken(monkeypatch, JacobianTerms, kind)
   with pytest.warns(RuntimeWarning, match='passes run instead'):
     _, diag = tfp_diag.diag_jacobian(x, sample_shape=[5], fn=network)
-  np.testing.assert_allclose(
-    diag[0], jacobian_diagonal(network, x), rtol=1e-10
-  )
+  np.testing.assert_allclose(diag[0], jacobian_diagonal(network, x), rtol=1e-10)
 
 
 @pytest.mark.usefixtures('fresh_cache')

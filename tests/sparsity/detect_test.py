@@ -267,9 +267,7 @@ def test_nested_prefixes_are_one_clique():
     (dict(xs=tf.TensorSpec([None])), 'must be known'),
     (dict(xs=[]), 'at least one Tensor'),
     (
-      dict(
-        xs=[tf.TensorSpec([3, 2]), tf.TensorSpec([4, 2])], sample_shape=[3]
-      ),
+      dict(xs=[tf.TensorSpec([3, 2]), tf.TensorSpec([4, 2])], sample_shape=[3]),
       r'part 1 of `xs` has shape \(4, 2\)',
     ),
   ],

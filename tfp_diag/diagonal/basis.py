@@ -14,6 +14,8 @@
 # ============================================================================
 """The matrix of a linear map that is the same for all samples."""
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
@@ -22,7 +24,9 @@ from tfp_diag.diagonal.vectorize import vectorized_map
 __all__ = ['images_of_basis']
 
 
-def images_of_basis(apply, tensors, rank, dtype):
+def images_of_basis(
+  apply: Callable, tensors: Sequence, rank: int, dtype: tf.DType
+) -> tf.Tensor:
   """What a linear map makes of each basis vector.
 
   The basis vectors are the seeds of different samples, so that one pass gives

@@ -19,17 +19,28 @@ samples at once. The results of the passes of a part are stacked, vectorized in
 chunks, and become one block of the Jacobian for each part of the other side.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.linear_map import MissingGradientError
+from tfp_diag.diagonal.decide import Mode
+from tfp_diag.diagonal.linear_map import LinearMap, MissingGradientError
 from tfp_diag.diagonal.vectorize import vectorized_map
 
 __all__ = ['forward_map', 'jacobian_blocks', 'stacked']
 
 
-def jacobian_blocks(reverse, xs, rank, mode, chunk_size, obstacle):
+def jacobian_blocks(
+  reverse: LinearMap,
+  xs: Sequence,
+  rank: int,
+  mode: Mode,
+  chunk_size: int | None,
+  obstacle: str | None,
+) -> list[list]:
   """The blocks of a Jacobian.
 
   Args:
@@ -59,7 +70,13 @@ def jacobian_blocks(reverse, xs, rank, mode, chunk_size, obstacle):
   return _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle)
 
 
-def stacked(one_pass, likes, num, chunk_size, obstacle=None):
+def stacked(
+  one_pass: Callable,
+  likes: Sequence,
+  num: Any,
+  chunk_size: int | None,
+  obstacle: str | None = None,
+) -> list:
   """The results of `num` passes, stacked.
 
   Args:
@@ -99,7 +116,9 @@ def stacked(one_pass, likes, num, chunk_size, obstacle=None):
   )
 
 
-def _in_chunks(one_pass, likes, num, chunk_size):
+def _in_chunks(
+  one_pass: Callable, likes: Sequence, num: Any, chunk_size: int | None
+) -> list:
   """Vectorized chunks in a loop; the last, shorter chunk by itself."""
 
   def chunk(first, size):
@@ -124,7 +143,9 @@ def _in_chunks(one_pass, likes, num, chunk_size):
   return [tf.concat([f, r], 0) for f, r in zip(full, last)]
 
 
-def _mapped(fn, num, likes, chunk=()):
+def _mapped(
+  fn: Callable, num: Any, likes: Sequence, chunk: Sequence[int] = ()
+) -> list:
   """`tf.map_fn` over `range(num)`; one after the other, for memory's sake."""
   specs = [tf.TensorSpec([*chunk, *x.shape], x.dtype) for x in likes]
   # Without a first element there is no shape if it is dynamic, so there is one.
@@ -135,7 +156,9 @@ def _mapped(fn, num, likes, chunk=()):
   return results if isinstance(num, int) else [r[:num] for r in results]
 
 
-def _connected(linear_map, member, like, others):
+def _connected(
+  linear_map: LinearMap, member: int, like: tf.Tensor, others: Sequence[int]
+) -> list[int]:
   """Which of the other side's parts a path connects with a part.
 
   While a graph is built this costs nothing: what it computes is not used.
@@ -145,7 +168,7 @@ def _connected(linear_map, member, like, others):
   return [o for o, r in zip(others, results) if r is not None]
 
 
-def _is_wide(ys, xs, rank):
+def _is_wide(ys: Sequence, xs: Sequence, rank: int) -> bool:
   """Whether there are fewer inputs than outputs, as far as is known."""
   sizes = [[z.shape[rank:].num_elements() for z in side] for side in (xs, ys)]
   if any(size is None for side in sizes for size in side):
@@ -153,7 +176,7 @@ def _is_wide(ys, xs, rank):
   return sum(sizes[0]) < sum(sizes[1])
 
 
-def forward_map(reverse, ys, xs):
+def forward_map(reverse: LinearMap, ys: Sequence, xs: Sequence) -> LinearMap:
   """Transposes a map, and checks what can be checked without values.
 
   Where reverse mode finds a path, forward mode has to find it, too: if it does
@@ -184,12 +207,20 @@ def forward_map(reverse, ys, xs):
   return forward
 
 
-def _paths(reverse, ys, xs):
+def _paths(reverse: LinearMap, ys: Sequence, xs: Sequence) -> list[list[int]]:
   """For each output, the inputs that it depends on."""
   return [_connected(reverse, i, y, range(len(xs))) for i, y in enumerate(ys)]
 
 
-def _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle):
+def _by_rows(
+  reverse: LinearMap,
+  paths: list,
+  ys: Sequence,
+  xs: Sequence,
+  rank: int,
+  chunk_size: int | None,
+  obstacle: str | None,
+) -> list[list]:
   blocks = []
   for i, y in enumerate(ys):
     inputs = paths[i]
@@ -203,7 +234,15 @@ def _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle):
   return blocks
 
 
-def _by_columns(forward, paths, ys, xs, rank, chunk_size, obstacle):
+def _by_columns(
+  forward: LinearMap,
+  paths: list,
+  ys: Sequence,
+  xs: Sequence,
+  rank: int,
+  chunk_size: int | None,
+  obstacle: str | None,
+) -> list[list]:
   blocks = [[None] * len(xs) for _ in ys]
   for j, x in enumerate(xs):
     outputs = [i for i, path in enumerate(paths) if j in path]
@@ -216,8 +255,14 @@ def _by_columns(forward, paths, ys, xs, rank, chunk_size, obstacle):
 
 
 def _stacked_seeds(
-  linear_map, member, like, results, rank, chunk_size, obstacle
-):
+  linear_map: LinearMap,
+  member: int,
+  like: tf.Tensor,
+  results: dict,
+  rank: int,
+  chunk_size: int | None,
+  obstacle: str | None,
+) -> list:
   """One pass per coordinate of a part, stacked: `[size] + shape` per result.
 
   The results are a dict: number of the part on the other side -> the part.
@@ -240,12 +285,12 @@ def _stacked_seeds(
     seed = tf.broadcast_to(seed, tf.shape(like))
     return linear_map.apply([member], [seed], list(results))
 
-  return stacked(
-    one_pass, list(results.values()), size, chunk_size, obstacle
-  )
+  return stacked(one_pass, list(results.values()), size, chunk_size, obstacle)
 
 
-def _block(stack, y, x, rank, axis):
+def _block(
+  stack: tf.Tensor, y: tf.Tensor, x: tf.Tensor, rank: int, axis: int
+) -> tf.Tensor:
   """Moves the stacked dimension to `axis`, and gives the block its shape."""
   order = [*range(1, axis + 1), 0, *range(axis + 1, stack.shape.rank)]
   moved = tf.transpose(stack, order)

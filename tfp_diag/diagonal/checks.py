@@ -22,11 +22,15 @@ or more, each time they are drawn. XLA has no assertions and drops them.
 
 import contextlib
 import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.internal import batching
+from tfp_diag.internal.batching import SampleShape
 
 __all__ = [
   'check',
@@ -42,7 +46,7 @@ _NUM_DRAWS = 10
 
 
 @contextlib.contextmanager
-def plain_errors():
+def plain_errors() -> Iterator:
   """Raises a broken promise as its sentence, without TensorFlow's trace."""
   try:
     yield
@@ -57,7 +61,7 @@ def plain_errors():
     ) from None
 
 
-def check_sample_shape(xs, sample_shape):
+def check_sample_shape(xs: Sequence, sample_shape: SampleShape) -> None:
   """Asserts that `sample_shape` leads every part.
 
   Args:
@@ -83,7 +87,14 @@ def check_sample_shape(xs, sample_shape):
     )
 
 
-def check(diag, derivative, decision, xs, rank, plan=None):
+def check(
+  diag: Sequence,
+  derivative: LinearMap,
+  decision: Any,
+  xs: Sequence,
+  rank: int,
+  plan: Any = None,
+) -> None:
   """Asserts that other seeds give the same diagonal.
 
   Args:
@@ -157,7 +168,9 @@ def check(diag, derivative, decision, xs, rank, plan=None):
     )
 
 
-def deviation_at_one(diag, derivative, xs, rank):
+def deviation_at_one(
+  diag: Sequence, derivative: LinearMap, xs: Sequence, rank: int
+) -> list:
   """How far a diagonal is off at a random coordinate of each sample.
 
   Args:
@@ -173,7 +186,7 @@ def deviation_at_one(diag, derivative, xs, rank):
   return [_deviation(d, o) for d, o in zip(diag, other)]
 
 
-def is_small(deviations):
+def is_small(deviations: Sequence) -> bool:
   """Whether rounding explains some deviations."""
   return all(float(d) <= tolerance(d.dtype) for d in deviations)
 
@@ -190,7 +203,9 @@ _WRONG_COLORS = (
 )
 
 
-def _at_random_coordinates(derivative, diag, xs, rank, draw):
+def _at_random_coordinates(
+  derivative: LinearMap, diag: Sequence, xs: Sequence, rank: int, draw: Any
+) -> list:
   """The diagonal, with one coordinate of each sample by an ordinary pass."""
   parts = list(range(len(xs)))
   sizes = [tf.reduce_prod(tf.shape(x)[rank:]) for x in xs]
@@ -218,14 +233,16 @@ def _at_random_coordinates(derivative, diag, xs, rank, draw):
   ]
 
 
-def _random_signs(shape, dtype, draw, stream):
+def _random_signs(
+  shape: Any, dtype: tf.DType, draw: Any, stream: int
+) -> tf.Tensor:
   bits = tf.random.stateless_uniform(
     shape, tf.stack([draw, stream]), 0, 2, tf.int32
   )
   return tf.cast(2 * bits - 1, dtype)
 
 
-def _assert_agreement(diag, again, message):
+def _assert_agreement(diag: Sequence, again: Callable, message: str) -> None:
   """Asserts that `_NUM_DRAWS` further draws give `diag`, part by part."""
 
   def one_draw(draw, deviations):
@@ -248,12 +265,12 @@ def _assert_agreement(diag, again, message):
     )
 
 
-def tolerance(dtype):
+def tolerance(dtype: tf.DType) -> float:
   """The relative difference that rounding may make: the root of epsilon."""
   return {'float64': 2.0**-26, 'float32': 2.0**-11.5}.get(dtype.name, 2.0**-3.5)
 
 
-def _deviation(diag, other):
+def _deviation(diag: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   """The largest difference, in units of the largest entry."""
   scale = tf.reduce_max(tf.maximum(tf.abs(diag), tf.abs(other)))
   difference = tf.abs(other - diag) / tf.where(

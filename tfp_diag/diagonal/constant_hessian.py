@@ -16,11 +16,13 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 
 __all__ = ['ConstantHessian']
@@ -46,16 +48,16 @@ class ConstantHessian:
   how = 'shared by the samples'
 
   @property
-  def num_passes(self):
+  def num_passes(self) -> int:
     """As `Terms.num_passes`."""
     return math.ceil(sweep.num_colors(self.colors) / self.num_samples)
 
   @property
-  def note(self):
+  def note(self) -> str:
     """As `Terms.note`."""
     return 'The Hessian is a constant: the samples share the colors.'
 
-  def diagonal(self, call: Call):
+  def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
     colors = sweep.Colors.of(self.colors, xs, rank)
@@ -68,7 +70,13 @@ class ConstantHessian:
     ]
 
 
-def _over_samples(colors, num_samples, rank, derivative, xs):
+def _over_samples(
+  colors: sweep.Colors,
+  num_samples: int,
+  rank: int,
+  derivative: LinearMap,
+  xs: Sequence,
+) -> list:
   """The diagonal of one sample.
 
   Args:

@@ -16,6 +16,7 @@
 
 import contextlib
 import warnings
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.diagonal.terms import Terms
 from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity import budget
-from tfp_diag.sparsity.analysis import analyze
+from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.expansion import can_expand, expand
 from tfp_diag.sparsity.graph import Graph, trace
@@ -47,7 +48,7 @@ __all__ = [
 ]
 
 Mode = Literal['auto', 'forward', 'reverse']
-Schedule = Literal['auto', 'unrolled', 'pfor', 'while_loop']
+Schedule = sweep.Schedule
 
 # The cost model, in passes: what one vector-Jacobian product of the derivative
 # costs, for all samples. Measured with `python -m benchmarks.run`.
@@ -267,7 +268,7 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
       analyze(graph, rank, _retrace(problem))
 
 
-def _compare_with_plan(plan, best, num_samples):
+def _compare_with_plan(plan: Any, best: Proposal, num_samples: int) -> None:
   """Warns if what runs is not what the plan has promised."""
   is_same = best.name == plan.ways[0].name
   if is_same and (
@@ -283,7 +284,13 @@ def _compare_with_plan(plan, best, num_samples):
   )
 
 
-def _analysis(problem, evaluation, rank, request, retrace):
+def _analysis(
+  problem: Problem,
+  evaluation: Evaluation,
+  rank: int,
+  request: Request,
+  retrace: Callable | None,
+) -> tuple[Analysis | None, tuple]:
   """What the graph at hand is seen to be, or None, and why not."""
   plan = request.plan
   if plan is not None and not plan.needs_analysis(evaluation.graph):
@@ -319,7 +326,7 @@ def _analysis(problem, evaluation, rank, request, retrace):
   return analysis, ()
 
 
-def _retrace(problem):
+def _retrace(problem: Problem) -> Callable | None:
   """Calls the function once more, on parts of other shapes, or None."""
   if problem.fn is None or problem.is_closure:
     return None
@@ -334,7 +341,14 @@ def _retrace(problem):
   return retrace
 
 
-def _proposals(problem, analysis, evaluation, colors, samples, retrace):
+def _proposals(
+  problem: Problem,
+  analysis: Analysis,
+  evaluation: Evaluation,
+  colors: np.ndarray,
+  samples: int,
+  retrace: Callable | None,
+) -> list[Proposal]:
   """The ways that take the derivative apart."""
   # A column costs less than a pass, as if there were a few samples at least.
   columns = max(samples or _SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
@@ -367,7 +381,7 @@ def _proposals(problem, analysis, evaluation, colors, samples, retrace):
   return found
 
 
-def _op_by_op(terms, name):
+def _op_by_op(terms: HessianTerms, name: str) -> Proposal:
   ops = terms.found
   cost = _ROW * ops.num_rows
   if ops.rest:
@@ -381,7 +395,13 @@ def _op_by_op(terms, name):
   return Proposal(name, terms.num_passes, cost, terms, terms.note)
 
 
-def _around_cuts(problem, analysis, evaluation, columns, retrace):
+def _around_cuts(
+  problem: Problem,
+  analysis: Analysis,
+  evaluation: Evaluation,
+  columns: float,
+  retrace: Callable | None,
+) -> list[Proposal]:
   if problem.kind == 'hessian':
     return []
   ys = None
@@ -404,7 +424,7 @@ def _around_cuts(problem, analysis, evaluation, columns, retrace):
   return found
 
 
-def _expanded(graph):
+def _expanded(graph: Graph) -> Graph:
   """The same function, with more ops in place of some."""
   with graph.graph.as_default():
     before = len(graph.graph.get_operations())
@@ -417,7 +437,9 @@ def _expanded(graph):
   return Graph(graph.graph, graph.xs, tuple(ys), ops, graph.scope)
 
 
-def _schedule(analysis, colors, samples):
+def _schedule(
+  analysis: Analysis | None, colors: np.ndarray | None, samples: int
+) -> Schedule:
   """The order in which the passes run."""
   k = sweep.num_colors(colors)
   low, high = _VECTORIZED_ALONE
@@ -432,7 +454,9 @@ def _schedule(analysis, colors, samples):
   return 'unrolled' if k <= _FEW else 'pfor'
 
 
-def _chunk_size(evaluation, num_passes, memory_limit):
+def _chunk_size(
+  evaluation: Evaluation, num_passes: int, memory_limit: int | None
+) -> int:
   """How many passes fit into the memory limit."""
   if num_passes <= 1:
     return 1

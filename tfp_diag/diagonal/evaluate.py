@@ -25,7 +25,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import checks, graphs, linear_map, sweep
 from tfp_diag.diagonal.decide import Decision, Request, decide
-from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import nest
 from tfp_diag.internal.problem import Problem
@@ -50,7 +50,7 @@ def run(
   extra_specs: Sequence | None = None,
   jit_compile: bool = False,
   accept: Callable | None = None,
-):
+) -> Any:
   """Evaluates a function, and does something with its derivatives.
 
   Args:
@@ -169,7 +169,7 @@ def run_diagonal(
   return run_diagonal(problem, passes, jit_compile)
 
 
-def _as_list(result):
+def _as_list(result: Any) -> list:
   return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
@@ -234,7 +234,12 @@ def by_terms(decision: Decision, call: Call) -> list | None:
     return None
 
 
-def _by_passes(decision, derivative, evaluation, problem):
+def _by_passes(
+  decision: Decision,
+  derivative: LinearMap,
+  evaluation: Evaluation,
+  problem: Problem,
+) -> list:
   xs = evaluation.xs
   rank = problem.rank_of(evaluation.ys)
 
@@ -256,7 +261,7 @@ def _by_passes(decision, derivative, evaluation, problem):
   return _finite_where_possible(diag, lambda: sweep_over(derivative))
 
 
-def _finite_where_possible(diag, other):
+def _finite_where_possible(diag: list, other: Callable) -> list:
   """A diagonal by tangents; where one is not finite, by cotangents.
 
   A row adds up the tangents of all inputs, those of other colors times zero,

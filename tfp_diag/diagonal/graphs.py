@@ -26,12 +26,14 @@ import hashlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.value import Recipe
 
 __all__ = ['call', 'clear_cache']
 
@@ -66,7 +68,7 @@ def call(
   specs: Sequence | None = None,
   jit_compile: bool = False,
   accept: Callable | None = None,
-):
+) -> Any:
   """Calls `body(evaluate(*tensors), *tensors)` as a compiled graph.
 
   Args:
@@ -116,7 +118,7 @@ def call(
 class _Known(Exception):
   """Ends a trace: its graph is known."""
 
-  def __init__(self, entry):
+  def __init__(self, entry: Any) -> None:
     super().__init__()
     self.entry = entry
 
@@ -133,10 +135,10 @@ class _Call:
     reads: `Reads` of its graph.
   """
 
-  def __init__(self, key):
+  def __init__(self, key: Any) -> None:
     self.full_key = key
 
-  def look_up(self, evaluation):
+  def look_up(self, evaluation: Evaluation) -> None:
     """Leaves the trace if its graph is known."""
     graph = evaluation.graph
     digest = graph.digest
@@ -159,7 +161,7 @@ class _Call:
 class _Condition:
   """A constant of which the structure has used the value."""
 
-  def __init__(self, recipe, only_zeros, places):
+  def __init__(self, recipe: Recipe, only_zeros: bool, places: dict) -> None:
     self._recipe = recipe
     self._only_zeros = only_zeros
     self._places = {id(c): places[id(c)] for c in recipe.captures()}
@@ -167,7 +169,7 @@ class _Condition:
     self._seen = {places[id(c)]: weakref.ref(c) for c in recipe.captures()}
     self._content = self._of(lambda tensor: tensor)
 
-  def holds(self, captures):
+  def holds(self, captures: Sequence) -> bool:
     """Whether the structure holds for other captures."""
     if all(ref() is captures[k] for k, ref in self._seen.items()):
       return True
@@ -175,12 +177,12 @@ class _Condition:
       lambda tensor: captures[self._places[id(tensor)]]
     )
 
-  def _of(self, replace):
+  def _of(self, replace: Callable) -> bytes | None:
     with tf.init_scope():
       return _content(self._recipe.replaced(replace), self._only_zeros)
 
 
-def _content(tensor, only_zeros):
+def _content(tensor: Any, only_zeros: bool) -> bytes:
   array = np.asarray(tensor)
   if only_zeros:
     array = array != 0
@@ -191,7 +193,7 @@ def _content(tensor, only_zeros):
 class _Entry:
   """A compiled graph, and which of its captures the next call replaces."""
 
-  def __init__(self, graph, present):
+  def __init__(self, graph: Any, present: _Call) -> None:
     self._graph = graph
     self._slots = _slots(graph, present)
     # A tape watches the Variables of each call, not those of the first one.
@@ -209,13 +211,13 @@ class _Entry:
     ]
     self.num_bytes = _num_bytes(graph)
 
-  def fits(self, captures):
+  def fits(self, captures: Sequence) -> bool:
     """Whether its structure holds for a function with these captures."""
     return all(
       seen() is captures[k] for k, seen in self._pinned.items()
     ) and all(c.holds(captures) for c in self._conditions)
 
-  def __call__(self, tensors, present):
+  def __call__(self, tensors: Sequence, present: _Call) -> Any:
     new = {
       'x': present.variables,
       'capture': present.captures,
@@ -230,7 +232,7 @@ class _Entry:
     return self._graph._call_flat(list(tensors), captured)
 
 
-def _slots(graph, present):
+def _slots(graph: Any, present: _Call) -> list:
   """For each capture of a graph where the next call has it, and itself."""
   places = {id(h): ('x', k) for k, h in enumerate(present.variables)}
   for k, c in enumerate(present.captures):
@@ -243,7 +245,7 @@ def _slots(graph, present):
   return slots
 
 
-def _num_bytes(graph):
+def _num_bytes(graph: Any) -> int:
   total = 0
   for op in graph.graph.get_operations():
     total += _BYTES_PER_OP
@@ -254,14 +256,14 @@ def _num_bytes(graph):
   return total
 
 
-def _concrete(traced, specs, jit_compile):
+def _concrete(traced: Callable, specs: Sequence, jit_compile: bool) -> Any:
   function = tf.function(
     traced, autograph=False, jit_compile=jit_compile or None
   )
   return function.get_concrete_function(*specs)
 
 
-def _remember(key, entry):
+def _remember(key: Any, entry: _Entry) -> None:
   with _lock:
     entries = _cache.setdefault(key, [])
     entries.append(entry)

@@ -16,11 +16,13 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import basis, linear_map, sweep
+from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
 from tfp_diag.sparsity.evaluation import repeat_op
@@ -48,12 +50,12 @@ class HessianTerms:
   how = 'op by op'
 
   @property
-  def num_colors(self):
+  def num_colors(self) -> int:
     """How many colors there are."""
     return sweep.num_colors(self.colors)
 
   @property
-  def num_passes(self):
+  def num_passes(self) -> int:
     """As `Terms.num_passes`."""
     # For each row two reverse passes: as much as a product with the Hessian.
     count = self.found.num_rows
@@ -65,13 +67,13 @@ class HessianTerms:
     return count
 
   @property
-  def is_one_product(self):
+  def is_one_product(self) -> bool:
     """Whether one product of matrices gives the diagonal for all samples."""
     ops = self.found
     return not ops.few and not ops.rest and all(term[-1] for term in ops.fixed)
 
   @property
-  def note(self):
+  def note(self) -> str:
     """As `Terms.note`."""
     ops = self.found
     pieces = [
@@ -86,7 +88,7 @@ class HessianTerms:
     return f'The curvature is added up op by op: {listed}.'
 
   @property
-  def is_by_coordinate(self):
+  def is_by_coordinate(self) -> bool:
     """Whether each coordinate of the rest has a pass of its own.
 
     A pass is then the tangents of the arguments of curved ops alone.
@@ -95,7 +97,7 @@ class HessianTerms:
       np.all(np.bincount(self.colors) == 1)
     )
 
-  def diagonal(self, call: Call):
+  def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
     (value,) = call.evaluation.ys
@@ -119,34 +121,36 @@ class HessianTerms:
 class _Call:
   """One call of a function, and derivatives between the Tensors in it."""
 
-  def __init__(self, value, derivative, xs):
+  def __init__(
+    self, value: tf.Tensor, derivative: LinearMap, xs: Sequence
+  ) -> None:
     self._value = value
     self._derivative = derivative
     self._xs = xs
 
-  def adjoints(self, op):
+  def adjoints(self, op: tf.Operation) -> list:
     """The derivative of the value by each output of an op, or None."""
     outputs = list(op.outputs)
     return self._derivative.between([self._value], outputs).apply(
       [0], [tf.ones_like(self._value)], list(range(len(outputs)))
     )
 
-  def sum_over_event(self, x):
+  def sum_over_event(self, x: tf.Tensor) -> tf.Tensor:
     """The sum over all axes behind those of the samples."""
     return tf.reduce_sum(
       x, axis=list(range(self._value.shape.rank, x.shape.rank))
     )
 
-  def times_samples(self, factors, x):
+  def times_samples(self, factors: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """A Tensor of the sample shape times one that has event axes, too."""
     event_ndims = x.shape.rank - self._value.shape.rank
     return factors[(..., *[tf.newaxis] * event_ndims)] * x
 
-  def reverse(self, tensors):
+  def reverse(self, tensors: Sequence) -> LinearMap:
     """The `LinearMap` from some tensors back to xs."""
     return self._derivative.between(tensors, self._xs)
 
-  def fixed(self, op, left, right, same):
+  def fixed(self, op: tf.Operation, left: int, right: int, same: bool) -> list:
     """The diagonal of A^T diag(w) B: the same A and B for all samples."""
     weight = self.weight(op, left, right)
     if weight is None:
@@ -167,7 +171,7 @@ class _Call:
       for piece, x in zip(tf.split(flat, sizes, axis=1), self._xs)
     ]
 
-  def few(self, op, left, right):
+  def few(self, op: tf.Operation, left: int, right: int) -> list:
     """The diagonal of J_a^T diag(w) J_b, one row of J_b after the other."""
     weight = self.weight(op, left, right)
     total = [None] * len(self._xs)
@@ -190,11 +194,11 @@ class _Call:
       )
     return total
 
-  def _vjp(self, tensor, seed):
+  def _vjp(self, tensor: tf.Tensor, seed: tf.Tensor) -> list:
     everything = list(range(len(self._xs)))
     return self.reverse([tensor]).apply([0], [seed], everything)
 
-  def weight(self, op, left, right):
+  def weight(self, op: tf.Operation, left: int, right: int) -> tf.Tensor | None:
     """The second derivative of an elementwise op, times its adjoint, or None.
 
     Args:
@@ -217,7 +221,7 @@ class _Call:
       [which.index(right)],
     )[0]
 
-  def _columns(self, tensor):
+  def _columns(self, tensor: tf.Tensor) -> tf.Tensor:
     """The columns of the matrix of a fixed linear map, one in each row."""
     forward = self.reverse([tensor]).transposed()
     parts = list(range(len(self._xs)))
@@ -230,14 +234,16 @@ class _Call:
       apply, self._xs, self._value.shape.rank, tensor.dtype
     )
 
-  def _event_shape(self, x):
+  def _event_shape(self, x: tf.Tensor) -> tf.Tensor:
     return tf.shape(x)[self._value.shape.rank :]
 
 
 class _Rest:
   """The Hessian of some of the ops; stands for a `LinearMap`."""
 
-  def __init__(self, call, ops, is_by_coordinate):
+  def __init__(
+    self, call: _Call, ops: Sequence, is_by_coordinate: bool
+  ) -> None:
     """Prepares what is the same for all passes.
 
     Args:
@@ -262,12 +268,17 @@ class _Rest:
     self._terms = [t for t in self._terms if t.is_connected]
     self._is_by_coordinate = is_by_coordinate
 
-  def connects(self, members):
+  def connects(self, members: Sequence[int]) -> bool:
     """As `LinearMap.connects`."""
     del members
     return bool(self._terms)
 
-  def apply(self, members, seeds, results=None):
+  def apply(
+    self,
+    members: Sequence[int],
+    seeds: Sequence,
+    results: Sequence[int] | None = None,
+  ) -> list:
     """As `LinearMap.apply`."""
     results = members if results is None else results
     if not self._terms:
@@ -299,7 +310,9 @@ class _Rest:
 class _Term:
   """The second derivatives of one op, between its arguments."""
 
-  def __init__(self, call, op, used, places):
+  def __init__(
+    self, call: _Call, op: tf.Operation, used: Sequence[int], places: dict
+  ) -> None:
     self._places = places
     self._weights, self._hessian = [], None
     adjoints = call.adjoints(op)
@@ -320,7 +333,7 @@ class _Term:
         self._weights.append((right, left, weight))
     self._arguments = [op.inputs[i] for i in used]
 
-  def products(self, tangents):
+  def products(self, tangents: Sequence) -> list:
     """The cotangents of the arguments: pairs of place and Tensor."""
     tangents = [tangents[i] for i in self._places]
     if self._hessian is None:
@@ -341,7 +354,12 @@ class _Term:
     return list(zip(self._places, products))
 
 
-def _local_hessian(op, which, arguments, adjoints):
+def _local_hessian(
+  op: tf.Operation,
+  which: Sequence[int],
+  arguments: Sequence,
+  adjoints: Sequence,
+) -> LinearMap:
   """The second derivatives of an op by some arguments, as a linear map.
 
   Args:
@@ -379,14 +397,14 @@ def _local_hessian(op, which, arguments, adjoints):
   return linear_map.linearize(gradient, arguments)
 
 
-def _add(total, update):
+def _add(total: Sequence, update: Sequence) -> list:
   return [
     t if u is None else (u if t is None else t + u)
     for t, u in zip(total, update)
   ]
 
 
-def _sum_to(x, like):
+def _sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
   """The sum of `x` over the axes along which `like` was broadcast to it."""
   missing = x.shape.rank - like.shape.rank
   x = tf.reduce_sum(x, axis=list(range(missing)))

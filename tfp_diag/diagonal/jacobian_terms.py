@@ -16,13 +16,16 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import basis, linear_map, sweep
+from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
-from tfp_diag.sparsity.cuts import Cuts
+from tfp_diag.sparsity.cuts import Cuts, Product
 
 __all__ = ['JacobianTerms']
 
@@ -50,7 +53,7 @@ class JacobianTerms:
   how = 'around cuts'
 
   @property
-  def num_passes(self):
+  def num_passes(self) -> int:
     """As `Terms.num_passes`."""
     count = sweep.num_colors(self.colors) + 2 * self.found.num_rows
     for product in self.found.products:
@@ -62,7 +65,7 @@ class JacobianTerms:
     return count
 
   @property
-  def note(self):
+  def note(self) -> str:
     """As `Terms.note`."""
     pieces = [
       (len(self.found.few), 'by rows and columns'),
@@ -71,7 +74,7 @@ class JacobianTerms:
     listed = ', '.join(f'{count} {how}' for count, how in pieces if count)
     return f'The Jacobian is cut at values on the way: {listed}.'
 
-  def diagonal(self, call: Call):
+  def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
     derivative = call.derivative
@@ -99,7 +102,7 @@ class JacobianTerms:
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
-def _tensors(product, xs):
+def _tensors(product: Product, xs: Sequence) -> tuple[tf.Tensor, list, list]:
   """The held value, its bases and its outer values."""
 
   def results(ops):
@@ -112,13 +115,17 @@ def _tensors(product, xs):
 class _Call:
   """One call of a function, in which some values are held."""
 
-  def __init__(self, derivative, xs, rank, held):
+  def __init__(
+    self, derivative: LinearMap, xs: Sequence, rank: int, held: Sequence
+  ) -> None:
     self._derivative = derivative
     self._xs = xs
     self._rank = rank
     self._held = held
 
-  def between(self, targets, sources, also=()):
+  def between(
+    self, targets: Sequence, sources: Sequence, also: Sequence = ()
+  ) -> LinearMap:
     """The reverse `LinearMap` while all other values are held.
 
     Args:
@@ -133,7 +140,7 @@ class _Call:
     held = [t for t in (*self._held, *also) if t.ref() not in ends]
     return self._derivative.between(targets, sources, held)
 
-  def rows_and_columns(self, s):
+  def rows_and_columns(self, s: tf.Tensor) -> Callable:
     """A function of k: column k of `C_s` times row k of `S_s`."""
     everything = list(range(len(self._xs)))
     rows = self._derivative.between([s], self._xs)
@@ -154,7 +161,9 @@ class _Call:
 
     return one_pass
 
-  def product(self, s, bases, outers):
+  def product(
+    self, s: tf.Tensor, bases: Sequence, outers: Sequence
+  ) -> tf.Tensor:
     """The diagonal of the sum of `diag(d) W diag(w) A`; shaped as xs."""
     x = self._xs[0]
     # The basis vectors are those of the smaller side of the matrices.
@@ -187,12 +196,14 @@ class _Call:
       total += tf.cast(slope, x.dtype) * tf.reshape(flat, tf.shape(x))
     return total
 
-  def _elementwise(self, target, source, also):
+  def _elementwise(
+    self, target: tf.Tensor, source: tf.Tensor, also: Sequence
+  ) -> tf.Tensor:
     """The derivative of one Tensor by another, element by element."""
     ones = tf.ones_like(target)
     return self.between([target], [source], also).apply([0], [ones])[0]
 
-  def _images(self, linear_map, tensor):
+  def _images(self, linear_map: LinearMap, tensor: tf.Tensor) -> tf.Tensor:
     """What a map of one part makes of each basis vector, see `basis`."""
 
     def apply(seeds):
@@ -202,13 +213,13 @@ class _Call:
     return basis.images_of_basis(apply, [tensor], self._rank, self._xs[0].dtype)
 
 
-def _size(x, rank):
+def _size(x: tf.Tensor, rank: int) -> Any:
   """The number of elements per sample."""
   size = x.shape[rank:].num_elements()
   return tf.reduce_prod(tf.shape(x)[rank:]) if size is None else size
 
 
-def _is_smaller(a, b, rank):
+def _is_smaller(a: tf.Tensor, b: tf.Tensor, rank: int) -> bool:
   """Whether one Tensor is known to have fewer elements per sample."""
   sizes = [t.shape[rank:].num_elements() for t in (a, b)]
   return None not in sizes and sizes[0] < sizes[1]

@@ -37,6 +37,8 @@ a whole Jacobian the two sides are whatever the function takes and returns.
 """
 
 import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 
@@ -44,6 +46,7 @@ from tfp_diag.sparsity.graph import Graph
 
 __all__ = [
   'Evaluation',
+  'Linear',
   'LinearMap',
   'MissingGradientError',
   'evaluate',
@@ -58,15 +61,39 @@ class MissingGradientError(LookupError):
   """An op of the function has no derivative, or not as many as needed."""
 
 
+class Linear(Protocol):
+  """What gives the image of a seed: all that a sweep asks for."""
+
+  def apply(
+    self,
+    members: Sequence[int],
+    seeds: Sequence,
+    results: Sequence[int] | None = None,
+  ) -> list:
+    """As `LinearMap.apply`."""
+    ...
+
+  def connects(self, members: Sequence[int]) -> bool:
+    """As `LinearMap.connects`."""
+    ...
+
+
 class LinearMap:
   """A Jacobian (forward) or its transpose (reverse), ready to be applied."""
 
-  def __init__(self, gradient, targets, sources):
+  def __init__(
+    self, gradient: Callable, targets: Sequence, sources: Sequence
+  ) -> None:
     self._gradient = gradient
     self._targets = targets
     self._sources = sources
 
-  def apply(self, members, seeds, results=None):
+  def apply(
+    self,
+    members: Sequence[int],
+    seeds: Sequence,
+    results: Sequence[int] | None = None,
+  ) -> list:
     """One pass.
 
     Args:
@@ -88,7 +115,7 @@ class LinearMap:
       seeds,
     )
 
-  def connects(self, members):
+  def connects(self, members: Sequence[int]) -> bool:
     """Whether a pass over `members` gives anything but None for each of them.
 
     Args:
@@ -108,18 +135,20 @@ class LinearMap:
     tf.function(probe, autograph=False).get_concrete_function()
     return any(r is not None for r in found)
 
-  def of_ones(self):
+  def of_ones(self) -> list:
     """One pass seeded with ones at all outputs: the gradient of their sum."""
     return self._gradient(
       self._targets, self._sources, [tf.ones_like(t) for t in self._targets]
     )
 
   @property
-  def targets(self):
+  def targets(self) -> list:
     """List of Tensors: in reverse mode the outputs, in forward mode `J^T u`."""
     return self._targets
 
-  def between(self, targets, sources, held=()):
+  def between(
+    self, targets: Sequence, sources: Sequence, held: Sequence = ()
+  ) -> 'LinearMap':
     """The map between other Tensors of the same evaluation of the function.
 
     Args:
@@ -144,7 +173,7 @@ class LinearMap:
       sources,
     )
 
-  def transposed(self):
+  def transposed(self) -> 'LinearMap':
     """The map in the other direction, from the same evaluation of the function.
 
     Of a map in reverse mode it is the one in forward mode, in which `apply` is
@@ -164,7 +193,7 @@ class LinearMap:
     return LinearMap(_tape_gradient(tape), transposed, placeholders)
 
 
-def _check_recording():
+def _check_recording() -> None:
   """Raises if tapes record nothing here: every derivative would be zero."""
   # Not among the ops of the function.
   with tf.Graph().as_default(), tf.GradientTape() as tape:
@@ -189,7 +218,13 @@ class Evaluation:
     op_types: Set of the types of the ops, also of those within functions.
   """
 
-  def __init__(self, result, graph, tapes, op_types=frozenset()):
+  def __init__(
+    self,
+    result: Any,
+    graph: Graph,
+    tapes: Sequence,
+    op_types: Collection = frozenset(),
+  ) -> None:
     self.result = result
     self.op_types = op_types
     self.graph = graph
@@ -238,7 +273,7 @@ class Evaluation:
       )
     return gradient, LinearMap(_tape_gradient(second), gradient, self.xs)
 
-  def derivative_of(self, compute) -> tuple:
+  def derivative_of(self, compute: Callable) -> tuple:
     """The transposed Jacobian of what is computed from a Hessian.
 
     Args:
@@ -259,7 +294,9 @@ class Evaluation:
 UNDIFFERENTIABLE_GRADIENTS = ('EagerPyFunc',)
 
 
-def evaluate(call, outputs, xs, times) -> Evaluation:
+def evaluate(
+  call: Callable, outputs: Callable, xs: Sequence, times: int
+) -> Evaluation:
   """Calls a function under tapes: the only place where one is called.
 
   Args:
@@ -297,7 +334,7 @@ def evaluate(call, outputs, xs, times) -> Evaluation:
 
 
 @contextlib.contextmanager
-def _recording(tapes):
+def _recording(tapes: Sequence) -> Iterator[None]:
   """Lets tapes record, the one that differentiates last around the others."""
   with contextlib.ExitStack() as stack:
     for tape in reversed(tapes):
@@ -305,7 +342,7 @@ def _recording(tapes):
     yield
 
 
-def evaluation_of_graph(result, ys, xs) -> Evaluation:
+def evaluation_of_graph(result: Any, ys: Sequence, xs: Sequence) -> Evaluation:
   """The same for Tensors that a graph has computed from `xs` already.
 
   Args:
@@ -323,11 +360,11 @@ def evaluation_of_graph(result, ys, xs) -> Evaluation:
 class _EvaluationOfGraph(Evaluation):
   """Differentiated by going through the graph."""
 
-  def jacobian(self):
+  def jacobian(self) -> LinearMap:
     return LinearMap(_graph_gradient, self.ys, [_handle(x) for x in self.xs])
 
 
-def linearize(fn, xs) -> LinearMap:
+def linearize(fn: Callable, xs: Sequence) -> LinearMap:
   """The transposed Jacobian of what a function of our own computes.
 
   Args:
@@ -343,12 +380,12 @@ def linearize(fn, xs) -> LinearMap:
   return LinearMap(_tape_gradient(t), ys, xs)
 
 
-def linear_map_of_graph(ys, xs) -> LinearMap:
+def linear_map_of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
   """The transposed Jacobian of Tensors of the graph that is being built."""
   return LinearMap(_graph_gradient, ys, [_handle(x) for x in xs])
 
 
-def _handle(x):
+def _handle(x: Any) -> Any:
   """The Tensor by which a Variable is in the current graph; other parts as is.
 
   A graph inside this one would take the Variable in again, as another Tensor.
@@ -363,7 +400,7 @@ def _handle(x):
 
 
 @contextlib.contextmanager
-def recorded_ops():
+def recorded_ops() -> Iterator[Any]:
   """Collects the ops that are added to the graph meanwhile.
 
   Yields:
@@ -392,14 +429,14 @@ class _OpTypes(set):
   operations = ()
 
 
-def _tape_gradient(tape):
+def _tape_gradient(tape: tf.GradientTape) -> Callable:
   def gradient(targets, sources, seeds):
     return tape.gradient(targets, sources, output_gradients=seeds)
 
   return _of_connected(gradient)
 
 
-def _of_connected(gradient):
+def _of_connected(gradient: Callable) -> Callable:
   """Lets `gradient` meet None targets, sparse results and missing gradients."""
 
   def wrapped(targets, sources, seeds):
@@ -421,7 +458,7 @@ def _of_connected(gradient):
   return wrapped
 
 
-def _gradient_of_update(op, cotangent):
+def _gradient_of_update(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
   """By the Tensor that a piece was written into, and by the piece."""
   _, piece, begin = op.inputs
   size = tf.shape(piece, out_type=begin.dtype)

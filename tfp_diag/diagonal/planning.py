@@ -14,11 +14,15 @@
 # ============================================================================
 """Plans: a decision, tried once, as a value."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import checks, evaluate, sweep
-from tfp_diag.diagonal.decide import Request, decide
+from tfp_diag.diagonal.decide import Mode, Request, decide
+from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal.problem import Problem
 
@@ -36,13 +40,13 @@ class Trial:
     failed: Python bool, whether an op has raised where it was tried.
   """
 
-  def __init__(self, problem: Problem, request: Request):
+  def __init__(self, problem: Problem, request: Request) -> None:
     self.notes = []
     self.failed = False
     self._problem = problem
     self._request = request
 
-  def trace(self, *tensors):
+  def trace(self, *tensors: Any) -> Any:
     """Decides, and returns what can be compared where there are values."""
     problem = self._problem
     self.evaluation = evaluate.evaluate(problem, list(tensors) or problem.parts)
@@ -69,7 +73,7 @@ class Trial:
     self._set_mode('forward')
     return _compared(derivative, self.evaluation.xs, self._refuse_forward)
 
-  def judge(self, results):
+  def judge(self, results: Any) -> bool:
     """Draws the conclusions from the values of what `trace` returned."""
     if self.decision.terms is not None:
       return checks.is_small(results)
@@ -87,13 +91,13 @@ class Trial:
           )
     return True
 
-  def judge_failure(self, error):
+  def judge_failure(self, error: Exception) -> None:
     """Draws the conclusions where there are no values, but an error."""
     self.failed = True
     if self.decision.mode == 'forward':
       self._refuse_forward(_failure(error))
 
-  def _tries_forward(self):
+  def _tries_forward(self) -> bool:
     """Whether forward mode would pay, or was asked for.
 
     A few forward passes over a gradient are cheaper than reverse ones: they
@@ -111,10 +115,10 @@ class Trial:
       return False
     return evaluate.loop_among(self.evaluation) is None
 
-  def _set_mode(self, mode):
+  def _set_mode(self, mode: Mode) -> None:
     self.decision = self.decision._replace(mode=mode)
 
-  def _refuse_forward(self, reason):
+  def _refuse_forward(self, reason: str) -> None:
     self.notes.append(f'Reverse instead of forward mode: {reason}.')
     self._set_mode('reverse')
 
@@ -165,18 +169,20 @@ def try_out(problem: Problem, request: Request) -> Trial:
   return trial
 
 
-def _value(part):
+def _value(part: Any) -> tf.Tensor:
   if not isinstance(part, tf.TensorSpec):
     return tf.convert_to_tensor(part)
   return _normal(part, np.random.default_rng(0))
 
 
-def _normal(x, rng):
+def _normal(x: Any, rng: np.random.Generator) -> tf.Tensor:
   shape = [2 if size is None else size for size in x.shape]
   return tf.cast(rng.standard_normal(shape), x.dtype)
 
 
-def _compared(derivative, xs, refuse):
+def _compared(
+  derivative: LinearMap, xs: Sequence, refuse: Callable
+) -> Sequence:
   """The inner products of both modes with a random pair, and their sizes."""
   # The same pair for every number of samples that is not known.
   u, v = (
@@ -194,12 +200,14 @@ def _compared(derivative, xs, refuse):
     return []
 
 
-def _failure(error):
+def _failure(error: Exception) -> str:
   reason = str(error).strip().splitlines()
   return f'it fails ({type(error).__name__}: {reason[0] if reason else ""})'
 
 
-def _product(linear_map, seeds, others):
+def _product(
+  linear_map: LinearMap, seeds: Sequence, others: Sequence
+) -> tuple[tf.Tensor, tf.Tensor]:
   """The inner product of one pass with `others`, and the size of its terms."""
   results = linear_map.apply(list(range(len(seeds))), seeds)
   terms = [

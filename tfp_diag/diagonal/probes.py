@@ -20,14 +20,25 @@ every other `j`, which has mean zero. Restricted to the coordinates of one color
 at a time, only the `A_ij` of that color are left of the error.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks
+from tfp_diag.diagonal.linear_map import LinearMap
 
-__all__ = ['average', 'exchangeable', 'flat_parts', 'signs']
+__all__ = [
+  'Estimate',
+  'Seed',
+  'average',
+  'exchangeable',
+  'flat_parts',
+  'signs',
+]
+
+Seed = tf.Tensor | np.ndarray | Sequence[int]
 
 # The standard error of fewer probes says too little to stop by.
 MIN_PROBES = 10
@@ -48,7 +59,29 @@ class Probes(NamedTuple):
   tolerance: float | None
 
 
-def average(linear_map, xs, rank, colors, drawn, chunk_size, obstacle):
+class Estimate(NamedTuple):
+  """What probes say of a diagonal.
+
+  Attributes:
+    estimate: List of Tensors shaped as the parts.
+    standard_error: Likewise.
+    num_passes: Scalar int32 Tensor.
+  """
+
+  estimate: list
+  standard_error: list
+  num_passes: Any
+
+
+def average(
+  linear_map: LinearMap,
+  xs: Sequence,
+  rank: int,
+  colors: list | None,
+  drawn: Probes,
+  chunk_size: int,
+  obstacle: str | None,
+) -> Estimate:
   """The mean of `z * (A z)` over probes `z`, and its standard error.
 
   Bekas, Kokiopoulou and Saad (2007), equation 3, with signs. In reverse mode
@@ -142,10 +175,19 @@ def average(linear_map, xs, rank, colors, drawn, chunk_size, obstacle):
       is_done(*state), lambda: state, lambda: update(*state, remainder)
     )
   count, means, squares = state
-  return means, _standard_errors(count, squares), count * num_colors
+  errors = _standard_errors(count, squares)
+  return Estimate(means, errors, count * num_colors)
 
 
-def exchangeable(reverse, forward, xs, rank, num_probes, seed, obstacle):
+def exchangeable(
+  reverse: LinearMap,
+  forward: LinearMap,
+  xs: Sequence,
+  rank: int,
+  num_probes: int,
+  seed: tf.Tensor,
+  obstacle: str | None,
+) -> Estimate:
   """The XDiag estimate: low rank part exactly, the rest by probes.
 
   Each probe is left out in turn: the others span a space on which the diagonal
@@ -217,7 +259,7 @@ def exchangeable(reverse, forward, xs, rank, num_probes, seed, obstacle):
   )
 
 
-def signs(seed, first, size, xs):
+def signs(seed: tf.Tensor, first: Any, size: int, xs: Sequence) -> list:
   """Random signs for the probes from number `first` on.
 
   A probe is the same however many are drawn together.
@@ -256,7 +298,7 @@ def signs(seed, first, size, xs):
   ]
 
 
-def flat_parts(flat, xs, rank):
+def flat_parts(flat: tf.Tensor, xs: Sequence, rank: int) -> list:
   """Cuts `[...] + sample_shape + [n]` into parts of the shapes of `xs`."""
   sizes = tf.stack([tf.reduce_prod(tf.shape(x)[rank:]) for x in xs])
   leading = tf.shape(flat)[: flat.shape.rank - 1 - rank]
@@ -269,7 +311,7 @@ def flat_parts(flat, xs, rank):
   ]
 
 
-def _flat(stacks, rank):
+def _flat(stacks: Sequence, rank: int) -> tf.Tensor:
   """Joins `[k] + sample_shape + event_shape`, events flattened."""
   return tf.concat(
     [
@@ -289,7 +331,7 @@ def _flat(stacks, rank):
   )
 
 
-def _standard_errors(count, squares):
+def _standard_errors(count: tf.Tensor, squares: Sequence) -> list:
   """Not a number after a single probe: nothing is known of its error."""
   errors = []
   for square in squares:
@@ -298,7 +340,7 @@ def _standard_errors(count, squares):
   return errors
 
 
-def _norm(parts, rank):
+def _norm(parts: Sequence, rank: int) -> tf.Tensor:
   """The 2-norm over all coordinates, for each sample."""
   total = 0.0
   for p in parts:

@@ -24,11 +24,13 @@ import itertools
 import logging
 import re
 import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal.linear_map import MissingGradientError
+from tfp_diag.diagonal.linear_map import Linear, MissingGradientError
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.internal import batching
 
@@ -36,6 +38,7 @@ __all__ = [
   'MAX_UNROLLED',
   'SCHEDULES',
   'Colors',
+  'Schedule',
   'add_up',
   'diagonal',
   'num_colors',
@@ -44,6 +47,7 @@ __all__ = [
   'warn_of_loop',
 ]
 
+Schedule = Literal['auto', 'unrolled', 'pfor', 'while_loop']
 SCHEDULES = ('auto', 'unrolled', 'pfor', 'while_loop')
 
 # Up to this many passes are written out one by one under 'auto': with constant
@@ -54,7 +58,7 @@ MAX_UNROLLED = 8
 _MAX_UNROLLED_CHUNKS = 4
 
 
-def num_colors(colors):
+def num_colors(colors: np.ndarray) -> int:
   """How many colors a vector of colors has."""
   return int(colors.max(initial=-1)) + 1
 
@@ -70,13 +74,15 @@ class Colors:
       or None for ones.
   """
 
-  def __init__(self, parts, num_colors, signs=None):
+  def __init__(
+    self, parts: list, num_colors: Any, signs: list | None = None
+  ) -> None:
     self.parts = parts
     self.num_colors = num_colors
     self.signs = signs
 
   @classmethod
-  def from_vector(cls, colors, event_shapes):
+  def from_vector(cls, colors: Any, event_shapes: Sequence) -> 'Colors':
     """Splits one vector over all coordinates (parts in order) into parts.
 
     Where a pattern lacks an entry, two coordinates of a color disturb each
@@ -108,7 +114,7 @@ class Colors:
     return cls(split(colors), num_colors(colors), signs)
 
   @classmethod
-  def of(cls, colors, xs, rank):
+  def of(cls, colors: Any, xs: Sequence, rank: int) -> 'Colors':
     """Some colors as those of the parts of a state.
 
     Args:
@@ -124,22 +130,22 @@ class Colors:
       return one_color_each(shapes, xs, rank)
     return cls.from_vector(colors, shapes)
 
-  def with_signs(self, signs):
+  def with_signs(self, signs: list | None) -> 'Colors':
     """The same colors with other signs, which may differ between samples."""
     return Colors(self.parts, self.num_colors, signs)
 
   @property
-  def is_static(self):
+  def is_static(self) -> bool:
     """Whether every color is known while the graph is built."""
     return all(isinstance(c, np.ndarray) for c in self.parts)
 
-  def sign(self, part, dtype):
+  def sign(self, part: int, dtype: tf.DType) -> tf.Tensor:
     """The signs of a part as a Tensor that broadcasts to it."""
     if self.signs is None:
       return tf.ones([], dtype)
     return tf.cast(self.signs[part], dtype)
 
-  def groups(self):
+  def groups(self) -> Iterator[tuple[tuple[int, ...], Any, Any]]:
     """Runs of colors that occur in the same parts.
 
     Yields:
@@ -165,7 +171,7 @@ class Colors:
       yield key, run[0], run[-1] + 1
 
 
-def one_color_each(event_shapes, xs, rank):
+def one_color_each(event_shapes: Sequence, xs: Sequence, rank: int) -> Colors:
   """Colors without structure: each coordinate has one of its own.
 
   Args:
@@ -188,7 +194,14 @@ def one_color_each(event_shapes, xs, rank):
   return Colors(parts, start)
 
 
-def diagonal(linear_map, colors, xs, schedule, chunk_size, obstacle=None):
+def diagonal(
+  linear_map: Linear,
+  colors: Colors,
+  xs: Sequence,
+  schedule: Schedule,
+  chunk_size: int,
+  obstacle: str | None = None,
+) -> list:
   """The diagonal of a linear map, by as many passes as there are colors.
 
   Args:
@@ -222,7 +235,9 @@ def diagonal(linear_map, colors, xs, schedule, chunk_size, obstacle=None):
   return result
 
 
-def add_up(one_pass, total, num_passes, chunk_size):
+def add_up(
+  one_pass: Callable, total: Sequence, num_passes: int, chunk_size: int
+) -> list:
   """The sum of the results of some passes.
 
   Args:
@@ -239,7 +254,9 @@ def add_up(one_pass, total, num_passes, chunk_size):
   return run(one_pass, total, 0, num_passes, chunk_size)
 
 
-def _choose(schedule, start, stop, obstacle):
+def _choose(
+  schedule: Schedule, start: Any, stop: Any, obstacle: str | None
+) -> Callable:
   """The function that runs the colors from `start` to `stop`."""
   is_static = isinstance(stop, int) and isinstance(start, int)
   if schedule == 'auto':
@@ -255,7 +272,7 @@ def _choose(schedule, start, stop, obstacle):
   return _pfor
 
 
-def warn_of_loop(reason, choice="schedule='while_loop'"):
+def warn_of_loop(reason: str, choice: str = "schedule='while_loop'") -> None:
   """Warns that pfor cannot do it, and names the way to choose the loop."""
   warnings.warn(
     f'pfor cannot vectorize {reason}; the derivative runs as a while_loop, one '
@@ -265,7 +282,13 @@ def warn_of_loop(reason, choice="schedule='while_loop'"):
   )
 
 
-def _one_color(linear_map, colors, xs, members, k):
+def _one_color(
+  linear_map: Linear,
+  colors: Colors,
+  xs: Sequence,
+  members: Sequence[int],
+  k: Any,
+) -> list:
   """One pass: the diagonal at the coordinates of color `k`, zero elsewhere.
 
   Args:
@@ -302,18 +325,22 @@ def _one_color(linear_map, colors, xs, members, k):
   return diag
 
 
-def _add(total, update):
+def _add(total: Sequence, update: Sequence) -> list:
   return [t if u is None else t + u for t, u in zip(total, update)]
 
 
-def _unrolled(one_color, total, start, stop, chunk_size):
+def _unrolled(
+  one_color: Callable, total: Sequence, start: int, stop: int, chunk_size: int
+) -> list:
   del chunk_size
   for k in range(start, stop):
     total = _add(total, one_color(k))
   return total
 
 
-def _while_loop(one_color, total, start, stop, chunk_size):
+def _while_loop(
+  one_color: Callable, total: Sequence, start: int, stop: Any, chunk_size: int
+) -> list:
   _, total = tf.while_loop(
     lambda k, _: k < stop,
     lambda k, total: (k + 1, _add(total, one_color(k))),
@@ -326,7 +353,9 @@ def _while_loop(one_color, total, start, stop, chunk_size):
   return total
 
 
-def _pfor(one_color, total, start, stop, chunk_size):
+def _pfor(
+  one_color: Callable, total: Sequence, start: int, stop: int, chunk_size: int
+) -> list:
   """Vectorized chunks inside a loop; the last, shorter chunk by itself."""
 
   def chunk(total, first, size):
@@ -372,7 +401,9 @@ def _pfor(one_color, total, start, stop, chunk_size):
   )
 
 
-def vectorized_or_loop(vectorized, loop, choice="schedule='while_loop'"):
+def vectorized_or_loop(
+  vectorized: Callable, loop: Callable, choice: str = "schedule='while_loop'"
+) -> Any:
   """What `vectorized()` returns, or `loop()` where pfor cannot do it.
 
   Args:
@@ -396,7 +427,7 @@ def vectorized_or_loop(vectorized, loop, choice="schedule='while_loop'"):
   return loop()
 
 
-def _culprit(error):
+def _culprit(error: Exception) -> str:
   """What an error of pfor is about, of which pfor did not log the op."""
   op = re.search(
     r'vectorization defined for (\w+)|/((?:Stateless)?(?:If|Case|While))\b',
@@ -411,11 +442,11 @@ def _culprit(error):
 class _QuietPfor(logging.Filter):
   """Keeps pfor from logging pages about an op, and remembers its type."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     super().__init__()
     self.op_type = None
 
-  def filter(self, record):
+  def filter(self, record: logging.LogRecord) -> bool:
     message = record.getMessage()
     found = re.search(r'^op: "(\w+)"', message, re.MULTILINE)
     if 'pfor' not in message and not found:
@@ -424,9 +455,9 @@ class _QuietPfor(logging.Filter):
       self.op_type = f'the op {found.group(1)}'
     return False
 
-  def __enter__(self):
+  def __enter__(self) -> '_QuietPfor':
     tf.get_logger().addFilter(self)
     return self
 
-  def __exit__(self, *unused):
+  def __exit__(self, *unused: Any) -> None:
     tf.get_logger().removeFilter(self)

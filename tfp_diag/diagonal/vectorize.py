@@ -26,6 +26,8 @@ functions elsewhere, an op that may roll along a negative axis is refused.
 """
 
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -39,7 +41,7 @@ except ImportError:  # Another version of TensorFlow.
 __all__ = ['vectorized_map']
 
 
-def vectorized_map(fn, elems):
+def vectorized_map(fn: Callable, elems: Any) -> Any:
   """As `tf.vectorized_map`, without a loop to fall back on.
 
   Args:
@@ -64,25 +66,25 @@ def vectorized_map(fn, elems):
 class _CountedRolls:
   """While it is entered, however often and by whichever thread, rolls count."""
 
-  def __init__(self):
+  def __init__(self) -> None:
     self._lock = threading.Lock()
     self._depth = 0
     self._original = None
 
-  def __enter__(self):
+  def __enter__(self) -> None:
     with self._lock:
       if not self._depth:
         self._original = _REGISTRY['Roll']
         _REGISTRY['Roll'] = self._convert
       self._depth += 1
 
-  def __exit__(self, *_):
+  def __exit__(self, *_: Any) -> None:
     with self._lock:
       self._depth -= 1
       if not self._depth:
         _REGISTRY['Roll'] = self._original
 
-  def _convert(self, pfor_input):
+  def _convert(self, pfor_input: Any) -> Any:
     return self._original(_CountedAxis(pfor_input))
 
 
@@ -92,10 +94,10 @@ _COUNTED_ROLLS = _CountedRolls()
 class _CountedAxis:
   """What pfor knows of a `Roll`, with axes counted from the front."""
 
-  def __init__(self, pfor_input):
+  def __init__(self, pfor_input: Any) -> None:
     self._pfor_input = pfor_input
 
-  def unstacked_input(self, index):
+  def unstacked_input(self, index: int) -> Any:
     """An input that is the same for all elements; here only the axis is."""
     axis = self._pfor_input.unstacked_input(index)
     rolled = self._pfor_input.op.inputs[0]
@@ -104,11 +106,11 @@ class _CountedAxis:
       rank = tf.constant(rolled.shape.rank, axis.dtype)
     return tf.where(axis < 0, axis + rank, axis)
 
-  def __getattr__(self, name):
+  def __getattr__(self, name: str) -> Any:
     return getattr(self._pfor_input, name)
 
 
-def _without_negative_rolls(fn):
+def _without_negative_rolls(fn: Callable) -> Callable:
   """The same function, but it raises where it rolls along a negative axis."""
 
   def checked(element):

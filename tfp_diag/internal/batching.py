@@ -15,11 +15,13 @@
 """Sample shapes and event shapes, static where they are known."""
 
 import operator
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 __all__ = [
+  'SampleShape',
   'align',
   'broadcast_to_part',
   'check_parts',
@@ -32,6 +34,10 @@ __all__ = [
   'sample_rank',
   'sample_sizes',
 ]
+
+SampleShape = (
+  tf.TensorShape | Sequence[int | None] | int | tf.Tensor | np.ndarray | None
+)
 
 
 def convert_parts(parts, what='xs'):

@@ -15,19 +15,22 @@
 """What a graph is seen to be: each question about it is answered once."""
 
 import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import scipy.sparse
 
 from tfp_diag.sparsity.curvature import (
+  CurvedOps,
   find_curved_ops,
   has_curved_slices,
   has_curved_sums,
   is_quadratic_form,
   without,
 )
-from tfp_diag.sparsity.cuts import cut_tape, find_cuts
+from tfp_diag.sparsity.cuts import Cuts, cut_tape, find_cuts
 from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import (
@@ -35,14 +38,19 @@ from tfp_diag.sparsity.samples import (
   check_samples,
 )
 from tfp_diag.sparsity.second_order import SecondOrder
-from tfp_diag.sparsity.tape import Columns
-from tfp_diag.sparsity.traits import leading_values, uniform_values
+from tfp_diag.sparsity.tape import Columns, Tape
+from tfp_diag.sparsity.traits import Facts
 from tfp_diag.sparsity.walk import Walked, walk
 
 __all__ = ['Analysis', 'analyze']
 
 
-def analyze(graph, rank, retrace=None, is_hessian=False):
+def analyze(
+  graph: Graph,
+  rank: int,
+  retrace: Callable | None = None,
+  is_hessian: bool = False,
+) -> 'Analysis | None':
   """Walks a graph, on as few samples as stand for all.
 
   Args:
@@ -76,28 +84,10 @@ def analyze(graph, rank, retrace=None, is_hessian=False):
   return None
 
 
-class Facts:
-  """What holds for the values of a function; see `traits`."""
-
-  def __init__(self, walked: Walked, counts: dict):
-    self._walked = walked
-    self.counts = counts
-
-  @functools.cached_property
-  def leading(self) -> set:
-    """The values whose leading axes are the samples, each in its place."""
-    return leading_values(self._walked)
-
-  @functools.cached_property
-  def uniform(self) -> set:
-    """The values that are fixed affine functions of each sample."""
-    return uniform_values(self._walked)
-
-
 class Analysis:
   """A function, walked once, of which more than one thing is asked."""
 
-  def __init__(self, walked: Walked, is_hessian: bool, may_mix: bool):
+  def __init__(self, walked: Walked, is_hessian: bool, may_mix: bool) -> None:
     self.walked = walked
     self._is_hessian = is_hessian
     self._may_mix = may_mix
@@ -130,7 +120,7 @@ class Analysis:
     return self._is_hessian and is_quadratic_form(self.walked, self.facts)
 
   @functools.cached_property
-  def curvature(self):
+  def curvature(self) -> tuple[CurvedOps | None, SparsityPattern | None]:
     """What is cheaper about a Hessian than its pattern says.
 
     Returns:
@@ -145,7 +135,7 @@ class Analysis:
     tape = without(self.walked.tape, curved_ops.cheap_steps)
     return curved_ops, self._pattern_of(tape)
 
-  def cuts(self):
+  def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.
 
     Yields:
@@ -157,7 +147,9 @@ class Analysis:
     for cuts in find_cuts(self.walked, self.facts):
       yield cuts, self._pattern_of(cut_tape(self.walked.tape, cuts.held_steps))
 
-  def _pattern_of(self, tape, counts=None):
+  def _pattern_of(
+    self, tape: Tape, counts: dict | None = None
+  ) -> SparsityPattern:
     """The pattern that a tape has, over the coordinates of one sample."""
     walked = self.walked
     rank = walked.sample_rank
@@ -183,7 +175,7 @@ class Analysis:
     )
 
 
-def _seeds(walked):
+def _seeds(walked: Walked) -> tuple[dict, int]:
   """Each element of each part is a column."""
   seeds, start = {}, 0
   for value in walked.inputs:
@@ -192,7 +184,9 @@ def _seeds(walked):
   return seeds, start
 
 
-def _jacobian(tape, walked, counts):
+def _jacobian(
+  tape: Tape, walked: Walked, counts: dict
+) -> tuple[scipy.sparse.csr_matrix, list]:
   seeds, size = _seeds(walked)
   columns = Columns(Groups(size))
   outputs = walked.outputs
@@ -202,7 +196,9 @@ def _jacobian(tape, walked, counts):
   return joined.to_matrix(size), []
 
 
-def _hessian(tape, walked, counts):
+def _hessian(
+  tape: Tape, walked: Walked, counts: dict
+) -> tuple[scipy.sparse.csr_matrix, list]:
   seeds, size = _seeds(walked)
   columns = Columns(Groups(size))
   second_order = SecondOrder(columns.groups)
@@ -214,7 +210,7 @@ def _hessian(tape, walked, counts):
   return second_order.finish(), second_order.notes
 
 
-def _places(shapes, walked):
+def _places(shapes: Sequence, walked: Walked) -> tuple[np.ndarray, int]:
   """The coordinate of one sample that each element of all samples is."""
   places, start = [np.zeros(0, np.int64)], 0
   for shape in shapes:
@@ -224,7 +220,9 @@ def _places(shapes, walked):
   return np.concatenate(places), start
 
 
-def _folded(matrix, row_place, column_place):
+def _folded(
+  matrix: scipy.sparse.csr_matrix, row_place: tuple, column_place: tuple
+) -> scipy.sparse.csr_matrix:
   """The union of the blocks of all samples."""
   rows, num_rows = row_place
   columns, num_columns = column_place

@@ -16,6 +16,7 @@
 
 import contextlib
 import contextvars
+from collections.abc import Iterator
 
 __all__ = [
   'DEFAULT',
@@ -46,7 +47,7 @@ class PatternTooDenseError(NoStructureError):
 
 
 @contextlib.contextmanager
-def at_most(entries):
+def at_most(entries: int) -> Iterator[None]:
   """Detection in this context gives up at this many nonzeros."""
   token = _limit.set(entries)
   try:
@@ -55,12 +56,12 @@ def at_most(entries):
     _limit.reset(token)
 
 
-def fits(entries):
+def fits(entries: int) -> bool:
   """Whether a matrix of this many nonzeros may be made explicit."""
   return entries <= _limit.get()
 
 
-def check_entries(entries):
+def check_entries(entries: int) -> None:
   """Raises a `PatternTooDenseError` if so many nonzeros are too many."""
   if not fits(entries):
     raise PatternTooDenseError(

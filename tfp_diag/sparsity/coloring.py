@@ -15,6 +15,7 @@
 """Coloring: which coordinates of a diagonal can share a pass."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -40,7 +41,7 @@ class Coloring:
   colors: np.ndarray
   num_colors: int = dataclasses.field(init=False)
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     """Brings `colors` into its canonical form and counts, or raises."""
     colors = _color_array(self.colors)
     counts = np.bincount(colors)
@@ -57,15 +58,15 @@ class Coloring:
     object.__setattr__(self, 'colors', colors)
     object.__setattr__(self, 'num_colors', len(counts))
 
-  def __eq__(self, other):
+  def __eq__(self, other: object) -> bool:
     if not isinstance(other, Coloring):
       return NotImplemented
     return np.array_equal(self.colors, other.colors)
 
-  def __hash__(self):
+  def __hash__(self) -> int:
     return hash(self.colors.tobytes())
 
-  def __str__(self):
+  def __str__(self) -> str:
     sizes = np.bincount(self.colors)
     classes = ', '.join(str(size) for size in sizes[:8])
     if self.num_colors > 8:
@@ -77,7 +78,7 @@ class Coloring:
     return f'{line} (of each color: {classes})' if classes else line
 
 
-def color_diagonal(pattern):
+def color_diagonal(pattern: Any) -> Coloring:
   """Colors coordinates so that each color gives its diagonal in one pass.
 
   One pass multiplies the matrix, or its transpose, with a seed that is nonzero
@@ -163,7 +164,7 @@ def color_diagonal(pattern):
   return Coloring(np.argsort(largest_first)[colors])
 
 
-def check_diagonal_coloring(pattern, colors):
+def check_diagonal_coloring(pattern: Any, colors: Any) -> None:
   """Raises if two coordinates of one color meet in the pattern.
 
   The definition, written out as a loop over the nonzeros: slow, and meant for
@@ -207,7 +208,7 @@ def check_diagonal_coloring(pattern, colors):
         )
 
 
-def _square_matrix(pattern):
+def _square_matrix(pattern: Any) -> scipy.sparse.csr_matrix:
   """Returns the CSR matrix of `pattern`, after a check that it is square."""
   if not isinstance(pattern, SparsityPattern):
     pattern = SparsityPattern(pattern)
@@ -221,7 +222,7 @@ def _square_matrix(pattern):
   return pattern.matrix
 
 
-def _color_array(colors):
+def _color_array(colors: Any) -> np.ndarray:
   """Returns `colors` as an array, after a check of its shape and values."""
   colors = np.asarray(colors)
   if colors.size == 0:  # A list without entries has no integer dtype.
@@ -238,7 +239,9 @@ def _color_array(colors):
   return colors
 
 
-def _interference_graph(matrix):
+def _interference_graph(
+  matrix: scipy.sparse.csr_matrix,
+) -> scipy.sparse.csr_matrix:
   """The symmetrized off-diagonal pattern, as a canonical CSR matrix."""
   either = (matrix + matrix.T).tocsr()
   off_diagonal = either.indices != _rows(either)
@@ -253,13 +256,13 @@ def _interference_graph(matrix):
   )
 
 
-def _rows(graph):
+def _rows(graph: scipy.sparse.csr_matrix) -> np.ndarray:
   """The row of each stored entry of a CSR matrix."""
   rows = np.arange(graph.shape[0], dtype=graph.indices.dtype)
   return np.repeat(rows, np.diff(graph.indptr))
 
 
-def _rank_within(labels, sizes):
+def _rank_within(labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
   """Counts the coordinates of each component: 0, 1, ..., in natural order."""
   by_component = np.argsort(labels, kind='stable')
   first = np.cumsum(sizes) - sizes
@@ -268,7 +271,9 @@ def _rank_within(labels, sizes):
   return rank
 
 
-def _two_color(graph, labels):
+def _two_color(
+  graph: scipy.sparse.csr_matrix, labels: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
   """Colors by the parity of the distance from one node of each component.
 
   Args:

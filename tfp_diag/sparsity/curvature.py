@@ -37,17 +37,20 @@ the arguments, and not a whole product with the Hessian.
 
 import collections
 import dataclasses
+from collections.abc import Collection, Sequence
 
 from tfp_diag.sparsity import probe, registry
 from tfp_diag.sparsity.structure import Structure
-from tfp_diag.sparsity.tape import Loop, Tape
+from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
   MIN_DENSITY,
+  Facts,
   has_fixed_curvature,
   has_fixed_matrix,
 )
+from tfp_diag.sparsity.walk import Walked
 
 __all__ = [
   'CurvedOps',
@@ -89,7 +92,7 @@ class CurvedOps:
   samples_lead: bool
   cheap_steps: frozenset
 
-  def all_as_rest(self):
+  def all_as_rest(self) -> 'CurvedOps':
     """Nothing is `fixed`, and nothing `few`."""
     used = {}
     for k, *pair in (term[:3] for term in self.fixed + self.few):
@@ -105,7 +108,7 @@ class CurvedOps:
     )
 
 
-def find_curved_ops(walked, facts):
+def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
   """Sorts the curved ops of a function.
 
   Args:
@@ -163,7 +166,7 @@ def find_curved_ops(walked, facts):
   )
 
 
-def is_quadratic_form(walked, facts):
+def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
   """Whether the Hessian is a constant, the same for all samples.
 
   Args:
@@ -187,7 +190,7 @@ def is_quadratic_form(walked, facts):
   )
 
 
-def _can_be_taken_apart(curved, walked):
+def _can_be_taken_apart(curved: Sequence, walked: Walked) -> bool:
   """Whether each curved op is known, and stands in the graph at hand once."""
   ops = []
   for step in curved:
@@ -200,7 +203,7 @@ def _can_be_taken_apart(curved, walked):
   return not loops and None not in ops and len(set(ops)) == len(ops)
 
 
-def has_curved_sums(walked):
+def has_curved_sums(walked: Walked) -> bool:
   """Whether sums over many elements, or the like, go into curved ops.
 
   As in a normalizer. To see that costs nothing, so that it comes first.
@@ -222,7 +225,7 @@ def has_curved_sums(walked):
   return False
 
 
-def has_curved_slices(tape):
+def has_curved_slices(tape: Tape) -> bool:
   """Whether pieces that overlap go into ops whose curvature is no constant.
 
   As the steps of a chain, `x[1:] - x[:-1]`, do. The passes put the curvature
@@ -251,7 +254,7 @@ def has_curved_slices(tape):
   return False
 
 
-def _is_piece(step):
+def _is_piece(step: Step | Loop) -> bool:
   """Whether each element of a smaller result is one of the input."""
   return all(
     arrow.flow.is_selection and arrow.flow.rows < arrow.flow.columns
@@ -259,7 +262,7 @@ def _is_piece(step):
   )
 
 
-def _is_large_piece(step):
+def _is_large_piece(step: Step | Loop) -> bool:
   """Whether an op cuts off less than half."""
   if not registry.facts(step.op_type).is_slice:
     return False
@@ -267,7 +270,7 @@ def _is_large_piece(step):
   return before / 2 < after < before
 
 
-def without(tape, steps):
+def without(tape: Tape, steps: Collection) -> Tape:
   """The tape as if some ops were linear."""
   result = Tape()
   result.steps = [
@@ -279,7 +282,7 @@ def without(tape, steps):
   return result
 
 
-def elementwise_pairs(op_type, used):
+def elementwise_pairs(op_type: str, used: Sequence[int]) -> list | None:
   """The pairs of arguments of an op that meet in its second derivative.
 
   Args:
@@ -298,28 +301,28 @@ def elementwise_pairs(op_type, used):
   return [(a, b) for a, b in pairs if a in used and b in used]
 
 
-def _is_curved(step):
+def _is_curved(step: Step | Loop) -> bool:
   if isinstance(step, Loop):
     return any(_is_curved(inner) for inner in step.body.steps)
   return bool(step.structure.curved or step.structure.pairs)
 
 
-def _is_uniform(step, argument, uniform):
+def _is_uniform(step: Step, argument: int, uniform: set) -> bool:
   """Whether an argument is a fixed linear map, of the shape of the result."""
   value = step.inputs[argument]
   return value in uniform and value.shape == step.outputs[0].shape
 
 
-def _is_full(step, argument, counts, n):
+def _is_full(step: Step, argument: int, counts: dict, n: int) -> bool:
   return counts[step.inputs[argument]].mean() >= MIN_DENSITY * n
 
 
-def _fewer_last(step, pair):
+def _fewer_last(step: Step, pair: tuple) -> tuple[int, int]:
   a, b = pair
   return (b, a) if step.inputs[a].size < step.inputs[b].size else (a, b)
 
 
-def _same_weights(walked):
+def _same_weights(walked: Walked) -> dict:
   """Of which curved ops the weights are the same for all samples.
 
   Returns:

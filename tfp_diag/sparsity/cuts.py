@@ -34,16 +34,22 @@ What is left, `df/dx`, may then have few colors.
 
 import collections
 import dataclasses
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+import tensorflow as tf
+
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.tape import Loop, Tape
+from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
   MIN_DENSITY,
+  Facts,
   has_fixed_matrix,
 )
+from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.walk import Walked
 
 __all__ = ['Cuts', 'Product', 'cut_tape', 'find_cuts']
 
@@ -92,12 +98,12 @@ class Cuts:
   held_steps: frozenset
 
   @property
-  def held(self):
+  def held(self) -> tuple:
     """All ops whose results are held."""
     return self.few + tuple(product.held for product in self.products)
 
 
-def find_cuts(walked, facts):
+def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
   """Looks for sets of values to hold.
 
   Args:
@@ -127,7 +133,7 @@ def find_cuts(walked, facts):
   return list(dict.fromkeys(c for c in found if c is not None))
 
 
-def _is_opaque(step):
+def _is_opaque(step: Step | Loop) -> bool:
   """Whether nothing can be held around a step."""
   return (
     isinstance(step, Loop)
@@ -136,7 +142,7 @@ def _is_opaque(step):
   )
 
 
-def cut_tape(tape, steps):
+def cut_tape(tape: Tape, steps: Collection) -> Tape:
   """The tape as if what some steps make were constant."""
   result = Tape()
   result.steps = [step for step in tape.steps if step not in steps]
@@ -146,7 +152,7 @@ def cut_tape(tape, steps):
 class _Facts:
   """What holds for the values of the whole function."""
 
-  def __init__(self, walked, facts):
+  def __init__(self, walked: Walked, facts: Facts) -> None:
     self.walked = walked
     self.outputs = walked.outputs
     self.counts = facts.counts
@@ -154,21 +160,21 @@ class _Facts:
     self.uniform = facts.uniform
     self.maker = {y: step for step in walked.tape.steps for y in step.outputs}
 
-  def width(self, value):
+  def width(self, value: Value) -> int:
     """The number of elements per sample."""
     return value.rows // self.walked.num_samples
 
-  def density(self, value):
+  def density(self, value: Value) -> float:
     """On which fraction of the coordinates its elements depend."""
     pairs = value.rows * self.walked.num_coordinates
     return self.counts[value].sum() / max(pairs, 1)
 
-  def op_of(self, value):
+  def op_of(self, value: Value) -> tf.Operation | None:
     """The op at hand that makes a value; None for xs."""
     step = self.maker.get(value)
     return None if step is None else self.walked.at_hand(step.op)
 
-  def is_single(self, value):
+  def is_single(self, value: Value) -> bool:
     """Whether it holds floating numbers, and is all that its op makes."""
     step = self.maker.get(value)
     if not value.dtype.is_floating:
@@ -177,7 +183,7 @@ class _Facts:
       len(step.outputs) == 1 and self.walked.at_hand(step.op) is not None
     )
 
-  def has_fixed_matrix(self, step):
+  def has_fixed_matrix(self, step: Step) -> bool:
     """See `traits.has_fixed_matrix`."""
     return has_fixed_matrix(step, self.walked)
 
@@ -185,7 +191,7 @@ class _Facts:
 class _Finder:
   """The part of a function that is left when some values are held."""
 
-  def __init__(self, facts, steps):
+  def __init__(self, facts: _Facts, steps: Sequence) -> None:
     self._facts = facts
     self._steps = steps
     self._consumers = collections.defaultdict(list)
@@ -194,7 +200,7 @@ class _Finder:
         self._consumers[value].append(step)
     self._aligned = self._aligned_values()
 
-  def cut(self, values):
+  def cut(self, values: Iterable) -> Any:
     """What is left when some values are held."""
     values = set(values)
     live, steps = set(self._facts.outputs), []
@@ -205,7 +211,7 @@ class _Finder:
         steps.append(step)
     return _Finder(self._facts, steps[::-1])
 
-  def cuts(self, few, products):
+  def cuts(self, few: Sequence, products: Sequence) -> Cuts:
     """The `Cuts` that hold what has been found."""
     facts = self._facts
     op_of = facts.op_of
@@ -226,7 +232,7 @@ class _Finder:
       ),
     )
 
-  def few(self):
+  def few(self) -> list:
     """The values that are few, and become many again."""
     facts = self._facts
     most = _MAX_FRACTION * facts.walked.num_coordinates
@@ -260,7 +266,7 @@ class _Finder:
       return []
     return list(found)
 
-  def _origin(self, value, is_few):
+  def _origin(self, value: Value, is_few: Callable) -> Value:
     """The first few value that a few value is a function of alone."""
     facts = self._facts
     while True:
@@ -274,7 +280,7 @@ class _Finder:
         return value
       (value,) = before
 
-  def hidden_layers(self):
+  def hidden_layers(self) -> list:
     """`Product`s at values that are made element by element of affine ones."""
     bases = self._bases()
     return self._products(
@@ -283,7 +289,7 @@ class _Finder:
       if any(s.outputs[0] not in bases for s in self._consumers[value])
     )
 
-  def affine_outputs(self):
+  def affine_outputs(self) -> list:
     """`Product`s at affine values from which ys follow element by element."""
     affine = self._aligned & self._facts.uniform & self._facts.maker.keys()
     return self._products(
@@ -294,7 +300,7 @@ class _Finder:
       and value not in self._facts.outputs
     )
 
-  def _products(self, candidates):
+  def _products(self, candidates: Iterable) -> list:
     """The `Product`s among pairs of a value and its bases."""
     facts = self._facts
     n = facts.walked.num_coordinates
@@ -310,12 +316,12 @@ class _Finder:
         found.append((value, self._made(bases), self._made(outers)))
     return found if entries <= MAX_ENTRIES else []
 
-  def _made(self, values):
+  def _made(self, values: Iterable) -> list:
     """Some values in the order in which they are made."""
     order = (*self._facts.walked.inputs, *self._facts.maker)
     return [value for value in order if value in values]
 
-  def _aligned_values(self):
+  def _aligned_values(self) -> Any:
     """The values of which element i matters for element i of ys alone."""
     facts = self._facts
     if len(facts.outputs) != 1 or len(facts.walked.inputs) != 1:
@@ -338,7 +344,7 @@ class _Finder:
           found.add(value)
     return found
 
-  def _bases(self):
+  def _bases(self) -> dict:
     """dict: value -> the affine values it is made of, element by element."""
     uniform = self._facts.uniform
     found = {}
@@ -359,7 +365,7 @@ class _Finder:
         found[value] = own
     return found
 
-  def _outers(self, value):
+  def _outers(self, value: Value) -> Any:
     """The aligned values that are affine functions of one, or None."""
     found, waiting, seen = set(), [value], set()
     while waiting:
@@ -381,7 +387,9 @@ class _Finder:
     (output,) = self._facts.outputs
     return {v for v in found if output in self._reached({v}, without=found)}
 
-  def _reached(self, values, without=frozenset()):
+  def _reached(
+    self, values: Iterable, without: Collection = frozenset()
+  ) -> set:
     """Some values and all that follow from them, but not through others."""
     reached = set(values)
     for step in self._steps:
@@ -389,7 +397,7 @@ class _Finder:
         reached.update(y for y in step.outputs if y not in without)
     return reached
 
-  def _are_affine(self, values):
+  def _are_affine(self, values: Iterable) -> bool:
     """Whether each is an affine function also of those of them before it."""
     reached, curved = set(values), set()
     for step in self._steps:

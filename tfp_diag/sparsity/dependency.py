@@ -15,6 +15,8 @@
 """Which coordinates each element of a tensor depends on."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -47,12 +49,12 @@ class Dependency:
   indices: np.ndarray
 
   @classmethod
-  def empty(cls, rows):
+  def empty(cls, rows: int) -> 'Dependency':
     """`rows` elements that depend on nothing."""
     return cls(np.zeros(rows + 1, np.int32), np.zeros(0, np.int32))
 
   @classmethod
-  def identity(cls, rows, offset=0):
+  def identity(cls, rows: int, offset: int = 0) -> 'Dependency':
     """`rows` elements: element `e` is the coordinate `offset + e`."""
     return cls(
       np.arange(rows + 1, dtype=np.int32),
@@ -60,20 +62,20 @@ class Dependency:
     )
 
   @classmethod
-  def from_columns(cls, columns):
+  def from_columns(cls, columns: np.ndarray) -> 'Dependency':
     """One coordinate per element, given as an int array `[rows]`."""
     columns = np.asarray(columns, np.int32)
     return cls(np.arange(len(columns) + 1, dtype=np.int32), columns)
 
   @classmethod
-  def from_matrix(cls, matrix):
+  def from_matrix(cls, matrix: Any) -> 'Dependency':
     """From a SciPy or NumPy matrix; stored entries that are not zero count."""
     matrix = scipy.sparse.csr_matrix(matrix, dtype=bool, copy=True)
     matrix.sum_duplicates()
     return cls(matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32))
 
   @classmethod
-  def concat(cls, dependencies):
+  def concat(cls, dependencies: Sequence) -> 'Dependency':
     """The rows of all of them, in order."""
     if len(dependencies) == 1:
       return dependencies[0]
@@ -90,26 +92,26 @@ class Dependency:
     )
 
   @property
-  def rows(self):
+  def rows(self) -> int:
     """The number of elements."""
     return len(self.indptr) - 1
 
   @property
-  def entries(self):
+  def entries(self) -> int:
     """The number of (element, coordinate) pairs."""
     return len(self.indices)
 
   @property
-  def counts(self):
+  def counts(self) -> np.ndarray:
     """How many coordinates each element depends on."""
     return np.diff(self.indptr)
 
   @property
-  def row_of_entry(self):
+  def row_of_entry(self) -> np.ndarray:
     """The element that each entry belongs to."""
     return np.repeat(np.arange(self.rows), self.counts)
 
-  def gather(self, index):
+  def gather(self, index: np.ndarray) -> 'Dependency':
     """The rows `index`, in that order; -1 stands for an empty row."""
     if not self.entries:
       return Dependency.empty(len(index))
@@ -125,13 +127,13 @@ class Dependency:
     source += np.arange(indptr[-1])
     return Dependency(indptr.astype(np.int32), self.indices[source])
 
-  def where(self, alive):
+  def where(self, alive: np.ndarray) -> 'Dependency':
     """The same rows, emptied where the bool array `alive` is False."""
     if alive.all():
       return self
     return self.gather(np.where(alive, np.arange(self.rows), -1))
 
-  def collect(self, segment, count):
+  def collect(self, segment: np.ndarray, count: int) -> 'Dependency':
     """The union of the rows of each segment.
 
     Args:
@@ -156,7 +158,7 @@ class Dependency:
     np.cumsum(np.bincount(segment[kept], minlength=count), out=indptr[1:])
     return self.multiply(Dependency(indptr, order.astype(np.int32)))
 
-  def multiply(self, matrix):
+  def multiply(self, matrix: 'Dependency') -> 'Dependency':
     """The boolean product `matrix @ self`; `matrix` is a Dependency, too."""
     width = int(self.indices.max()) + 1 if self.entries else 1
     # Before uniting, that is an upper bound; overlaps leave far less.
@@ -165,7 +167,7 @@ class Dependency:
     product.sort_indices()
     return Dependency(product.indptr, product.indices)
 
-  def union(self, other):
+  def union(self, other: 'Dependency') -> 'Dependency':
     """Row by row, the coordinates of either."""
     if self is other or not other.entries:
       return self
@@ -185,13 +187,13 @@ class Dependency:
     joined = self.to_matrix(width) + other.to_matrix(width)
     return Dependency(joined.indptr, joined.indices)
 
-  def transpose(self, columns):
+  def transpose(self, columns: int) -> 'Dependency':
     """Coordinates by elements; `columns` is the number of coordinates."""
     turned = self.to_matrix(columns).T.tocsr()
     turned.sort_indices()
     return Dependency(turned.indptr, turned.indices)
 
-  def distinct_rows(self):
+  def distinct_rows(self) -> tuple[np.ndarray, np.ndarray]:
     """One representative of each distinct row, and each row's representative.
 
     Returns:
@@ -218,7 +220,7 @@ class Dependency:
       return first, inverse
     return everything, everything
 
-  def to_matrix(self, columns):
+  def to_matrix(self, columns: int) -> scipy.sparse.csr_matrix:
     """As a `scipy.sparse.csr_matrix` of booleans with `columns` columns."""
     matrix = scipy.sparse.csr_matrix(
       (np.ones(self.entries, bool), self.indices, self.indptr),
@@ -229,7 +231,7 @@ class Dependency:
     return matrix
 
 
-def _distinct(indices):
+def _distinct(indices: np.ndarray) -> np.ndarray:
   """The sorted distinct entries of a non-negative int array."""
   top = int(indices.max()) + 1
   if top < 8 * len(indices):
@@ -239,7 +241,7 @@ def _distinct(indices):
   return np.unique(indices)
 
 
-def _from_keys(row, column, rows):
+def _from_keys(row: np.ndarray, column: np.ndarray, rows: int) -> Dependency:
   """A Dependency from unsorted (row, column) pairs that may repeat."""
   if not len(column):
     return Dependency.empty(rows)
@@ -253,7 +255,7 @@ def _from_keys(row, column, rows):
   return Dependency(indptr, column.astype(np.int32))
 
 
-def _scramble(indices):
+def _scramble(indices: np.ndarray) -> np.ndarray:
   """Spreads column numbers over 64 bits (the finalizer of splitmix64)."""
   z = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
   z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -117,7 +117,7 @@ def hessian_sparsity(
   return _pattern(HessianProblem(fn, xs, sample_shape))
 
 
-def _pattern(problem):
+def _pattern(problem: Problem) -> SparsityPattern:
   def traced(shapes=None):
     return trace(problem.call, problem.outputs, problem.parts, shapes)
 

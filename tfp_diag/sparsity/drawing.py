@@ -14,6 +14,9 @@
 # ============================================================================
 """The picture of a sparsity pattern."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 
 __all__ = ['draw_pattern']
@@ -35,7 +38,7 @@ _MOST_BOUNDARIES = 64  # More lines would be a gray area.
 _MOST_STRETCH = 8  # A matrix longer than this is not drawn to scale.
 
 
-def draw_pattern(pattern, ax=None, coloring=None):
+def draw_pattern(pattern: Any, ax: Any = None, coloring: Any = None) -> Any:
   """Draws a pattern, and the colors of its columns, with matplotlib.
 
   Args:
@@ -98,7 +101,7 @@ def draw_pattern(pattern, ax=None, coloring=None):
   return ax
 
 
-def _bin_sizes(ax, shape):
+def _bin_sizes(ax: Any, shape: tuple[int, int]) -> tuple:
   """How many rows, and how many columns, share a dot."""
   extent = ax.get_window_extent()
   pixels = max(96, int(min(extent.width, extent.height)))
@@ -114,11 +117,11 @@ def _bin_sizes(ax, shape):
   return tuple(bin_size(size) for size in shape)
 
 
-def _is_to_scale(shape):
+def _is_to_scale(shape: tuple[int, int]) -> bool:
   return max(shape) <= _MOST_STRETCH * min(shape)
 
 
-def _image(pattern, coloring, bins):
+def _image(pattern: Any, coloring: Any, bins: tuple[int, int]) -> np.ndarray:
   """The RGBA image of the pattern, one pixel for each bin."""
   height, width = (-(-size // bin_) for size, bin_ in zip(pattern.shape, bins))
   entries = pattern.matrix.tocoo()
@@ -143,7 +146,7 @@ def _image(pattern, coloring, bins):
   return image.reshape([height, width, 4])
 
 
-def _rgba(coloring):
+def _rgba(coloring: Any) -> np.ndarray:
   """The RGBA color of each color of `coloring`, as an array."""
   import matplotlib as mpl
 
@@ -154,7 +157,7 @@ def _rgba(coloring):
   return _color_map()(np.linspace(0, 1, coloring.num_colors))
 
 
-def _color_map():
+def _color_map() -> Any:
   """Viridis without its light end, which white paper swallows."""
   import matplotlib as mpl
 
@@ -162,7 +165,7 @@ def _color_map():
   return mpl.colors.ListedColormap(viridis)
 
 
-def _mark_parts(axis, draw_line, shapes):
+def _mark_parts(axis: Any, draw_line: Callable, shapes: Sequence) -> None:
   """Draws lines and unlabeled ticks between parts."""
   import matplotlib as mpl
 
@@ -179,7 +182,7 @@ def _mark_parts(axis, draw_line, shapes):
     axis.set_tick_params(which='minor', length=8, width=0.6, color='0.4')
 
 
-def _separate_cells(ax, shape):
+def _separate_cells(ax: Any, shape: tuple[int, int]) -> None:
   """Puts white lines between cells and a light gray behind them."""
   rows, columns = shape
   ax.set_facecolor('0.94')
@@ -188,7 +191,7 @@ def _separate_cells(ax, shape):
   ax.vlines(np.arange(1, columns) - 0.5, -0.5, rows - 0.5, **style)
 
 
-def _explain_colors(ax, coloring):
+def _explain_colors(ax: Any, coloring: Any) -> None:
   """Adds a legend for few colors, a color bar for many."""
   import matplotlib as mpl
 
@@ -214,7 +217,7 @@ def _explain_colors(ax, coloring):
   )
 
 
-def _title(pattern, coloring, bins):
+def _title(pattern: Any, coloring: Any, bins: tuple[int, int]) -> str:
   """Size, nonzeros, colors and, if binned, what a dot means."""
   title = (
     f'{pattern.shape[0]:,} x {pattern.shape[1]:,}, {pattern.nnz:,} nonzero'

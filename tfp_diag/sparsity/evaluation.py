@@ -15,6 +15,8 @@
 """Runs single ops of a traced function on known values."""
 
 import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +26,9 @@ from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 __all__ = ['bound_op', 'inferred_shapes', 'repeat_op', 'run_op']
 
 
-def run_op(op, inputs, bound=None):
+def run_op(
+  op: tf.Operation, inputs: Sequence, bound: Callable | None = None
+) -> list:
   """Executes a stateless op eagerly.
 
   Args:
@@ -54,7 +58,7 @@ def run_op(op, inputs, bound=None):
     raise OpFailed(f'{op.type} failed: {error}') from error
 
 
-def inferred_shapes(op, values):
+def inferred_shapes(op: tf.Operation, values: Sequence) -> list:
   """The shapes of the outputs as TensorFlow infers them from what is known.
 
   A graph does not know how many elements `tf.boolean_mask` keeps, and neither
@@ -89,7 +93,7 @@ def inferred_shapes(op, values):
   ]
 
 
-def _known_number(value):
+def _known_number(value: Any) -> np.ndarray | None:
   """The array of a constant that can say something about shapes, or None."""
   if value.dtype in (tf.variant, tf.resource):
     raise CannotSay('a tensor that is not a number')
@@ -98,12 +102,12 @@ def _known_number(value):
   return None
 
 
-def _placeholder(value, given):
+def _placeholder(value: Any, given: Any) -> tf.Tensor:
   shape = given.shape if value.shape is None else value.shape
   return tf.compat.v1.placeholder(value.dtype, shape)
 
 
-def repeat_op(op, inputs):
+def repeat_op(op: tf.Operation, inputs: Sequence) -> list:
   """Executes an op of a graph once more, on other inputs, where one is.
 
   Args:
@@ -119,7 +123,7 @@ def repeat_op(op, inputs):
   return bound_op(op)(inputs)
 
 
-def bound_op(op):
+def bound_op(op: tf.Operation) -> Callable:
   """The op of a graph as a function of its inputs.
 
   Args:
@@ -173,7 +177,7 @@ _RENAMED = {
 _PARAMETERS = {}
 
 
-def _parameters(op_type, op_def):
+def _parameters(op_type: str, op_def: Any) -> tuple[list, dict]:
   """Python's names for the inputs and for the attributes of an op."""
   if op_type not in _PARAMETERS:
     signature = inspect.signature(getattr(tf.raw_ops, op_type)).parameters

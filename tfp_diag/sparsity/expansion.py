@@ -14,13 +14,15 @@
 # ============================================================================
 """Writes out ops that compute with a normalizer, so that it can be held."""
 
+from collections.abc import Sequence
+
 from tfp_diag.sparsity.evaluation import repeat_op
 from tfp_diag.sparsity.registry import CannotSay, facts
 
 __all__ = ['can_expand', 'expand']
 
 
-def can_expand(ops):
+def can_expand(ops: Sequence) -> bool:
   """Whether there is anything to write out.
 
   Args:
@@ -32,7 +34,7 @@ def can_expand(ops):
   return any(facts(op.type).written_out for op in ops)
 
 
-def expand(ops, targets):
+def expand(ops: Sequence, targets: Sequence) -> list:
   """Repeats what follows a softmax, with the softmax written out.
 
   Args:

@@ -15,6 +15,8 @@
 """Where the elements of one tensor go in another: the form of one Jacobian."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -61,31 +63,33 @@ class Flow:
   stages: tuple = ()
 
   @classmethod
-  def identity(cls, size):
+  def identity(cls, size: int) -> 'Flow':
     """Every output is the input at the same place."""
     return cls(size, size)
 
   @classmethod
-  def gather(cls, index, columns):
+  def gather(cls, index: np.ndarray, columns: int) -> 'Flow':
     """Output `e` is input `index[e]`; -1 stands for none."""
     index = np.asarray(index, np.int64).reshape(-1)
     return cls(len(index), columns, (('gather', index),))
 
   @classmethod
-  def collect(cls, segment, rows):
+  def collect(cls, segment: np.ndarray, rows: int) -> 'Flow':
     """Output `s` depends on all inputs `e` of `segment[e] == s`."""
     segment = np.asarray(segment, np.int64).reshape(-1)
     return cls(rows, len(segment), (('collect', (segment, rows)),))
 
   @classmethod
-  def matrix(cls, matrix):
+  def matrix(cls, matrix: Any) -> 'Flow':
     """From a boolean matrix, outputs by inputs: SciPy, NumPy or Dependency."""
     columns = matrix.shape[1]
     dependency = Dependency.from_matrix(matrix)
     return cls(dependency.rows, columns, (('matrix', dependency),))
 
   @classmethod
-  def pairs(cls, outputs, inputs, rows, columns):
+  def pairs(
+    cls, outputs: np.ndarray, inputs: np.ndarray, rows: int, columns: int
+  ) -> 'Flow':
     """From int arrays: output `outputs[m]` depends on input `inputs[m]`."""
     outputs, inputs = np.reshape(outputs, -1), np.reshape(inputs, -1)
     matrix = scipy.sparse.coo_matrix(
@@ -94,22 +98,22 @@ class Flow:
     return cls.matrix(matrix.tocsr())
 
   @classmethod
-  def dense(cls, rows, columns):
+  def dense(cls, rows: int, columns: int) -> 'Flow':
     """Every output depends on all inputs."""
     everything = cls.collect(np.zeros(columns, np.int64), 1)
     return everything.then(cls.gather(np.zeros(rows, np.int64), 1))
 
   @classmethod
-  def none(cls, rows, columns):
+  def none(cls, rows: int, columns: int) -> 'Flow':
     """No output depends on any input."""
     return cls.gather(np.full(rows, -1), columns)
 
   @property
-  def is_selection(self):
+  def is_selection(self) -> bool:
     """Whether each output is an input, or none."""
     return all(kind == 'gather' for kind, _ in self.stages)
 
-  def then(self, other):
+  def then(self, other: 'Flow') -> 'Flow':
     """The flow that comes of this one, followed by another."""
     if other.columns != self.rows:
       raise ValueError(
@@ -118,7 +122,7 @@ class Flow:
       )
     return Flow(other.rows, self.columns, self.stages + other.stages)
 
-  def transpose(self):
+  def transpose(self) -> 'Flow':
     """The flow from outputs to inputs."""
     stages = []
     for (kind, data), size in zip(self.stages, self._stage_columns()):
@@ -130,7 +134,9 @@ class Flow:
         stages.append(('matrix', data.transpose(size)))
     return Flow(self.columns, self.rows, tuple(reversed(stages)))
 
-  def apply(self, dependency, settle=lambda united: united):
+  def apply(
+    self, dependency: Dependency, settle: Callable = lambda united: united
+  ) -> Dependency:
     """The dependency of the outputs, from that of the inputs.
 
     Args:
@@ -150,7 +156,7 @@ class Flow:
         dependency = settle(dependency.multiply(data))
     return dependency
 
-  def pull(self, alive):
+  def pull(self, alive: np.ndarray) -> np.ndarray:
     """Which inputs matter, from which outputs do (bool arrays)."""
     sizes = self._stage_columns()
     for (kind, data), size in zip(reversed(self.stages), reversed(sizes)):
@@ -166,11 +172,11 @@ class Flow:
       alive[reached] = True
     return alive
 
-  def to_dependency(self):
+  def to_dependency(self) -> Dependency:
     """The flow as one explicit boolean matrix, outputs by inputs."""
     return self.apply(Dependency.identity(self.columns))
 
-  def _stage_columns(self):
+  def _stage_columns(self) -> list[int]:
     sizes = [self.columns]
     for kind, data in self.stages[:-1]:
       if kind == 'gather':

@@ -87,7 +87,12 @@ class Graph:
     return _Hasher(self).digest()
 
 
-def trace(call: Callable, outputs: Callable, parts, shapes=None) -> Graph:
+def trace(
+  call: Callable,
+  outputs: Callable,
+  parts: Sequence,
+  shapes: Sequence | None = None,
+) -> Graph:
   """Calls a function aside, only to look at the graph.
 
   Args:
@@ -172,7 +177,7 @@ class Node(NamedTuple):
 
 
 def nodes(
-  graph, ops: Sequence, tokens: dict, outside: Callable
+  graph: tf.Graph, ops: Sequence, tokens: dict, outside: Callable
 ) -> Iterator[Node]:
   """Reads ops one by one, without those that stand for what is captured.
 
@@ -226,7 +231,7 @@ def nodes(
     )
 
 
-def function_graph(graph, name: str):
+def function_graph(graph: tf.Graph, name: str) -> Any:
   """The graph of a function that an op of a graph calls.
 
   There is no public way from the name of a function to the graph that was
@@ -248,7 +253,7 @@ def function_graph(graph, name: str):
   return function.graph
 
 
-def has_own_gradient(op) -> bool:
+def has_own_gradient(op: tf.Operation) -> bool:
   """Whether an op ends a function with a `tf.custom_gradient`."""
   if not facts(op.type).ends_custom_gradient:
     return False
@@ -259,7 +264,7 @@ def has_own_gradient(op) -> bool:
   return True
 
 
-def gradient_of(op) -> Gradient:
+def gradient_of(op: tf.Operation) -> Gradient:
   """Traces the gradient of an op beside its graph, which stays as it is.
 
   Args:
@@ -293,7 +298,7 @@ def gradient_of(op) -> Gradient:
 class _Hasher:
   """Goes through a graph, and the graphs of functions in it, for a digest."""
 
-  def __init__(self, graph: Graph):
+  def __init__(self, graph: Graph) -> None:
     self._graph = graph
     self._hash = hashlib.blake2b(digest_size=32)
     self._captures = []
@@ -311,14 +316,19 @@ class _Hasher:
       self._add(_static_shape(x), x.dtype.name)
     self._ops(graph.graph, graph.ops, tokens, self._outside, 0)
     self._add([tokens.get(y.name) for y in graph.ys])
-    return Digest(
-      self._hash.digest(), self._captures, frozenset(self._pinned)
-    )
+    return Digest(self._hash.digest(), self._captures, frozenset(self._pinned))
 
-  def _add(self, *items):
+  def _add(self, *items: Any) -> None:
     self._hash.update(repr(items).encode())
 
-  def _ops(self, graph, ops, tokens, outside, depth):
+  def _ops(
+    self,
+    graph: tf.Graph,
+    ops: Sequence,
+    tokens: dict,
+    outside: Callable,
+    depth: int,
+  ) -> None:
     for node in nodes(graph, ops, tokens, outside):
       self._add(node.op.type, node.inputs, node.shapes)
       for name, value in node.attributes:
@@ -329,13 +339,15 @@ class _Hasher:
       if depth < MAX_DEPTH and has_own_gradient(node.op):
         self._gradient(node.op, tokens, outside, depth)
 
-  def _function(self, graph, depth):
+  def _function(self, graph: tf.Graph, depth: int) -> None:
     tokens = {t.name: ('in', k) for k, t in enumerate(graph.inputs)}
     self._add('function', len(tokens))
     self._ops(graph, graph.get_operations(), tokens, self._outside, depth)
     self._add([tokens.get(t.name) for t in graph.outputs])
 
-  def _gradient(self, op, tokens, outside, depth):
+  def _gradient(
+    self, op: tf.Operation, tokens: dict, outside: Callable, depth: int
+  ) -> None:
     try:
       gradient = gradient_of(op)
     except Exception as e:  # The user's code; whatever it raises.
@@ -362,7 +374,7 @@ class _Hasher:
     )
     self._add([r if r is None else inner.get(r.name) for r in gradient.results])
 
-  def _outside(self, tensor):
+  def _outside(self, tensor: tf.Tensor) -> Any:
     """What stands for a Tensor or a handle that the function closes over."""
     if id(tensor) not in self._places:
       self._places[id(tensor)] = ('capture', len(self._captures))
@@ -372,7 +384,7 @@ class _Hasher:
     return place
 
 
-def _static_shape(tensor):
+def _static_shape(tensor: tf.Tensor) -> tuple | None:
   shape = tensor.shape
   return None if shape.rank is None else tuple(shape.as_list())
 
@@ -384,11 +396,11 @@ class Reads:
     is_allowed: `bool`: whether their values may be looked at.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.is_allowed = True
     self._seen = {}
 
-  def add(self, value, only_zeros: bool) -> None:
+  def add(self, value: Any, only_zeros: bool) -> None:
     """Notes that a `Value` was looked at, or only which elements are zero."""
     _, before = self._seen.get(value, (value, True))
     self._seen[value] = value, before and only_zeros

@@ -34,17 +34,17 @@ class Groups:
   which stands for a set of coordinates; replacing it by them is exact.
   """
 
-  def __init__(self, num_coordinates):
+  def __init__(self, num_coordinates: int) -> None:
     self.num_coordinates = num_coordinates
     self._chunks = []
     self._starts = [num_coordinates]
 
   @property
-  def columns(self):
+  def columns(self) -> int:
     """The number of columns so far."""
     return self._starts[-1]
 
-  def settle(self, dependency):
+  def settle(self, dependency: Dependency) -> Dependency:
     """The same dependency, with its large rows replaced by groups."""
     if dependency.entries <= _LARGE:
       return dependency
@@ -62,7 +62,7 @@ class Groups:
     groups = Dependency.identity(members.rows, start)
     return Dependency.concat([dependency, groups]).gather(rows)
 
-  def expand(self, dependency):
+  def expand(self, dependency: Dependency) -> Dependency:
     """The same dependency, with each group replaced by its coordinates."""
     grouped = dependency.indices >= self.num_coordinates
     if not grouped.any():
@@ -79,7 +79,7 @@ class Groups:
       else (members.multiply(by_group))
     )
 
-  def counts(self, dependency):
+  def counts(self, dependency: Dependency) -> np.ndarray:
     """On how many coordinates each row depends, counted twice at worst."""
     used = np.unique(dependency.indices)
     sizes = np.zeros(int(used.max(initial=-1)) + 1, np.int64)
@@ -87,7 +87,7 @@ class Groups:
     total = np.concatenate([[0], np.cumsum(sizes[dependency.indices])])
     return np.diff(total[dependency.indptr])
 
-  def members(self, columns):
+  def members(self, columns: np.ndarray) -> Dependency:
     """The coordinates of each of some columns (sorted), as a Dependency."""
     pieces = []
     split = np.searchsorted(columns, self._starts)
@@ -100,7 +100,9 @@ class Groups:
     return Dependency.concat(pieces) if pieces else Dependency.empty(0)
 
 
-def _select(dependency, row, kept, columns):
+def _select(
+  dependency: Dependency, row: np.ndarray, kept: np.ndarray, columns: np.ndarray
+) -> Dependency:
   indptr = np.zeros(dependency.rows + 1, np.int32)
   np.cumsum(np.bincount(row[kept], minlength=dependency.rows), out=indptr[1:])
   return Dependency(indptr, np.asarray(columns, np.int32))

@@ -16,6 +16,8 @@
 
 import contextlib
 import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -24,10 +26,11 @@ from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.op_view import OpView
-from tfp_diag.sparsity.program import Program
+from tfp_diag.sparsity.program import Instruction, Program
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
+from tfp_diag.sparsity.twin import Twin
 from tfp_diag.sparsity.value import Captured, TensorList, Value
 
 __all__ = ['Walker']
@@ -59,7 +62,13 @@ class Walker:
       from the number of samples, and did not get it.
   """
 
-  def __init__(self, graph, variables=None, second_order=True, twin=None):
+  def __init__(
+    self,
+    graph: Any,
+    variables: dict | None = None,
+    second_order: bool = True,
+    twin: Twin | None = None,
+  ) -> None:
     self.graph = graph
     self.tape = Tape()
     self.second_order = second_order
@@ -74,7 +83,7 @@ class Walker:
     self._programs = {}
     self._structures = {}
 
-  def walk(self, inputs):
+  def walk(self, inputs: Sequence) -> list:
     """Walks what the function at hand has added to its graph.
 
     Args:
@@ -94,7 +103,9 @@ class Walker:
     self.evaluate(scope, names)
     return [scope.values[name] for name in names]
 
-  def call(self, graph, inputs, caller=None):
+  def call(
+    self, graph: Any, inputs: Sequence, caller: Scope | None = None
+  ) -> list:
     """Walks the graph of a function that is called.
 
     Args:
@@ -112,7 +123,7 @@ class Walker:
     self.evaluate(scope, program.outputs)
     return [scope.values[name] for name in program.outputs]
 
-  def evaluate(self, scope, names):
+  def evaluate(self, scope: Scope, names: Sequence[str]) -> None:
     """Walks what some tensors of a scope need."""
     values = scope.values
     for instruction in scope.program.order(names):
@@ -121,7 +132,7 @@ class Walker:
       outputs = self._execute(scope, instruction)
       values.update(zip(instruction.outputs, outputs))
 
-  def program(self, graph, ops=None):
+  def program(self, graph: Any, ops: Sequence | None = None) -> Program:
     """The `Program` of a graph, of which some ops are the function's own."""
     # The graph is part of its program, so that its id stays its own.
     if id(graph) not in self._programs:
@@ -130,7 +141,12 @@ class Walker:
     return self._programs[id(graph)]
 
   @contextlib.contextmanager
-  def writing_to(self, tape, second_order=None, by_value=None):
+  def writing_to(
+    self,
+    tape: Tape,
+    second_order: bool | None = None,
+    by_value: bool | None = None,
+  ) -> Iterator[None]:
     """Within it, steps go to another tape."""
     before = self.tape, self.second_order, self.by_value
     self.tape = tape
@@ -144,8 +160,15 @@ class Walker:
       self.tape, self.second_order, self.by_value = before
 
   def add_step(
-    self, op_type, op_name, inputs, outputs, structure, fallback=False, op=None
-  ):
+    self,
+    op_type: str,
+    op_name: str,
+    inputs: Sequence,
+    outputs: Sequence,
+    structure: Structure,
+    fallback: bool = False,
+    op: tf.Operation | None = None,
+  ) -> None:
     """Appends a step, after checking that the structure fits the shapes."""
     step = Step(
       op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback, op
@@ -153,11 +176,11 @@ class Walker:
     _check_structure(step)
     self.tape.steps.append(step)
 
-  def name_of(self, instruction):
+  def name_of(self, instruction: Instruction) -> str:
     """How the user knows an op: by its name in the scope of the call."""
     return instruction.name.removeprefix(f'{self.graph.scope}/')
 
-  def _execute(self, scope, instruction):
+  def _execute(self, scope: Scope, instruction: Instruction) -> list:
     known = registry.facts(instruction.type)
     is_captured = (
       known.is_constant and instruction.outputs[0] in scope.program.captures()
@@ -183,7 +206,7 @@ class Walker:
       return self._independent(instruction, inputs)
     return self._by_rule(instruction, inputs)
 
-  def _by_rule(self, instruction, inputs):
+  def _by_rule(self, instruction: Instruction, inputs: Sequence) -> list:
     """The outputs of an op that has a rule, or should have one."""
     if any(map(_is_opaque, instruction.dtypes)):
       return self._dense(instruction, inputs)
@@ -236,17 +259,17 @@ class Walker:
       self.tape.steps.append(step)
     return _with_source(instruction, inputs, outputs)
 
-  def _counts(self, dtype):
+  def _counts(self, dtype: tf.DType) -> bool:
     """Whether tensors of a dtype can depend on xs in the sense that counts."""
     return _is_differentiable(dtype) or (
       self.by_value and not _is_opaque(dtype)
     )
 
-  def _refused(self):
+  def _refused(self) -> None:
     """Notes that a value was asked for that depends on how many samples."""
     self.has_varying = True
 
-  def _remember(self, instruction, error):
+  def _remember(self, instruction: Instruction, error: Exception) -> None:
     """Keeps why an op is taken as dense."""
     self.has_failures |= isinstance(error, registry.OpFailed)
     if isinstance(error, (registry.CannotSay, registry.OpFailed)):
@@ -259,7 +282,7 @@ class Walker:
     if registry.is_news(instruction.type, error):
       warnings.warn(note, RuntimeWarning, stacklevel=2)
 
-  def _dense(self, instruction, inputs):
+  def _dense(self, instruction: Instruction, inputs: Sequence) -> list:
     """Every output depends on all that any input depends on."""
     if not any(value.depends for value in inputs):
       return self._independent(instruction, inputs)
@@ -280,7 +303,7 @@ class Walker:
       self.add_step(instruction.type, name, inputs, outputs, structure, True)
     return outputs
 
-  def _captured(self, scope, instruction):
+  def _captured(self, scope: Scope, instruction: Instruction) -> Any:
     """What a placeholder stands for that no caller has filled."""
     unknown = Value(instruction.shapes[0], instruction.dtypes[0])
     outer = scope.program.captures().get(instruction.outputs[0])
@@ -301,14 +324,14 @@ class Walker:
     static = tf.get_static_value(outer)
     return unknown if static is None else Value.constant(tf.constant(static))
 
-  def _constant(self, tensor):
+  def _constant(self, tensor: Any) -> Any:
     """A constant that the function closes over."""
     reads = self.graph.reads
     if reads.is_allowed:
       return Captured(tensor, reads)
     return Value(tuple(int(d) for d in tensor.shape), tensor.dtype)
 
-  def _independent(self, instruction, inputs):
+  def _independent(self, instruction: Instruction, inputs: Sequence) -> list:
     """The outputs of an op none of whose inputs depends on xs."""
     outputs = _independent(instruction, inputs)
     if any(v.shape is None and not v.is_known for v in outputs):
@@ -320,7 +343,7 @@ class Walker:
         value.varies = varies
     return outputs
 
-  def _varies(self, instruction, inputs):
+  def _varies(self, instruction: Instruction, inputs: Sequence) -> Any:
     """Which elements of a constant are computed from the number of samples."""
     if registry.facts(instruction.type).is_constant:
       place = id(instruction.op.graph), instruction.outputs[0]
@@ -355,7 +378,7 @@ class Walker:
     mask = np.asarray(mask) != 0
     return mask if mask.any() else None
 
-  def _note_side_effects(self, ops):
+  def _note_side_effects(self, ops: Sequence) -> None:
     for op in ops:
       if op.op_def.is_stateful and not registry.facts(op.type).is_pure:
         self.notes[
@@ -373,7 +396,7 @@ class Variable(Value):
 
   __slots__ = ('content',)
 
-  def __init__(self, content):
+  def __init__(self, content: Value) -> None:
     super().__init__((), tf.resource)
     self.content = content
 
@@ -382,7 +405,7 @@ class Variable(Value):
 _LOOP_BUDGET = 150_000
 
 
-def _independent(instruction, inputs):
+def _independent(instruction: Instruction, inputs: Sequence) -> list:
   """The outputs of an op none of whose inputs depends on xs."""
   specs = list(zip(instruction.shapes, instruction.dtypes))
   if instruction.is_stateful or not all(value.is_known for value in inputs):
@@ -401,7 +424,7 @@ def _independent(instruction, inputs):
   ]
 
 
-def _unknown(instruction, inputs):
+def _unknown(instruction: Instruction, inputs: Sequence) -> list:
   """Outputs of which the shape is known, and perhaps the bounds."""
   outputs = [
     Value(shape, dtype)
@@ -410,14 +433,16 @@ def _unknown(instruction, inputs):
   return _with_source(instruction, inputs, outputs)
 
 
-def _with_source(instruction, inputs, outputs):
+def _with_source(
+  instruction: Instruction, inputs: Sequence, outputs: Sequence
+) -> list:
   """The outputs, which know what they are computed by."""
   for k, value in enumerate(outputs):
     value.source = instruction, inputs, k
   return outputs
 
 
-def _shapes(instruction, inputs):
+def _shapes(instruction: Instruction, inputs: Sequence) -> Sequence:
   """The shapes of the outputs; the walker may know what the graph does not."""
   if None not in instruction.shapes or len(inputs) != len(instruction.inputs):
     return instruction.shapes
@@ -426,7 +451,7 @@ def _shapes(instruction, inputs):
   return inferred_shapes(instruction.op, inputs)
 
 
-def _flat(inputs):
+def _flat(inputs: Sequence) -> list:
   """The values, with those within tensor lists."""
   flat = []
   for value in inputs:
@@ -442,15 +467,15 @@ def _flat(inputs):
   return flat
 
 
-def _is_differentiable(dtype):
+def _is_differentiable(dtype: tf.DType) -> bool:
   return dtype.is_floating or dtype.is_complex
 
 
-def _is_opaque(dtype):
+def _is_opaque(dtype: tf.DType) -> bool:
   return dtype in (tf.variant, tf.resource)
 
 
-def _is_index(value):
+def _is_index(value: Value) -> bool:
   """Whether a value depends on xs that has no derivative."""
   return (
     value.depends
@@ -459,7 +484,9 @@ def _is_index(value):
   )
 
 
-def _completed(structure, inputs, outputs):
+def _completed(
+  structure: Structure, inputs: Sequence, outputs: Sequence
+) -> Structure:
   """With what a rule leaves out because its derivative vanishes."""
   named = {(a.output, k) for a in structure.arrows for k in a.inputs}
   missing = tuple(
@@ -471,7 +498,7 @@ def _completed(structure, inputs, outputs):
   return Structure(structure.arrows + missing)
 
 
-def _pruned(structure, inputs):
+def _pruned(structure: Structure, inputs: Sequence) -> Structure:
   """Without what flows from inputs that do not depend on xs."""
   arrows = tuple(
     arrow
@@ -491,7 +518,7 @@ def _pruned(structure, inputs):
   return Structure(arrows, structure.curved, pairs)
 
 
-def _check_structure(step):
+def _check_structure(step: Step) -> None:
   def check(flow, which, rows):
     size = sum(step.inputs[k].rows for k in which)
     if flow.columns != size or (rows is not None and flow.rows != rows):

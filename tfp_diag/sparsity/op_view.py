@@ -14,11 +14,14 @@
 # ============================================================================
 """An op as a rule sees it."""
 
+from collections.abc import Callable, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
+from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Value
 
@@ -28,7 +31,13 @@ __all__ = ['OpView']
 class OpView:
   """An op as a rule sees it; see `register_rule`."""
 
-  def __init__(self, instruction, inputs, by_value=False, refused=None):
+  def __init__(
+    self,
+    instruction: Instruction,
+    inputs: Sequence,
+    by_value: bool = False,
+    refused: Callable | None = None,
+  ) -> None:
     self._instruction = instruction
     self._refused = refused
     self.by_value = by_value
@@ -43,7 +52,7 @@ class OpView:
       for shape, dtype in zip(self._output_shapes(inputs), instruction.dtypes)
     )
 
-  def _output_shapes(self, inputs):
+  def _output_shapes(self, inputs: Sequence) -> tuple:
     """The shapes of the outputs, also where the graph does not know them."""
     if any(value.shape is None for value in inputs if value.depends):
       raise CannotSay('a shape that is not known')
@@ -65,16 +74,16 @@ class OpView:
     results = run_op(self._instruction.op, feeds)
     return [tuple(result.shape) for result in results]
 
-  def refuse(self):
+  def refuse(self) -> None:
     """Notes that a value depends on the number of samples."""
     if self._refused is not None:
       self._refused()
 
-  def attr(self, name):
+  def attr(self, name: str) -> Any:
     """An attribute of the op."""
     return self._instruction.op.get_attr(name)
 
-  def run(self, inputs):
+  def run(self, inputs: Sequence) -> list:
     """Executes the op on other inputs; a list of NumPy arrays."""
     return [np.asarray(t) for t in run_op(self._instruction.op, inputs)]
 
@@ -82,7 +91,7 @@ class OpView:
 class InputView:
   """An input as a rule sees it; see `register_rule`."""
 
-  def __init__(self, view, number, value):
+  def __init__(self, view: OpView, number: int, value: Value) -> None:
     self._view = view
     self._number = number
     self._value = value
@@ -90,14 +99,14 @@ class InputView:
     self.dtype = value.dtype
 
   @property
-  def shape(self):
+  def shape(self) -> tuple | None:
     """Tuple of int, or None if unknown."""
     if self._value.shape is None and self._value.is_known:
       return self._value.value(even_varying=True).shape
     return self._value.shape
 
   @property
-  def size(self):
+  def size(self) -> int:
     """Number of elements."""
     if self.shape is None:
       raise CannotSay('a shape that is not known')
@@ -105,22 +114,22 @@ class InputView:
       self._value.size if self._value.shape is not None else prod(self.shape)
     )
 
-  def value(self):
+  def value(self) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not constant."""
     return self._read(only_zeros=False)
 
-  def nonzero(self):
+  def nonzero(self) -> np.ndarray:
     """Where the array is not zero; raises CannotSay as `value` does."""
     return self._read(only_zeros=True) != 0
 
-  def _read(self, only_zeros):
+  def _read(self, only_zeros: bool) -> np.ndarray:
     self._view.asked_for_values = True
     is_shape = self._number in facts(self._view.type).shape_inputs
     if self._value.varies is not None and not is_shape:
       self._view.refuse()
     return self._value.value(even_varying=is_shape, only_zeros=only_zeros)
 
-  def bounds(self):
+  def bounds(self) -> tuple[np.ndarray, np.ndarray]:
     """Arrays: between which numbers the elements lie, known or not."""
     self._view.asked_for_values = True
     return self._value.bounds()

@@ -17,6 +17,8 @@
 import dataclasses
 import math
 import operator
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -77,7 +79,7 @@ class SparsityPattern:
   fallback_ops: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
 
-  def __post_init__(self):
+  def __post_init__(self) -> None:
     """Brings the fields into their canonical form, or raises."""
     # The class is frozen; this is the one place that may set its fields.
     put = object.__setattr__
@@ -89,21 +91,21 @@ class SparsityPattern:
     put(self, 'notes', _strings(self.notes, 'notes'))
 
   @property
-  def shape(self):
+  def shape(self) -> tuple[int, int]:
     """The number of rows (outputs) and of columns (inputs), as a tuple."""
     return self.matrix.shape
 
   @property
-  def nnz(self):
+  def nnz(self) -> int:
     """The number of entries that can be nonzero."""
     return int(self.matrix.nnz)
 
   @property
-  def num_coordinates(self):
+  def num_coordinates(self) -> int:
     """The number of input coordinates, that is of columns."""
     return self.matrix.shape[1]
 
-  def spy(self, ax=None, coloring=None):
+  def spy(self, ax: Any = None, coloring: Any = None) -> Any:
     """Draws the pattern with matplotlib.
 
     Up to some hundred coordinates each nonzero is a cell; beyond, a dot stands
@@ -130,7 +132,7 @@ class SparsityPattern:
     """
     return draw_pattern(self, ax=ax, coloring=coloring)
 
-  def __eq__(self, other):
+  def __eq__(self, other: object) -> bool:
     if not isinstance(other, SparsityPattern):
       return NotImplemented
     return (
@@ -143,7 +145,7 @@ class SparsityPattern:
       and np.array_equal(self.matrix.indices, other.matrix.indices)
     )
 
-  def __hash__(self):
+  def __hash__(self) -> int:
     return hash(
       (
         self.matrix.indptr.astype(np.int64).tobytes(),
@@ -155,7 +157,7 @@ class SparsityPattern:
       )
     )
 
-  def __str__(self):
+  def __str__(self) -> str:
     rows, columns = self.shape
     lines = [f'{rows} x {columns}, {self.nnz} nonzeros ({self._percentage()})']
     if self.row_shapes != ((rows,),) or self.column_shapes != ((columns,),):
@@ -171,13 +173,13 @@ class SparsityPattern:
     lines.extend(f'  {note}' for note in self.notes)
     return '\n'.join(lines)
 
-  def _percentage(self):
+  def _percentage(self) -> str:
     """The share of nonzeros, as in '0.3 %'."""
     cells = math.prod(self.shape)
     return f'{100 * self.nnz / cells:.2g} %' if cells else '0 %'
 
 
-def _canonical_matrix(matrix):
+def _canonical_matrix(matrix: Any) -> scipy.sparse.csr_matrix:
   """Returns `matrix` as a new, canonical boolean CSR matrix."""
   if not scipy.sparse.issparse(matrix):
     matrix = np.asarray(matrix)
@@ -200,7 +202,7 @@ def _canonical_matrix(matrix):
   return csr
 
 
-def _shapes(shapes, size, what):
+def _shapes(shapes: Any, size: int, what: str) -> tuple[tuple[int, ...], ...]:
   """Returns part shapes as tuples of int, after a check against `size`."""
   if shapes is None:
     return ((size,),)
@@ -225,7 +227,7 @@ def _shapes(shapes, size, what):
   return canonical
 
 
-def _strings(strings, name):
+def _strings(strings: Any, name: str) -> tuple[str, ...]:
   """Returns `strings` as a tuple, after a check that it holds strings."""
   if isinstance(strings, str) or not all(isinstance(s, str) for s in strings):
     raise ValueError(
@@ -235,7 +237,7 @@ def _strings(strings, name):
   return tuple(strings)
 
 
-def _join(items, most=6):
+def _join(items: Sequence, most: int = 6) -> str:
   """Lists the first few of `items` and counts the rest."""
   listed = ', '.join(str(item) for item in items[:most])
   rest = len(items) - most

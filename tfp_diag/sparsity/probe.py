@@ -88,7 +88,7 @@ def _holds(test: Callable, step: Step, num_samples: int) -> bool:
   return known[test, num_samples]
 
 
-def _try(test, step, num_samples):
+def _try(test: Callable, step: Step, num_samples: int) -> bool:
   if step.op is None or step.op.op_def.is_stateful or not num_samples:
     return False
   try:
@@ -186,7 +186,7 @@ class _Samples:
     factor: `float`: a power of two, so large that bounds are exceeded.
   """
 
-  def __init__(self, run, step, num_samples):
+  def __init__(self, run: Callable, step: Step, num_samples: int) -> None:
     self._run = run
     self._inputs = [v for v in step.inputs if v.depends]
     self._outputs = [(k, v) for k, v in enumerate(step.outputs) if v.depends]

@@ -15,6 +15,8 @@
 """A traced graph, read once: its ops in order, and their static facts."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -51,7 +53,7 @@ class Instruction:
   is_stateful: bool
 
   @property
-  def has_replaced_gradient(self):
+  def has_replaced_gradient(self) -> bool:
     """Whether the op has a gradient that no rule knows of.
 
     `IdentityN` with one is what `tf.custom_gradient` makes, and has a rule; a
@@ -72,7 +74,7 @@ class Program:
     memory: dict for what rules keep about single instructions.
   """
 
-  def __init__(self, graph):
+  def __init__(self, graph: Any) -> None:
     self.graph = graph
     self.inputs = tuple(t.name for t in getattr(graph, 'inputs', ()))
     self.outputs = tuple(t.name for t in getattr(graph, 'outputs', ()))
@@ -81,20 +83,20 @@ class Program:
     self._orders = {}
     self._captures = {}
 
-  def order(self, names):
+  def order(self, names: Sequence[str]) -> list[Instruction]:
     """The instructions that some tensors need, inputs first."""
     if names not in self._orders:
       self._orders[names] = self._sorted(names)
     return self._orders[names]
 
-  def instruction(self, op_name):
+  def instruction(self, op_name: str) -> Instruction:
     """The instruction of an op."""
     if op_name not in self._instructions:
       op = self.graph.get_operation_by_name(op_name)
       self._instructions[op_name] = _read(op)
     return self._instructions[op_name]
 
-  def captures(self):
+  def captures(self) -> dict:
     """dict: name of an inner tensor -> the outer tensor that it stands for."""
     # The gradient of a custom function can add captures to a graph that was
     # read before.
@@ -103,11 +105,11 @@ class Program:
       self._captures = {inner.name: outer for outer, inner in captures}
     return self._captures
 
-  def call(self, name):
+  def call(self, name: str) -> Any:
     """The graph of a function that an op of this graph calls."""
     return function_graph(self.graph, name)
 
-  def _sorted(self, names):
+  def _sorted(self, names: Sequence[str]) -> list:
     done, order = set(), []
     stack = [_op_name(name) for name in reversed(names)]
     while stack:
@@ -130,11 +132,11 @@ class Program:
     return order
 
 
-def _op_name(tensor_name):
+def _op_name(tensor_name: str) -> str:
   return tensor_name.rsplit(':', 1)[0]
 
 
-def _read(op):
+def _read(op: tf.Operation) -> Instruction:
   shapes = tuple(
     tuple(t.shape.as_list()) if t.shape.is_fully_defined() else None
     for t in op.outputs

@@ -16,6 +16,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 __all__ = [
   'CannotSay',
@@ -103,7 +104,7 @@ def facts(op_type: str) -> OpFacts:
   return _FACTS.get(op_type, _NOTHING_KNOWN)
 
 
-def register_facts(*op_types: str, **known) -> None:
+def register_facts(*op_types: str, **known: Any) -> None:
   """Says what holds for the ops of some types, with or without a rule.
 
   Args:
@@ -126,7 +127,7 @@ def register_facts(*op_types: str, **known) -> None:
   _FACTS.update(stated)
 
 
-def register_rule(*op_types, **known):
+def register_rule(*op_types: str, **known: Any) -> Callable:
   """Decorates a rule: what is known about the derivatives of some op types.
 
   A rule is a pure function of one argument, the op as the walker sees it:
@@ -175,7 +176,7 @@ def register_rule(*op_types, **known):
   return _registrar(_RULES, op_types, known)
 
 
-def register_expansion(*op_types, **known):
+def register_expansion(*op_types: str, **known: Any) -> Callable:
   """Decorates a function that says what an op is made of.
 
   Unlike a rule it does not describe derivatives, but rewrites the op for the
@@ -193,7 +194,7 @@ def register_expansion(*op_types, **known):
   return _registrar(_EXPANSIONS, op_types, known)
 
 
-def register_bounds(*op_types):
+def register_bounds(*op_types: str) -> Callable:
   """Decorates a function that says between which numbers results lie.
 
   It raises `CannotSay` where it does not know.
@@ -213,7 +214,7 @@ def register_bounds(*op_types):
   return decorate
 
 
-def find_bounds(op_type):
+def find_bounds(op_type: str) -> Callable | None:
   """What says between which numbers the results of an op lie, or None."""
   return _BOUNDS.get(op_type)
 
@@ -226,17 +227,17 @@ def is_news(op_type: str, error: Exception) -> bool:
   return len(_REPORTED) > before
 
 
-def find_rule(op_type):
+def find_rule(op_type: str) -> Callable | None:
   """The rule of an op type, or None."""
   return _RULES.get(op_type)
 
 
-def find_expansion(op_type):
+def find_expansion(op_type: str) -> Callable | None:
   """The expansion of an op type, or None."""
   return _EXPANSIONS.get(op_type)
 
 
-def _registrar(table, op_types, known):
+def _registrar(table: dict, op_types: tuple, known: dict) -> Callable:
   if not op_types or not all(isinstance(t, str) for t in op_types):
     raise ValueError(
       'register_rule takes the op types as strings, got '

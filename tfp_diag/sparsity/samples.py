@@ -14,11 +14,14 @@
 # ============================================================================
 """Checks that the samples of a batch do not mix."""
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.tape import Columns, Loop, without_fallbacks
+from tfp_diag.sparsity.tape import Columns, Loop, Tape, without_fallbacks
+from tfp_diag.sparsity.walk import Walked
 
 __all__ = ['SampleMixingError', 'check_samples', 'own_samples']
 
@@ -27,7 +30,7 @@ class SampleMixingError(ValueError):
   """The function mixes samples, though its sample shape says it does not."""
 
 
-def check_samples(walked):
+def check_samples(walked: Walked) -> bool:
   """Raises if an output of one sample depends on another sample.
 
   Args:
@@ -61,7 +64,7 @@ def check_samples(walked):
   return bool(_strangers(found, walked, outputs, strict))
 
 
-def _certainly_mixes(walked):
+def _certainly_mixes(walked: Walked) -> bool:
   """Whether samples mix even if ops without a rule do nothing at all."""
   if not walked.tape.has_fallback:
     return True
@@ -71,19 +74,21 @@ def _certainly_mixes(walked):
   return bool(_strangers(found, walked, walked.outputs, columns))
 
 
-def _seeds(walked):
+def _seeds(walked: Walked) -> dict:
   return {
     value: Dependency.from_columns(own_samples(value.rows, walked.num_samples))
     for value in walked.inputs
   }
 
 
-def own_samples(rows, num_samples):
+def own_samples(rows: int, num_samples: int) -> np.ndarray:
   """The sample of each element of a value whose leading axis they are."""
   return np.arange(rows) // max(rows // num_samples, 1)
 
 
-def _strangers(found, walked, outputs, columns):
+def _strangers(
+  found: dict, walked: Walked, outputs: Sequence, columns: Columns
+) -> dict:
   """dict: output -> bool array, the elements that depend on other samples."""
   wrong = {}
   for value in outputs:
@@ -97,7 +102,7 @@ def _strangers(found, walked, outputs, columns):
   return wrong
 
 
-def _first_mixing_op(tape, walked, wrong):
+def _first_mixing_op(tape: Tape, walked: Walked, wrong: dict) -> str:
   """The first op on the way to a wrong output whose result has two samples."""
   columns = Columns(Groups(walked.num_samples), walked.num_samples)
   dependencies = _seeds(walked)
@@ -118,7 +123,7 @@ def _first_mixing_op(tape, walked, wrong):
   return 'the function' if last is None else last.label
 
 
-def _all_steps(tape):
+def _all_steps(tape: Tape) -> Iterator:
   for step in tape.steps:
     if isinstance(step, Loop):
       yield from _all_steps(step.body)

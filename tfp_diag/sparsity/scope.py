@@ -14,6 +14,9 @@
 # ============================================================================
 """One call of a graph: what the walker knows of its tensors."""
 
+from typing import Any
+
+from tfp_diag.sparsity.program import Program
 from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
 __all__ = ['Scope']
@@ -22,16 +25,16 @@ __all__ = ['Scope']
 class Scope:
   """One call of a graph: the values of its tensors by name."""
 
-  def __init__(self, program, values, caller):
+  def __init__(self, program: Program, values: dict, caller: Any) -> None:
     self.program = program
     self.values = values
     self.caller = caller
 
-  def copy(self):
+  def copy(self) -> 'Scope':
     """A scope in which more can be walked without leaving a trace here."""
     return Scope(self.program, dict(self.values), self.caller)
 
-  def without_dependence(self):
+  def without_dependence(self) -> 'Scope':
     """The scope in which nothing depends on xs; constants stay constants."""
     return Scope(
       self.program,
@@ -40,7 +43,7 @@ class Scope:
     )
 
 
-def _independent_copy(value):
+def _independent_copy(value: Any) -> Any:
   if isinstance(value, ListSummary):
     item = value.item and _independent_copy(value.item)
     return ListSummary(value.length, item)

@@ -20,6 +20,7 @@ from scipy.sparse import csgraph
 
 from tfp_diag.sparsity.budget import check_entries, fits
 from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.groups import Groups
 
 __all__ = ['SecondOrder']
 
@@ -51,13 +52,13 @@ class SecondOrder:
     notes: list of `str`.
   """
 
-  def __init__(self, groups):
+  def __init__(self, groups: Groups) -> None:
     self.notes = []
     self._groups = groups
     self._waiting = []
     self._num_waiting = 0
 
-  def add(self, left, right):
+  def add(self, left: Dependency, right: Dependency) -> None:
     """All of row m of `left` meet all of row m of `right`, for each m."""
     useful = np.flatnonzero((left.counts > 0) & (right.counts > 0))
     if not len(useful):
@@ -82,7 +83,7 @@ class SecondOrder:
       if len(rows):
         self._add_pairs(left.gather(rows), right.gather(rows))
 
-  def finish(self):
+  def finish(self) -> scipy.sparse.csr_matrix:
     """The symmetric pattern over coordinates, as a `scipy.sparse` CSR."""
     self._merge()
     n = self._groups.num_coordinates
@@ -97,7 +98,7 @@ class SecondOrder:
     matrix.sort_indices()
     return matrix
 
-  def _add_pairs(self, left, right):
+  def _add_pairs(self, left: Dependency, right: Dependency) -> None:
     counts = left.counts.astype(np.int64) * right.counts
     row = np.repeat(np.arange(left.rows), counts)
     place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -110,7 +111,7 @@ class SecondOrder:
     if self._num_waiting > _WAITING:
       self._merge()
 
-  def _merge(self):
+  def _merge(self) -> None:
     if len(self._waiting):
       keys = np.concatenate(self._waiting)
       keys.sort()
@@ -119,7 +120,9 @@ class SecondOrder:
     # Merged pairs do not count, or many of them would be merged on every call.
     self._num_waiting = 0
 
-  def _expanded(self, i, j):
+  def _expanded(
+    self, i: np.ndarray, j: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
     """The pairs that groups stand for."""
     n = self._groups.num_coordinates
     used, place = np.unique(np.concatenate([i, j]), return_inverse=True)
@@ -134,7 +137,9 @@ class SecondOrder:
       return (expansion.T.tocsr() @ (pairs @ expansion)).tocsr()
     return self._merged_cliques(members, i, j)
 
-  def _merged_cliques(self, members, i, j):
+  def _merged_cliques(
+    self, members: Dependency, i: np.ndarray, j: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
     """A superset that is cheap: what meets, directly or not, is one clique."""
     n = self._groups.num_coordinates
     # Nodes: the used columns, then the coordinates.
@@ -158,7 +163,9 @@ class SecondOrder:
     return (clique.T.tocsr() @ clique).tocsr()
 
 
-def _without_subsets(members, i, j, num_coordinates):
+def _without_subsets(
+  members: Dependency, i: np.ndarray, j: np.ndarray, num_coordinates: int
+) -> tuple[np.ndarray, np.ndarray]:
   """Drops pairs that a large clique covers: prefixes of a scan, for example."""
   sizes = members.counts
   kept = np.ones(len(i), bool)
@@ -176,13 +183,17 @@ def _without_subsets(members, i, j, num_coordinates):
   return i[kept], j[kept]
 
 
-def _matrix(i, j, rows, columns):
+def _matrix(
+  i: np.ndarray, j: np.ndarray, rows: int, columns: int
+) -> scipy.sparse.csr_matrix:
   return scipy.sparse.coo_matrix(
     (np.ones(len(i), bool), (i, j)), shape=(rows, columns)
   ).tocsr()
 
 
-def _interleaved(left, right, columns):
+def _interleaved(
+  left: Dependency, right: Dependency, columns: int
+) -> np.ndarray:
   """Row m: the entries of left's row m, then right's, told apart."""
   counts = np.stack([left.counts, right.counts], 1).reshape(-1)
   starts = np.stack(

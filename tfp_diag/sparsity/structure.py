@@ -15,6 +15,7 @@
 """What a rule says about one op: its first and second derivatives."""
 
 import dataclasses
+from typing import Any
 
 from tfp_diag.sparsity.flow import Flow
 
@@ -65,13 +66,17 @@ class Structure:
   pairs: tuple[Pair, ...] = ()
 
   @classmethod
-  def linear(cls, flows, output=0, **kwargs):
+  def linear(
+    cls, flows: dict[int, Flow], output: int = 0, **kwargs: Any
+  ) -> 'Structure':
     """One output, linear in its inputs: `flows` is a dict input -> `Flow`."""
     return cls(
       tuple(Arrow(output, (i,), flow) for i, flow in flows.items()), **kwargs
     )
 
   @classmethod
-  def nonlinear(cls, flows, output=0, **kwargs):
+  def nonlinear(
+    cls, flows: dict[int, Flow], output: int = 0, **kwargs: Any
+  ) -> 'Structure':
     """One output, curved in all its inputs: a dict input -> `Flow`."""
     return cls.linear(flows, output, curved=(output,), **kwargs)

@@ -15,13 +15,15 @@
 """The ops of a function in a row, and what is read off them."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.structure import Structure
+from tfp_diag.sparsity.second_order import SecondOrder
+from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['Columns', 'Loop', 'Step', 'Tape', 'without_fallbacks']
@@ -50,11 +52,11 @@ class Step:
   op: tf.Operation | None = None
 
   @property
-  def label(self):
+  def label(self) -> str:
     """How messages name the op."""
     return f'{self.op_type} (op {self.op_name!r})'
 
-  def forward(self, dependencies, columns):
+  def forward(self, dependencies: dict, columns: 'Columns') -> None:
     """Puts the dependencies of the outputs beside those of the inputs."""
     result = {}
     for arrow in self.structure.arrows:
@@ -72,7 +74,7 @@ class Step:
       if output.depends:
         dependencies[output] = result.get(output, Dependency.empty(output.rows))
 
-  def backward(self, alive):
+  def backward(self, alive: dict) -> None:
     """Marks the elements of inputs that reach what is alive."""
     for arrow in self.structure.arrows:
       mask = alive.get(self.outputs[arrow.output])
@@ -88,7 +90,13 @@ class Step:
           known = alive.get(value)
           alive[value] = part if known is None else known | part
 
-  def interact(self, dependencies, alive, columns, second_order):
+  def interact(
+    self,
+    dependencies: dict,
+    alive: dict,
+    columns: 'Columns',
+    second_order: SecondOrder,
+  ) -> None:
     """Adds the pairs of coordinates that meet in this op."""
     masks = [alive.get(output) for output in self.outputs]
     if all(mask is None or not mask.any() for mask in masks):
@@ -114,7 +122,7 @@ class Step:
           sides = [side.where(masks[pair.output]) for side in sides]
         second_order.add(*sides)
 
-  def _joined(self, inputs, dependencies):
+  def _joined(self, inputs: Sequence, dependencies: dict) -> Dependency:
     parts = []
     for k in inputs:
       value = self.inputs[k]
@@ -122,7 +130,7 @@ class Step:
       parts.append(Dependency.empty(value.rows) if known is None else known)
     return Dependency.concat(parts)
 
-  def _sample_by_sample(self, arrow, num_samples):
+  def _sample_by_sample(self, arrow: Arrow, num_samples: int) -> Flow:
     """The flow of an unknown op that works on each sample alone.
 
     Whether an op without a rule mixes samples cannot be known. Taking it that
@@ -160,20 +168,20 @@ class Loop:
   body: 'Tape'
 
   @property
-  def inputs(self):
+  def inputs(self) -> list[Value]:
     """All values that the loop reads, from outside or inside."""
     read = [v for initial, _, nxt, _ in self.carried for v in (initial, nxt)]
     return (*read, *(v for step in self.body.steps for v in step.inputs))
 
   @property
-  def outputs(self):
+  def outputs(self) -> list[Value]:
     """All values that the loop makes, after it and within it."""
     made = [
       v for _, variable, _, result in self.carried for v in (variable, result)
     ]
     return (*made, *(v for step in self.body.steps for v in step.outputs))
 
-  def forward(self, dependencies, columns):
+  def forward(self, dependencies: dict, columns: 'Columns') -> None:
     """Turns until nothing new appears: there are finitely many coordinates."""
     carried = [c for c in self.carried if c[1].depends]
     for initial, variable, _, _ in carried:
@@ -198,7 +206,7 @@ class Loop:
     for _, variable, _, result in carried:
       dependencies[result] = dependencies[variable]
 
-  def backward(self, alive):
+  def backward(self, alive: dict) -> None:
     """Marks what matters in any turn."""
     carried = [c for c in self.carried if c[1].depends]
     for _, variable, _, result in carried:
@@ -222,7 +230,13 @@ class Loop:
         mask = alive[variable]
         alive[initial] = mask if known is None else known | mask
 
-  def interact(self, dependencies, alive, columns, second_order):
+  def interact(
+    self,
+    dependencies: dict,
+    alive: dict,
+    columns: 'Columns',
+    second_order: SecondOrder,
+  ) -> None:
     """Adds the pairs that meet in some turn."""
     for step in self.body.steps:
       step.forward(dependencies, columns)
@@ -234,7 +248,7 @@ class Loop:
 _MAX_TURNS = 32
 
 
-def _get(value, rows, dependencies):
+def _get(value: Value, rows: int, dependencies: dict) -> Dependency:
   if value.depends:
     return dependencies[value]
   return Dependency.empty(rows)
@@ -261,36 +275,36 @@ class Tape:
     steps: list of `Step` and `Loop`.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.steps = []
 
   @property
-  def has_fallback(self):
+  def has_fallback(self) -> bool:
     """Whether an op was taken as dense for want of a rule."""
     return any(
       step.body.has_fallback if isinstance(step, Loop) else step.is_fallback
       for step in self.steps
     )
 
-  def forward(self, dependencies, columns):
+  def forward(self, dependencies: dict, columns: Columns) -> None:
     """Adds the dependencies of all values of the tape to a dict."""
     for step in self.steps:
       step.forward(dependencies, columns)
 
-  def backward(self, alive):
+  def backward(self, alive: dict) -> None:
     """Adds which elements matter to a dict that has those of the results."""
     for step in reversed(self.steps):
       step.backward(alive)
 
   def run(
     self,
-    dependencies,
-    wanted,
-    columns,
-    alive=None,
-    second_order=None,
-    counts=None,
-  ):
+    dependencies: dict,
+    wanted: Sequence,
+    columns: Columns,
+    alive: dict | None = None,
+    second_order: SecondOrder | None = None,
+    counts: dict | None = None,
+  ) -> dict:
     """One walk over the tape that forgets what is not needed any more.
 
     Args:
@@ -326,7 +340,7 @@ class Tape:
     return dependencies
 
 
-def without_fallbacks(tape):
+def without_fallbacks(tape: Tape) -> Tape:
   """The tape as if ops that were taken as dense made constants."""
   result = Tape()
   for step in tape.steps:

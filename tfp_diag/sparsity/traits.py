@@ -19,18 +19,23 @@ samples, and whether it is an affine function of each sample with one matrix for
 all of them, which then need be computed only once.
 """
 
+import functools
+
 import numpy as np
 
 from tfp_diag.sparsity import probe
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.samples import own_samples
-from tfp_diag.sparsity.tape import Columns, Loop
+from tfp_diag.sparsity.tape import Columns, Loop, Step
+from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.walk import Walked
 
 __all__ = [
   'LOCAL',
   'MAX_ENTRIES',
   'MIN_DENSITY',
+  'Facts',
   'has_fixed_curvature',
   'has_fixed_matrix',
   'leading_values',
@@ -46,7 +51,7 @@ MIN_DENSITY = 0.25
 MAX_ENTRIES = 4_000_000
 
 
-def leading_values(walked):
+def leading_values(walked: Walked) -> set[Value]:
   """The values of which the leading axes are the samples, each in its place.
 
   Args:
@@ -75,7 +80,7 @@ def leading_values(walked):
   return found
 
 
-def uniform_values(walked):
+def uniform_values(walked: Walked) -> set[Value]:
   """The values that are fixed affine functions of each sample of xs.
 
   Their leading axes are the sample shape, and what is behind them is an affine
@@ -98,7 +103,25 @@ def uniform_values(walked):
   return {v for v in uniform if _lead_rank(v, walked) == walked.sample_rank}
 
 
-def has_fixed_matrix(step, walked):
+class Facts:
+  """What holds for the values of a function."""
+
+  def __init__(self, walked: Walked, counts: dict) -> None:
+    self._walked = walked
+    self.counts = counts
+
+  @functools.cached_property
+  def leading(self) -> set[Value]:
+    """The values whose leading axes are the samples, each in its place."""
+    return leading_values(self._walked)
+
+  @functools.cached_property
+  def uniform(self) -> set[Value]:
+    """The values that are fixed affine functions of each sample."""
+    return uniform_values(self._walked)
+
+
+def has_fixed_matrix(step: Step, walked: Walked) -> bool:
   """Whether an op is affine, with the same matrix for each sample.
 
   Args:
@@ -113,7 +136,7 @@ def has_fixed_matrix(step, walked):
   )
 
 
-def has_fixed_curvature(step, walked):
+def has_fixed_curvature(step: Step, walked: Walked) -> bool:
   """Whether an op has constant second derivatives, the same for each sample.
 
   Args:
@@ -128,7 +151,7 @@ def has_fixed_curvature(step, walked):
   )
 
 
-def _samples_lead(step, walked):
+def _samples_lead(step: Step, walked: Walked) -> bool:
   """Whether the leading axes of what depends on xs may be the samples'."""
   if isinstance(step, Loop) or walked.at_hand(step.op) is None:
     return False
@@ -136,7 +159,7 @@ def _samples_lead(step, walked):
   return all(_lead_rank(value, walked) is not None for value in values)
 
 
-def _lead_rank(value, traced):
+def _lead_rank(value: Value, traced: Walked) -> int | None:
   """How many leading axes are the samples', or None if they do not lead.
 
   Several may have been made one, as `tf.tensordot` does before it multiplies.

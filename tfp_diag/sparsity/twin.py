@@ -28,6 +28,8 @@ roll, a slice or a new shape cannot fall on the border of a sample by accident.
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -35,6 +37,7 @@ import tensorflow as tf
 from tfp_diag.sparsity.graph import (
   MAX_DEPTH,
   Graph,
+  Node,
   function_graph,
   gradient_of,
   has_own_gradient,
@@ -65,7 +68,9 @@ def few_samples(graph: Graph, rank: int) -> tuple | None:
   return tuple(free[:rank]) if len(free) >= rank else None
 
 
-def _collect_integers(graph, ops, integers, seen):
+def _collect_integers(
+  graph: Any, ops: Sequence, integers: set, seen: set
+) -> None:
   for op in ops:
     if facts(op.type).is_constant and op.outputs[0].dtype.is_integer:
       size = op.outputs[0].shape.num_elements()
@@ -80,7 +85,7 @@ def _collect_integers(graph, ops, integers, seen):
   integers -= {0, 1}
 
 
-def _called(op):
+def _called(op: tf.Operation) -> Iterator:
   names = []
   for attr in op.op_def.attr:
     if attr.type == 'func':
@@ -100,7 +105,7 @@ class Twin:
       of the functions in it, that are others at hand.
   """
 
-  def __init__(self):
+  def __init__(self) -> None:
     self.op_at_hand = {}
     self.varying = set()
 
@@ -133,7 +138,7 @@ def compare(small: Graph, at_hand: Graph) -> Twin | None:
   return twin if same else None
 
 
-def _resolved(tensor):
+def _resolved(tensor: Any) -> Any:
   """What stands for a Tensor from elsewhere: the outermost that it is."""
   while tf.is_symbolic_tensor(tensor):
     captures = getattr(tensor.graph, 'captures', ())
@@ -144,11 +149,19 @@ def _resolved(tensor):
   return id(tensor)
 
 
-def _tokens_of(tokens, tensors):
+def _tokens_of(tokens: dict, tensors: Sequence) -> list:
   return [None if t is None else tokens.get(t.name) for t in tensors]
 
 
-def _same(twin, graphs, ops, tokens, outside, sizes, depth):
+def _same(
+  twin: Twin,
+  graphs: Sequence,
+  ops: Sequence,
+  tokens: Sequence,
+  outside: Sequence,
+  sizes: Sequence,
+  depth: int,
+) -> bool:
   """Compares two lists of ops; fills `twin` and `tokens`."""
   pairs = itertools.zip_longest(
     *(nodes(*each) for each in zip(graphs, ops, tokens, outside))
@@ -174,7 +187,9 @@ def _same(twin, graphs, ops, tokens, outside, sizes, depth):
   return True
 
 
-def _same_functions(twin, graphs, names, sizes, depth):
+def _same_functions(
+  twin: Twin, graphs: Sequence, names: Sequence, sizes: Sequence, depth: int
+) -> bool:
   bodies = [function_graph(g, name) for g, name in zip(graphs, names)]
   tokens = tuple(
     {t.name: ('in', k) for k, t in enumerate(body.inputs)} for body in bodies
@@ -186,7 +201,14 @@ def _same_functions(twin, graphs, names, sizes, depth):
   ) == _tokens_of(tokens[1], bodies[1].outputs)
 
 
-def _same_gradients(twin, ops, tokens, outside, sizes, depth):
+def _same_gradients(
+  twin: Twin,
+  ops: Sequence,
+  tokens: Sequence,
+  outside: Sequence,
+  sizes: Sequence,
+  depth: int,
+) -> bool:
   try:
     gradients = [gradient_of(op) for op in ops]
   except Exception:  # The user's code; it raises again where it is needed.
@@ -212,13 +234,13 @@ def _same_gradients(twin, ops, tokens, outside, sizes, depth):
   )
 
 
-def _same_shapes(few, many, sizes):
+def _same_shapes(few: Sequence, many: Sequence, sizes: Sequence) -> bool:
   return len(few) == len(many) and all(
     same_shape(a, b, sizes) for a, b in zip(few, many)
   )
 
 
-def same_shape(few, many, sizes) -> bool:
+def same_shape(few: tuple | None, many: tuple | None, sizes: Sequence) -> bool:
   """Whether two shapes are the same but for the numbers of samples.
 
   Args:
@@ -235,7 +257,7 @@ def same_shape(few, many, sizes) -> bool:
   return all(a == b or _is_multiple(a, b, sizes) for a, b in zip(few, many))
 
 
-def _is_multiple(a, b, sizes):
+def _is_multiple(a: int, b: int, sizes: Sequence) -> bool:
   if a is None or b is None:
     return False
   for subset in range(1, 2 ** len(sizes)):
@@ -247,7 +269,7 @@ def _is_multiple(a, b, sizes):
   return False
 
 
-def _same_attributes(twin, a, b, graph):
+def _same_attributes(twin: Twin, a: Node, b: Node, graph: Any) -> bool:
   if facts(a.op.type).is_constant:
     if not np.array_equal(
       tf.make_ndarray(a.op.get_attr('value')),

@@ -16,7 +16,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,8 +59,14 @@ class Value:
   )
 
   def __init__(
-    self, shape, dtype, depends=False, compute=None, parents=(), reads=None
-  ):
+    self,
+    shape: tuple | None,
+    dtype: tf.DType,
+    depends: bool = False,
+    compute: Callable | None = None,
+    parents: tuple = (),
+    reads: Any = None,
+  ) -> None:
     self.varies = None
     if reads is None:
       reads = next((p._reads for p in parents if p._reads is not None), None)
@@ -74,7 +81,7 @@ class Value:
     self.source = None
 
   @classmethod
-  def constant(cls, tensor):
+  def constant(cls, tensor: Any) -> 'Value':
     """A known value, from an eager tensor or array."""
     shape = tuple(int(d) for d in tensor.shape)
     value = cls(shape, tf.as_dtype(tensor.dtype))
@@ -89,21 +96,21 @@ class Value:
     return math.prod(self.shape)
 
   @property
-  def rows(self):
+  def rows(self) -> int:
     """The rows of its dependency: one for all where the shape is not known."""
     return 1 if self.shape is None else self.size
 
   @property
-  def is_known(self):
+  def is_known(self) -> bool:
     """Whether it can be evaluated."""
     return self._result is not None or self._compute is not None
 
   @property
-  def is_captured(self):
+  def is_captured(self) -> bool:
     """Whether it is computed from what the function closes over."""
     return self._reads is not None
 
-  def tensor(self, even_varying=False, only_zeros=False):
+  def tensor(self, even_varying: bool = False, only_zeros: bool = False) -> Any:
     """The eager tensor or array; raises CannotSay where it is not known.
 
     Args:
@@ -140,7 +147,7 @@ class Value:
       stack.pop()
     return self._result
 
-  def recipe(self):
+  def recipe(self) -> 'Recipe':
     """How to compute it once more, from other captured constants.
 
     Returns:
@@ -151,11 +158,13 @@ class Value:
       return Recipe(lambda: tensor, ())
     return Recipe(self._compute, tuple(p.recipe() for p in self._parents))
 
-  def value(self, even_varying=False, only_zeros=False):
+  def value(
+    self, even_varying: bool = False, only_zeros: bool = False
+  ) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not known."""
     return np.asarray(self.tensor(even_varying, only_zeros))
 
-  def bounds(self):
+  def bounds(self) -> tuple[np.ndarray, np.ndarray]:
     """Between which numbers its elements lie.
 
     Returns:
@@ -166,7 +175,7 @@ class Value:
       self._bounds = self._find_bounds()
     return self._bounds
 
-  def _find_bounds(self):
+  def _find_bounds(self) -> tuple[np.ndarray, np.ndarray]:
     if self.dtype.is_complex:
       return _ANYWHERE
     try:
@@ -202,13 +211,13 @@ class Recipe:
   parents: tuple
   captured: object = None
 
-  def captures(self):
+  def captures(self) -> list:
     """The Tensors that it comes from."""
     if self.captured is not None:
       return [self.captured]
     return [c for parent in self.parents for c in parent.captures()]
 
-  def replaced(self, replace):
+  def replaced(self, replace: Callable) -> Any:
     """The value, with `replace(tensor)` in place of what is captured."""
     if self.captured is not None:
       return replace(self.captured)
@@ -227,12 +236,12 @@ class Captured(Value):
 
   __slots__ = ('outside',)
 
-  def __init__(self, tensor, reads):
+  def __init__(self, tensor: Any, reads: Any) -> None:
     shape = tuple(int(d) for d in tensor.shape)
     super().__init__(shape, tensor.dtype, compute=lambda: tensor, reads=reads)
     self.outside = tensor
 
-  def recipe(self):
+  def recipe(self) -> Recipe:
     """As `Value.recipe`."""
     return Recipe(None, (), self.outside)
 
@@ -248,7 +257,7 @@ class TensorList:
 
   __slots__ = ('items',)
 
-  def __init__(self, items):
+  def __init__(self, items: Iterable) -> None:
     self.items = tuple(items)
 
 
@@ -262,7 +271,7 @@ class ListSummary(TensorList):
 
   __slots__ = ('item', 'length')
 
-  def __init__(self, length, item):
+  def __init__(self, length: int | None, item: Value | None) -> None:
     super().__init__(() if item is None else (item,))
     self.length = length
     self.item = item

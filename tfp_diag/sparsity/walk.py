@@ -24,7 +24,7 @@ samples are walked.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +34,7 @@ from tfp_diag.sparsity.budget import UnknownShapeError
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.tape import Tape
-from tfp_diag.sparsity.twin import compare, few_samples, same_shape
+from tfp_diag.sparsity.twin import Twin, compare, few_samples, same_shape
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['Walked', 'walk']
@@ -93,7 +93,7 @@ class Walked:
     """The shapes of what depends on xs, in the order of the tape."""
     return [y.shape for step in self.tape.steps for y in step.outputs]
 
-  def at_hand(self, op):
+  def at_hand(self, op: tf.Operation) -> tf.Operation | None:
     """The op of the graph at hand that an op of this one stands for, or None.
 
     None also for an op within a function that the graph calls.
@@ -155,7 +155,13 @@ def walk(
   return ways
 
 
-def _walk_twin(graph, shapes, few, retrace, second_order):
+def _walk_twin(
+  graph: Graph,
+  shapes: Sequence,
+  few: Sequence,
+  retrace: Callable | None,
+  second_order: bool,
+) -> Walked | None:
   """On a few samples; None if that is not the same function."""
   rank = len(few)
   smaller = [(*few, *s[rank:]) for s in shapes]
@@ -172,7 +178,9 @@ def _walk_twin(graph, shapes, few, retrace, second_order):
   return walked
 
 
-def _walk_open(graph, shapes, sample_shape, second_order):
+def _walk_open(
+  graph: Graph, shapes: Sequence, sample_shape: Sequence, second_order: bool
+) -> Walked | None:
   """With numbers of samples put in; None if the shapes depend on which."""
   rank = len(sample_shape)
   found = few_samples(graph, 2 * rank)
@@ -199,7 +207,13 @@ def _walk_open(graph, shapes, sample_shape, second_order):
   return one if same else None
 
 
-def _walk_on(graph, shapes, sample_shape, second_order, twin=None):
+def _walk_on(
+  graph: Graph,
+  shapes: Sequence,
+  sample_shape: Sequence,
+  second_order: bool,
+  twin: Twin | None = None,
+) -> Walked:
   values = [
     Value(shape, x.dtype, depends=True) for shape, x in zip(shapes, graph.xs)
   ]
@@ -224,7 +238,7 @@ def _walk_on(graph, shapes, sample_shape, second_order, twin=None):
   )
 
 
-def _check_known(outputs):
+def _check_known(outputs: Sequence) -> None:
   if any(value.shape is None for value in outputs):
     raise UnknownShapeError(
       'fn must return Tensors whose shape is known when it is traced. Set '
