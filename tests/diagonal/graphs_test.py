@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The eager cache: one graph for each function that is met, never a stale one."""
+"""The eager cache: one graph for each function, never a stale one."""
 
 import functools
 import gc
@@ -400,6 +400,10 @@ def test_structure_that_was_read_from_a_constant_is_not_taken_for_another():
   assert num_entries() <= graphs._MAX_VARIANTS + 1
 
 
+def gathered(order, x):
+  return x * tf.gather(x, order, axis=1)
+
+
 def test_indices_that_are_closed_over():
   graphs.clear_cache()
   rng = np.random.default_rng(0)
@@ -408,7 +412,7 @@ def test_indices_that_are_closed_over():
     order = rng.permutation(6)
     (found,) = tfp_diag.diag_jacobian(
       x,
-      fn=lambda x, order=tf.constant(order): x * tf.gather(x, order, axis=1),
+      fn=functools.partial(gathered, tf.constant(order)),
       sample_shape=[2],
     )[1]
     wanted = x.numpy()[:, order] + np.where(order == np.arange(6), x, 0)

@@ -320,8 +320,8 @@ def _analysis(
   if analysis is None and request.is_asked:
     raise budget.NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '
-      'be seen: a size, an index or a branch is computed from that number. Pass '
-      '`xs` of a static and smaller sample shape.'
+      'be seen: a size, an index or a branch is computed from that number. '
+      'Pass `xs` of a static and smaller sample shape.'
     )
   return analysis, ()
 

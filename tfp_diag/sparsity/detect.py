@@ -128,7 +128,7 @@ def _pattern(problem: Problem) -> SparsityPattern:
     raise NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '
       f'be seen, and the shapes {[str(p.shape) for p in problem.parts]} leave '
-      'that number open, or name too many to be looked at one by one. Pass `xs` of '
-      'a static and smaller sample shape.'
+      'that number open, or name too many to be looked at one by one. Pass '
+      '`xs` of a static and smaller sample shape.'
     )
   return analysis.pattern
