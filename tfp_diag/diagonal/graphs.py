@@ -35,7 +35,7 @@ from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.value import Recipe
 
-__all__ = ['call', 'clear_cache']
+__all__ = ['call', 'clear_cache', 'concrete']
 
 # What all remembered graphs may hold together.
 MAX_BYTES = 256 << 20
@@ -100,7 +100,7 @@ def call(
     return body(evaluation, *tensors)
 
   try:
-    graph = _concrete(traced, specs, jit_compile)
+    graph = concrete(traced, specs, jit_compile)
   except _Known as known:
     more = [] if accept is None else [tf.constant(False)]
     return known.entry([*tensors, *more], present)
@@ -256,7 +256,22 @@ def _num_bytes(graph: Any) -> int:
   return total
 
 
-def _concrete(traced: Callable, specs: Sequence, jit_compile: bool) -> Any:
+def concrete(
+  traced: Callable, specs: Sequence, jit_compile: bool = False
+) -> Any:
+  """Traces what calls a user's function.
+
+  Args:
+    traced: Python callable of Tensors.
+    specs: List of `tf.TensorSpec`s of them.
+    jit_compile: Python bool, whether to compile with XLA.
+
+  Returns:
+    A concrete function.
+
+  Raises:
+    TypeError: If the function needs the value of a Tensor in Python.
+  """
   function = tf.function(
     traced, autograph=False, jit_compile=jit_compile or None
   )
