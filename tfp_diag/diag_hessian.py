@@ -54,8 +54,8 @@ def diag_hessian(
     fn: Python callable that returns one scalar per sample, a Tensor of shape
       `sample_shape`. Called as `fn(x)` with a Tensor, `fn(*xs)` with a list or
       tuple of parts, `fn(**xs)` with a dict; without arguments if all parts are
-      `tf.Variable`s and it takes none. Of TensorFlow ops. What it closes over is
-      held, also if that is `xs`.
+      `tf.Variable`s and it takes none. Of TensorFlow ops. What it closes over
+      is held, also if that is `xs`.
     xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
       `sample_shape + event_shape_i`, of a floating dtype each; or
       `tf.Variable`s.

@@ -43,9 +43,9 @@ def diag_jacobian(
 ):
   """Computes the exact diagonal of the Jacobian of `ys = fn(*xs)`.
 
-  The call is that of `tfp.math.diag_jacobian`, and may take its place. It traces
-  `fn`, reads the structure of its derivative from that graph, and differentiates
-  the same graph.
+  The call is that of `tfp.math.diag_jacobian`, and may take its place. It
+  traces `fn`, reads the structure of its derivative from that graph, and
+  differentiates the same graph.
 
   Args:
     xs: Tensor or list of Tensors of shape `sample_shape + event_shape_i`, of a

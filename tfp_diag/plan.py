@@ -95,10 +95,10 @@ class Plan:
     notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
     fn: The function, or None in a plan that was loaded without one.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    ways: Tuple of `Way`, by cost, the one that is followed first: passes over the
-      colors, or terms into which the derivative is taken apart: a Hessian op by
-      op, or once for all samples if it is a constant; a Jacobian where it can
-      be cut.
+    ways: Tuple of `Way`, by cost, the one that is followed first: passes over
+      the colors, or terms into which the derivative is taken apart: a Hessian
+      op by op, or once for all samples if it is a constant; a Jacobian where it
+      can be cut.
     digest: `bytes` that tell the function, at the shapes of the plan, from
       others.
     num_samples: Python int: for how many samples `num_passes` is reckoned.
@@ -330,8 +330,9 @@ class Plan:
   def save(self, path):
     """Writes the plan, without its function, to an `.npz` file.
 
-    No op is named in it: what is cheaper than passes is found again in the graph
-    at hand. The file is complete or not there: it is written beside `path` and moved.
+    No op is named in it: what is cheaper than passes is found again in the
+    graph at hand. The file is complete or not there: it is written beside
+    `path` and moved.
 
     Args:
       path: Python str or path of the file.

@@ -35,9 +35,9 @@ def jacobian_sparsity(
   """Finds which entries of the Jacobian of `fn` can be nonzero.
 
   The function is traced, not run: the pattern holds for all inputs of these
-  shapes, and for the constants that it closes over. It is a superset: an op that nothing is known about makes its output
-  depend on everything that its inputs depend on, and is named in
-  `fallback_ops`.
+  shapes, and for the constants that `fn` closes over. It is a superset: an op
+  that nothing is known about makes its output depend on everything that its
+  inputs depend on, and is named in `fallback_ops`.
 
   Args:
     fn: Python callable of the parts of `xs`. Returns a Tensor or a structure

@@ -138,8 +138,8 @@ def register_rule(*op_types, **known):
   has second derivatives. It is asked only if some input depends on xs and all
   shapes are known. Inputs that do not depend on xs may be left in or out. If it
   raises `CannotSay`, as `value()` does where nothing constant is known, the op
-  is taken as dense, as if it had no rule: that is slow, but never wrong. So it is
-  if the rule raises something else, with a note and one warning. A rule that
+  is taken as dense, as if it had no rule: that is slow, but never wrong. So it
+  is if the rule raises something else, with a note and one warning. A rule that
   misses entries gives wrong numbers; `validate_args=True` finds it.
 
   Args:
