@@ -193,6 +193,15 @@ def decide(
     pattern, colors = plan.pattern, plan.colors
     if analysis is not None:
       plan.check_pattern(analysis.pattern)
+    elif plan.needs_analysis(evaluation.graph):
+      pattern = colors = None
+      warnings.warn(
+        f'`plan` takes {plan.num_passes} passes, but whether it fits cannot be '
+        'seen from this function at these shapes; a pass runs for each '
+        'coordinate instead. Plan again for these.',
+        RuntimeWarning,
+        stacklevel=2,
+      )
   elif pattern is None and analysis is not None:
     pattern = analysis.pattern
   if pattern is None:
@@ -316,6 +325,11 @@ def _analysis(
   except budget.PatternTooDenseError as e:
     if request.is_asked:
       raise
+    if plan is not None:
+      raise ValueError(
+        '`plan` was made for another function: the derivative of this one has '
+        f'too many entries for it. {e} Plan again.'
+      ) from e
     return None, (str(e),)
   if analysis is None and request.is_asked:
     raise budget.NoStructureError(

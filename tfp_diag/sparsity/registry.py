@@ -142,20 +142,25 @@ def register_rule(*op_types: str, **known: Any) -> Callable:
   has second derivatives. It is asked only if some input depends on xs and all
   shapes are known. Inputs that do not depend on xs may be left in or out. If it
   raises `CannotSay`, as `value()` does where nothing constant is known, the op
-  is taken as dense, as if it had no rule: that is slow, but never wrong.
+  is taken as dense, as if it had no rule: that is slow, but never wrong. So it
+  is if the rule raises something else, with a note and one warning. A rule that
+  misses entries gives wrong numbers; `validate_args=True` finds it.
 
   Args:
     *op_types: `str`s: types of TensorFlow ops, as in `tf.Operation.type`.
     **known: What else holds for them, where it is not the default:
       `shape_inputs=(1,)`, the numbers of inputs that say no more than a shape;
       `is_pure=False`, an effect, or another result each time; and the other
-      attributes of `registry.OpFacts`.
+      attributes of `registry.OpFacts`. Whether an op is affine, with one matrix
+      for all samples, is seen by running it.
 
   Returns:
     A decorator that registers a function and returns it unchanged.
 
   Raises:
-    ValueError: If an op type has a rule already, or none is given.
+    ValueError: If an op type has a rule already, or none is given; if another
+      value of a fact has been said of it.
+    TypeError: If there is no such fact.
 
   #### Examples
 
