@@ -38,7 +38,8 @@ class Value:
     depends: `bool`.
     varies: None for what does not change with the number of samples; True, or a
       bool array of the elements that do. Such a value is good for a shape.
-    source: what it is computed by, where it is not known: a `tuple` of an
+    is_count: whether it is 0, 1, 2, ... for any number of samples.
+    source: what it is computed by, where it is not known or varies: a `tuple` of an
       instruction, its inputs, and the number of the output; or None.
   """
 
@@ -51,6 +52,7 @@ class Value:
     '_roots',
     'depends',
     'dtype',
+    'is_count',
     'shape',
     'source',
     'varies',
@@ -60,6 +62,7 @@ class Value:
     self, shape, dtype, depends=False, compute=None, parents=(), asked=None
   ):
     self.varies = None
+    self.is_count = False
     self._is_root = asked is not None
     roots = {root for parent in parents for root in parent._roots}
     self._roots = (asked,) if self._is_root else tuple(roots)
