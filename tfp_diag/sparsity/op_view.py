@@ -114,6 +114,12 @@ class InputView:
       self._value.size if self._value.shape is not None else prod(self.shape)
     )
 
+  @property
+  def is_count(self) -> bool:
+    """Whether it is 0, 1, 2, ... for any number of samples."""
+    self._view.asked_for_values = True
+    return self._value.is_count
+
   def value(self) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not constant."""
     return self._read(only_zeros=False)

@@ -73,6 +73,8 @@ class OpFacts:
       else; the others say where to. A slice stands for a range of numbers.
     is_same_for_all_sizes: Whether what it computes from shapes is the same for
       any number of samples.
+    counts: A function of its inputs: whether its result is 0, 1, 2, ..., for
+      any number of samples.
     on_integers: A NumPy function that does the same with integers and flags.
     written_out: A function of its inputs that writes it out with its
       normalizer as a Tensor of its own.
@@ -92,6 +94,7 @@ class OpFacts:
   vectorizes: bool = True
   moved_inputs: tuple[int, ...] | slice = ()
   is_same_for_all_sizes: bool = False
+  counts: Callable | None = None
   on_integers: Callable | None = None
   written_out: Callable | None = None
 
