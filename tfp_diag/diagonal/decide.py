@@ -339,14 +339,14 @@ def _proposals(
   analysis: Analysis,
   evaluation: Evaluation,
   colors: np.ndarray,
-  samples: int,
+  samples: int | None,
   retrace: Callable | None,
 ) -> list[Proposal]:
   """The ways that take the derivative apart."""
   # A column costs less than a pass, as if there were a few samples at least.
   columns = max(samples or _SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
   found = _around_cuts(problem, analysis, evaluation, columns, retrace)
-  if analysis.is_quadratic and (samples or 0) > 1:
+  if analysis.is_quadratic and samples is not None and samples > 1:
     k = sweep.num_colors(colors)
     if k <= _MAX_SHARED * samples:
       terms = ConstantHessian(colors, samples)
@@ -392,7 +392,7 @@ def _around_cuts(
   problem: Problem,
   analysis: Analysis,
   evaluation: Evaluation,
-  columns: float,
+  columns: int,
   retrace: Callable | None,
 ) -> list[Proposal]:
   if problem.kind == 'hessian':
@@ -431,7 +431,7 @@ def _expanded(graph: Graph) -> Graph:
 
 
 def _schedule(
-  analysis: Analysis | None, colors: np.ndarray | None, samples: int
+  analysis: Analysis | None, colors: np.ndarray, samples: int | None
 ) -> Schedule:
   """The order in which the passes run."""
   k = sweep.num_colors(colors)

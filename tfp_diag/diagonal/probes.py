@@ -102,7 +102,7 @@ def average(
     def one_pass(p):
       z = [tf.gather(probe, p // num_colors) for probe in probes]
       masks = [True] * len(xs)
-      if num_colors > 1:
+      if colors is not None and num_colors > 1:
         masks = [tf.equal(c, p % num_colors) for c in colors]
       seeds = [tf.where(m, s, tf.zeros([], s.dtype)) for m, s in zip(masks, z)]
       results = linear_map.apply(members, seeds)
@@ -241,7 +241,7 @@ def exchangeable(
   )
   mean, variance = tf.nn.moments(estimates, axes=[-1])
   error = tf.sqrt(variance / tf.cast(num_probes - 1, variance.dtype))
-  return (
+  return Estimate(
     flat_parts(mean, xs, rank),
     flat_parts(error, xs, rank),
     tf.constant(2 * num_probes),

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import Value
@@ -264,7 +265,7 @@ class Columns:
       a rule are to be taken as working on each sample alone.
   """
 
-  groups: object
+  groups: Groups
   num_samples: int = 0
 
 

@@ -71,7 +71,7 @@ class Walked:
   fallbacks: tuple
   notes: tuple
   is_certain: bool
-  twin: object = None
+  twin: Twin | None = None
 
   @property
   def sample_rank(self) -> int:
@@ -158,7 +158,7 @@ def _walk_twin(
   graph: Graph,
   shapes: Sequence,
   few: Sequence,
-  retrace: Callable | None,
+  retrace: Callable,
   second_order: bool,
 ) -> Walked | None:
   """On a few samples; None if that is not the same function."""
