@@ -203,7 +203,7 @@ class LazyMatrix:
       self._row_sizes = [int(size) for size in tf.get_static_value(sizes)]
     return sum(self._row_sizes)
 
-  def _sizes_of(self, parts: list, what: str) -> list[int]:
+  def _sizes_of(self, parts: Sequence, what: str) -> list[int]:
     sizes = [p.shape[self._rank :].num_elements() for p in parts]
     if None in sizes:
       raise ValueError(
@@ -356,7 +356,8 @@ class LazyMatrix:
     results = evaluate.run(
       problem, (type(self).__name__, side, chunk_size), body, [seeds], [spec]
     )
-    self._num_passes += seeds.shape[0]
+    num_seeds: Any = seeds.shape[0]
+    self._num_passes += num_seeds
     return results
 
 

@@ -292,8 +292,9 @@ class Plan:
 
   def choose_mode(self, mode: Mode) -> Mode:
     """The mode that a caller asks for, or, for 'auto', the plan's."""
-    own = {v: k for k, v in _MODE_NAMES[self.kind].items()}[self.mode]
-    return own if mode == 'auto' else mode
+    if mode != 'auto':
+      return mode
+    return next(k for k, v in _MODE_NAMES[self.kind].items() if v == self.mode)
 
   def needs_analysis(self, graph: Graph) -> bool:
     """Whether a graph has to be looked at before the plan can be followed.

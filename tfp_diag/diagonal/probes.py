@@ -121,8 +121,9 @@ def average(
       for s in stacks
     ]
 
-  def update(count, means, squares, size):
+  def update(state, size):
     """Adds `size` probes to means and sums of squared deviations."""
+    count, means, squares = state
     new_means, new_squares = [], []
     total = count + size
     for mean, square, e in zip(means, squares, estimates(count, size)):
@@ -135,7 +136,8 @@ def average(
       )
     return total, new_means, new_squares
 
-  def is_done(count, means, squares):
+  def is_done(state):
+    count, means, squares = state
     if tolerance is None:
       return tf.constant(False)
     errors = _standard_errors(count, squares)
@@ -149,19 +151,19 @@ def average(
   state = tf.while_loop(
     lambda *state: tf.logical_and(
       state[0] < num_chunks * probes_at_once,
-      tf.logical_not(is_done(*state)),
+      tf.logical_not(is_done(state)),
     ),
-    lambda *state: update(*state, probes_at_once),
+    lambda *state: update(state, probes_at_once),
     state,
     shape_invariants=(tf.TensorShape([]), shapes, shapes),
     parallel_iterations=1,
     maximum_iterations=num_chunks,
   )
   if remainder and tolerance is None:
-    state = update(*state, remainder)
+    state = update(state, remainder)
   elif remainder:
     state = tf.cond(
-      is_done(*state), lambda: state, lambda: update(*state, remainder)
+      is_done(state), lambda: state, lambda: update(state, remainder)
     )
   count, means, squares = state
   errors = _standard_errors(count, squares)
@@ -263,10 +265,11 @@ def signs(seed: tf.Tensor, first: Any, size: int, xs: Sequence) -> list:
     List of Tensors of shapes `[size] + shape`.
   """
   sizes = tf.stack([tf.size(x) for x in xs])
+  shape: Any = [tf.reduce_sum(sizes)]
   bits = tf.stack(
     [
       tf.random.stateless_uniform(
-        [tf.reduce_sum(sizes)],
+        shape,
         tf.random.experimental.stateless_fold_in(seed, first + k, alg='philox'),
         minval=0,
         maxval=2,

@@ -169,13 +169,13 @@ class Loop:
   body: 'Tape'
 
   @property
-  def inputs(self) -> list[Value]:
+  def inputs(self) -> tuple[Value, ...]:
     """All values that the loop reads, from outside or inside."""
     read = [v for initial, _, nxt, _ in self.carried for v in (initial, nxt)]
     return (*read, *(v for step in self.body.steps for v in step.inputs))
 
   @property
-  def outputs(self) -> list[Value]:
+  def outputs(self) -> tuple[Value, ...]:
     """All values that the loop makes, after it and within it."""
     made = [
       v for _, variable, _, result in self.carried for v in (variable, result)

@@ -98,7 +98,7 @@ class Value:
   @property
   def rows(self) -> int:
     """The rows of its dependency: one for all where the shape is not known."""
-    return 1 if self.shape is None else self.size
+    return 1 if self.shape is None else math.prod(self.shape)
 
   @property
   def is_known(self) -> bool:

@@ -24,6 +24,7 @@ samples are walked.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -93,7 +94,7 @@ class Walked:
     """The shapes of what depends on xs, in the order of the tape."""
     return [y.shape for step in self.tape.steps for y in step.outputs]
 
-  def at_hand(self, op: tf.Operation) -> tf.Operation | None:
+  def at_hand(self, op: tf.Operation | None) -> tf.Operation | None:
     """The op of the graph at hand that an op of this one stands for, or None.
 
     None also for an op within a function that the graph calls.
@@ -144,11 +145,14 @@ def walk(
   few = few_samples(graph, rank) if rank and retrace is not None else None
   if (
     few is not None
+    and retrace is not None
     and elements > _FEW_ELEMENTS
     and not graph.has_variables
     and all(a < b for a, b in zip(few, sample_shape))
   ):
-    ways.append(lambda: _walk_twin(graph, shapes, few, retrace, second_order))
+    ways.append(
+      functools.partial(_walk_twin, graph, shapes, few, retrace, second_order)
+    )
   if elements <= _MOST_ELEMENTS or not rank:
     ways.append(all_samples)
   return ways
