@@ -72,6 +72,8 @@ setuptools.setup(
   author='The tfp_diag Authors',
   license='Apache-2.0',
   packages=setuptools.find_packages(include=['tfp_diag', 'tfp_diag.*']),
+  # Its annotations are for those who call it, too.
+  package_data={'tfp_diag': ['py.typed']},
   python_requires='>=3.10,<3.14',
   install_requires=[
     'tensorflow>=2.16',

@@ -15,7 +15,7 @@
 """Exact diagonals of Jacobians and Hessians in TensorFlow."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tfp_diag.internal.quiet_start import quiet_start
 
@@ -44,6 +44,9 @@ from tfp_diag.stochastic_diagonal import StochasticDiagonal  # noqa: E402
 from tfp_diag.trace_jacobian_exact import trace_jacobian_exact  # noqa: E402
 from tfp_diag.trace_jacobian_hutchinson import trace_jacobian_hutchinson  # noqa: E402
 from tfp_diag.version import __version__  # noqa: E402
+
+if TYPE_CHECKING:
+  from tfp_diag import examples, mcmc
 
 __all__ = [
   'DatasetDiagonal',

@@ -14,7 +14,7 @@
 # ============================================================================
 """The diagonal of the Hessian of a loss over a whole data set."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
@@ -168,12 +168,12 @@ def _length(dataset: Iterable) -> int | None:
   if isinstance(dataset, tf.data.Dataset):
     length = int(dataset.cardinality())
     return length if length >= 0 else None
-  return len(dataset) if hasattr(dataset, '__len__') else None
+  return len(dataset) if isinstance(dataset, Sized) else None
 
 
 def _num_examples(batch: Any) -> int:
   first = tf.nest.flatten(batch)[0]
-  shape = getattr(first, 'shape', ())
+  shape: Any = getattr(first, 'shape', ())
   if not len(shape):
     raise ValueError(
       f'A batch of `dataset` starts with {first!r}, which has no first '

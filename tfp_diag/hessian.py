@@ -120,7 +120,12 @@ def hessian(
 
 
 def _row(
-  row: list, index: int, gradient: list, parts: list, rank: int, strict: bool
+  row: list,
+  index: int,
+  gradient: tf.Tensor,
+  parts: list,
+  rank: int,
+  strict: bool,
 ) -> list:
   if strict and all(block is None for block in row):
     raise ValueError(

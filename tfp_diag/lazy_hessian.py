@@ -99,10 +99,10 @@ class LazyHessian(LazyMatrix):
       except NoStructureError:
         pass  # Each coordinate gets a pass.
     _, _, diag = diag_hessian(fn, xs, self._sample_shape, plan=plan)
-    sample = tf.shape(problem.parts[0])[: problem.rank]
+    sample = tf.shape(problem.parts[0])[: self._rank]
     flat = [
       tf.reshape(
-        d, tf.concat([sample, [d.shape[problem.rank :].num_elements()]], 0)
+        d, tf.concat([sample, [d.shape[self._rank :].num_elements()]], 0)
       )
       for d in nest.flatten(diag)
     ]

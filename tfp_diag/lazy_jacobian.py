@@ -110,7 +110,7 @@ class LazyJacobian(LazyMatrix):
         'The outputs of a function of `tf.Variable`s cannot be paired with '
         'them through a plan. Write it as a function of Tensors.'
       )
-    rank = problem.rank
+    rank = self._rank
     shapes = tuple(tuple(p.shape[rank:]) for p in problem.parts)
     if plan is not None and plan.event_shapes == shapes:
       return self._diagonal_of_parts(plan)
@@ -140,7 +140,7 @@ class LazyJacobian(LazyMatrix):
     )
     return diag[0], self._num_columns if plan is None else plan.num_passes
 
-  def _diagonal_of_parts(self, plan: Plan | None) -> tuple[tf.Tensor, int]:
+  def _diagonal_of_parts(self, plan: Plan) -> tuple[tf.Tensor, int]:
     """By a plan for the parts as they are, and not for one vector."""
     problem = self._problem
 
@@ -151,7 +151,7 @@ class LazyJacobian(LazyMatrix):
     _, diag = diag_jacobian(
       problem.parts, fn=fn, sample_shape=self._sample_shape, plan=plan
     )
-    sample = tf.shape(diag[0])[: problem.rank]
+    sample = tf.shape(diag[0])[: self._rank]
     flat = [tf.reshape(d, tf.concat([sample, [-1]], 0)) for d in diag]
     return tf.concat(flat, -1), plan.num_passes
 

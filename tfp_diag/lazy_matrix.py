@@ -70,7 +70,7 @@ class LazyMatrix:
 
   def shape_tensor(self) -> tf.Tensor:
     """The shape as an int32 vector, for samples of unknown number."""
-    sample = tf.shape(self._problem.parts[0])[: self._problem.rank]
+    sample = tf.shape(self._problem.parts[0])[: self._rank]
     return tf.concat([sample, [self._num_rows, self._num_columns]], 0)
 
   @property
@@ -93,7 +93,7 @@ class LazyMatrix:
     Returns:
       Tensor.
     """
-    rank = self._problem.rank
+    rank = self._rank
     *samples, row, column = indexing.normalize(key, rank + 2)
     for axis, (index, size) in enumerate(zip(samples, self._sample_shape)):
       if size is not None:
@@ -178,8 +178,12 @@ class LazyMatrix:
     )
 
   @property
+  def _rank(self) -> int:
+    return self._problem.rank or 0
+
+  @property
   def _sample_shape(self) -> list:
-    return self._problem.parts[0].shape[: self._problem.rank].as_list()
+    return self._problem.parts[0].shape[: self._rank].as_list()
 
   @property
   def _num_columns(self) -> int:
@@ -199,8 +203,8 @@ class LazyMatrix:
       self._row_sizes = [int(size) for size in tf.get_static_value(sizes)]
     return sum(self._row_sizes)
 
-  def _sizes_of(self, parts: list, what: str) -> list[int]:
-    sizes = [p.shape[self._problem.rank :].num_elements() for p in parts]
+  def _sizes_of(self, parts: Sequence, what: str) -> list[int]:
+    sizes = [p.shape[self._rank :].num_elements() for p in parts]
     if None in sizes:
       raise ValueError(
         f'A part of `{what}` has an event shape that is not known while the '
@@ -218,7 +222,7 @@ class LazyMatrix:
 
   def _vector(self, name: str, vector: Any, size: int) -> tf.Tensor:
     vector = tf.convert_to_tensor(vector, self.dtype)
-    rank = self._problem.rank
+    rank = self._rank
     if vector.shape.rank is None or not (
       1 <= vector.shape.rank <= rank + 1
       and vector.shape[-1:].is_compatible_with([size])
@@ -247,12 +251,10 @@ class LazyMatrix:
     if graph is not self._graph:
       self._forget(graph)
 
-  def _submatrix(
-    self, rows: Sequence[int], columns: Sequence[int]
-  ) -> tf.Tensor:
+  def _submatrix(self, rows: range, columns: range) -> tf.Tensor:
     """Rows and columns, `sample_shape + [len(rows), len(columns)]`."""
     self._enter_graph()
-    rank = self._problem.rank
+    rank = self._rank
     if self._missing(self._columns, columns) < self._missing(self._rows, rows):
       try:
         self._compute('columns', self._columns, columns, self._num_columns)
@@ -281,7 +283,7 @@ class LazyMatrix:
     missing = sorted(k for k in wanted if k not in known)
     if not missing:
       return
-    seeds = np.zeros([len(missing), *[1] * self._problem.rank, size])
+    seeds = np.zeros([len(missing), *[1] * self._rank, size])
     seeds[np.arange(len(missing)), ..., missing] = 1
     results = self.products(tf.constant(seeds, self.dtype), side)
     known.update(zip(missing, tf.unstack(results, len(missing))))
@@ -291,8 +293,8 @@ class LazyMatrix:
   ) -> tf.Tensor:
     if len(wanted):
       return tf.stack([known[k] for k in wanted], axis)
-    sample = tf.shape(self._problem.parts[0])[: self._problem.rank]
-    both = [size, 0] if axis > self._problem.rank else [0, size]
+    sample = tf.shape(self._problem.parts[0])[: self._rank]
+    both = [size, 0] if axis > self._rank else [0, size]
     return tf.zeros(tf.concat([sample, both], 0), self.dtype)
 
   def products(
@@ -322,14 +324,14 @@ class LazyMatrix:
       if side == 'columns':
         linear_map = blocks.forward_map(linear_map, ys, parts)
         seeded, others = parts, ys
-      sample = tf.shape(parts[0])[: problem.rank]
-      static = parts[0].shape[: problem.rank]
+      sample = tf.shape(parts[0])[: self._rank]
+      static = parts[0].shape[: self._rank]
       sizes = self._sizes_of(others, 'ys' if side == 'columns' else 'xs')
 
       def one_pass(k):
         results = linear_map.apply(
           list(range(len(seeded))),
-          split(tf.gather(seeds, k), seeded, problem.rank),
+          split(tf.gather(seeds, k), seeded, self._rank),
           list(range(len(others))),
         )
         flat = [
@@ -349,12 +351,13 @@ class LazyMatrix:
       )[0]
 
     # One graph serves any number of seeds.
-    free = [None] * (problem.rank + 1)
+    free = [None] * (self._rank + 1)
     spec = tf.TensorSpec([*free, seeds.shape[-1]], seeds.dtype)
     results = evaluate.run(
       problem, (type(self).__name__, side, chunk_size), body, [seeds], [spec]
     )
-    self._num_passes += seeds.shape[0]
+    num_seeds: Any = seeds.shape[0]
+    self._num_passes += num_seeds
     return results
 
 

@@ -32,6 +32,7 @@ from tfp_diag.diagonal.planning import try_out
 from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.internal.problem import HessianProblem, JacobianProblem, Problem
+from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.pattern import SparsityPattern
@@ -41,7 +42,7 @@ __all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
 # Raised when the meaning of what is saved changes.
 _FORMAT = 2
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
-_MODE_NAMES = {
+_MODE_NAMES: dict[str, dict[Mode, str]] = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {
     'forward': 'forward_over_reverse',
@@ -191,14 +192,15 @@ class Plan:
         f'`tfp_diag.diag_{self.kind}(..., plan=plan)`, or load it with '
         '`tfp_diag.load_plan(path, fn=fn)`.'
       )
-    if self._function is None:
+    function = self._function
+    if function is None:
       function = tf.function(
         self._run, autograph=False, jit_compile=self.jit_compile or None
       )
       object.__setattr__(self, '_function', function)
     # As Tensors, and checked: a graph for open shapes takes what does not fit.
     problem = self._problem(xs)
-    return self._function(problem.pack(problem.parts))
+    return function(problem.pack(problem.parts))
 
   def _problem(self, xs: Any) -> Problem:
     if self.kind == 'hessian':
@@ -299,8 +301,9 @@ class Plan:
 
   def choose_mode(self, mode: Mode) -> Mode:
     """The mode that a caller asks for, or, for 'auto', the plan's."""
-    own = {v: k for k, v in _MODE_NAMES[self.kind].items()}[self.mode]
-    return own if mode == 'auto' else mode
+    if mode != 'auto':
+      return mode
+    return next(k for k, v in _MODE_NAMES[self.kind].items() if v == self.mode)
 
   def needs_analysis(self, graph: Graph) -> bool:
     """Whether a graph has to be looked at before the plan can be followed.
@@ -536,11 +539,13 @@ def make_plan(
     )
   trial = try_out(problem, request._replace(is_asked=True, chunk_size=None))
   decision = trial.decision
-  used = decision.pattern
-  notes = list(dict.fromkeys([*trial.notes, *_structure_notes(decision)]))
+  used, colors = decision.pattern, decision.colors
+  if used is None or colors is None:
+    raise NoStructureError('Nothing is known of the structure of `fn`.')
+  notes = list(dict.fromkeys([*trial.notes, *_structure_notes(used, decision)]))
   return Plan(
     kind=problem.kind,
-    colors=decision.colors,
+    colors=colors,
     pattern=used,
     mode=mode_name(problem.kind, decision.mode),
     schedule='pfor' if decision.schedule == 'auto' else decision.schedule,
@@ -593,9 +598,8 @@ def _given_pattern(
   )
 
 
-def _structure_notes(decision: Decision) -> list[str]:
+def _structure_notes(pattern: SparsityPattern, decision: Decision) -> list[str]:
   """What blocked a cheaper plan."""
-  pattern = decision.pattern
   best = decision.proposals[0]
   if best.note is not None:
     return [best.note]

@@ -114,7 +114,7 @@ def at_time(
   time = tf.convert_to_tensor(time, dtype_hint=state.dtype)
   conditions = tf.nest.map_structure(
     lambda leaf: (
-      tf.convert_to_tensor(leaf)
+      tf.convert_to_tensor(np.asarray(leaf))
       if isinstance(leaf, (np.ndarray, np.generic))
       else leaf
     ),

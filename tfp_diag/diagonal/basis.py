@@ -15,6 +15,7 @@
 """The matrix of a linear map that is the same for all samples."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -56,7 +57,8 @@ def images_of_basis(
       size = tf.reduce_prod(event_shape)
       coordinate = tf.reshape(tf.range(size), event_shape)
       event_ndims = tensor.shape.rank - rank
-      here = sample[(..., *[tf.newaxis] * event_ndims)] + start
+      index: Any = (..., *[tf.newaxis] * event_ndims)
+      here = sample[index] + start
       seeds.append(tf.cast(tf.equal(coordinate, here), tensor.dtype))
       start -= size
     images = tf.cast(apply(seeds), dtype)
@@ -79,4 +81,5 @@ def images_of_basis(
   images = tf.reshape(images, [shape[0] * shape[1], shape[2]])
   # Without a sample there is no seed, and nothing that depends on its image.
   missing = tf.maximum(total - shape[0] * shape[1], 0)
-  return tf.pad(images, [[0, missing], [0, 0]])[:total]
+  paddings: Any = [[0, missing], [0, 0]]
+  return tf.pad(images, paddings)[:total]

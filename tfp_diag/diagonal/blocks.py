@@ -224,7 +224,7 @@ def _by_rows(
   blocks = []
   for i, y in enumerate(ys):
     inputs = paths[i]
-    row = [None] * len(xs)
+    row: list = [None] * len(xs)
     stacks = _stacked_seeds(
       reverse, i, y, {j: xs[j] for j in inputs}, rank, chunk_size, obstacle
     )
@@ -243,7 +243,7 @@ def _by_columns(
   chunk_size: int | None,
   obstacle: str | None,
 ) -> list[list]:
-  blocks = [[None] * len(xs) for _ in ys]
+  blocks: list = [[None] * len(xs) for _ in ys]
   for j, x in enumerate(xs):
     outputs = [i for i, path in enumerate(paths) if j in path]
     stacks = _stacked_seeds(

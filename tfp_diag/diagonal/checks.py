@@ -71,14 +71,15 @@ def check_sample_shape(xs: Sequence, sample_shape: SampleShape) -> None:
   rank = batching.sample_rank(sample_shape)
   if not rank or xs[0].shape.rank < rank:
     return
+  sizes: Any = sample_shape
   if isinstance(sample_shape, (list, tuple, tf.TensorShape)):
     # A size that is None may be any, as long as the parts share it.
     first = tf.shape(xs[0])
-    sample_shape = [
+    sizes = [
       first[i] if size is None else tf.cast(size, tf.int32)
       for i, size in enumerate(sample_shape)
     ]
-  given = tf.reshape(tf.cast(sample_shape, tf.int32), [-1])
+  given = tf.reshape(tf.cast(sizes, tf.int32), [-1])
   for i, x in enumerate(xs):
     tf.debugging.assert_equal(
       tf.shape(x)[:rank],

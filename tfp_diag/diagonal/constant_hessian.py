@@ -17,6 +17,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -93,12 +94,13 @@ def _over_samples(
   parts = list(range(len(xs)))
   sample = tf.reshape(tf.range(num_samples), tf.shape(xs[0])[:rank])
   axes = list(range(rank))
-  total = [None] * len(xs)
+  total: list = [None] * len(xs)
   for first in range(0, colors.num_colors, num_samples):
     masks, seeds = [], []
     for i, x in enumerate(xs):
       event_ndims = x.shape.rank - rank
-      here = first + sample[(..., *[tf.newaxis] * event_ndims)]
+      index: Any = (..., *[tf.newaxis] * event_ndims)
+      here = first + sample[index]
       masks.append(tf.equal(colors.parts[i], here))
       seed = tf.where(masks[i], colors.sign(i, x.dtype), tf.zeros([], x.dtype))
       seeds.append(seed)

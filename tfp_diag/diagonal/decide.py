@@ -360,7 +360,7 @@ def _proposals(
   analysis: Analysis,
   evaluation: Evaluation,
   colors: np.ndarray,
-  samples: int,
+  samples: int | None,
   retrace: Callable | None,
 ) -> list[Proposal]:
   """The ways that take the derivative apart."""
@@ -413,7 +413,7 @@ def _around_cuts(
   problem: Problem,
   analysis: Analysis,
   evaluation: Evaluation,
-  columns: float,
+  columns: int,
   retrace: Callable | None,
 ) -> list[Proposal]:
   if problem.kind == 'hessian':
@@ -452,7 +452,7 @@ def _expanded(graph: Graph) -> Graph:
 
 
 def _schedule(
-  analysis: Analysis | None, colors: np.ndarray | None, samples: int
+  analysis: Analysis | None, colors: np.ndarray, samples: int | None
 ) -> Schedule:
   """The order in which the passes run."""
   k = sweep.num_colors(colors)

@@ -220,12 +220,15 @@ def diagonal(
 
 def by_terms(decision: Decision, call: Call) -> list | None:
   """The diagonal, or None, with a warning, if the passes have to do it."""
+  terms = decision.terms
+  if terms is None:
+    return None
   try:
-    return decision.terms.diagonal(call)
+    return terms.diagonal(call)
   except Exception as e:
     # An op may have a gradient that cannot be transposed: passes need none.
     warnings.warn(
-      f'What was found to be cheaper than passes ({decision.terms.how}) fails '
+      f'What was found to be cheaper than passes ({terms.how}) fails '
       f'({type(e).__name__}: {str(e).strip().splitlines()[:1]}); ordinary '
       'passes run instead.',
       RuntimeWarning,

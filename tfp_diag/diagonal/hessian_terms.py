@@ -17,6 +17,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -144,7 +145,8 @@ class _Call:
   def times_samples(self, factors: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """A Tensor of the sample shape times one that has event axes, too."""
     event_ndims = x.shape.rank - self._value.shape.rank
-    return factors[(..., *[tf.newaxis] * event_ndims)] * x
+    index: Any = (..., *[tf.newaxis] * event_ndims)
+    return factors[index] * x
 
   def reverse(self, tensors: Sequence) -> LinearMap:
     """The `LinearMap` from some tensors back to xs."""
@@ -290,7 +292,7 @@ class _Rest:
         self._forward.apply(members, seeds, self._all), self._tensors
       )
     ]
-    cotangents = [None] * len(tangents)
+    cotangents: list = [None] * len(tangents)
     for term in self._terms:
       for i, product in term.products(tangents):
         [cotangents[i]] = _add([cotangents[i]], [product])
@@ -311,7 +313,7 @@ class _Term:
   """The second derivatives of one op, between its arguments."""
 
   def __init__(
-    self, call: _Call, op: tf.Operation, used: Sequence[int], places: dict
+    self, call: _Call, op: tf.Operation, used: Sequence[int], places: Sequence
   ) -> None:
     self._places = places
     self._weights, self._hessian = [], None

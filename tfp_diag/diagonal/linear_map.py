@@ -142,7 +142,7 @@ class LinearMap:
     )
 
   @property
-  def targets(self) -> list:
+  def targets(self) -> Sequence:
     """List of Tensors: in reverse mode the outputs, in forward mode `J^T u`."""
     return self._targets
 

@@ -188,7 +188,7 @@ def _compared(
   # The same pair for every number of samples that is not known.
   u, v = (
     [
-      tf.random.stateless_normal(tf.shape(x), [k, i], dtype=x.dtype)
+      tf.random.stateless_normal(tf.shape(x), (k, i), dtype=x.dtype)
       for i, x in enumerate(xs)
     ]
     for k in range(2)

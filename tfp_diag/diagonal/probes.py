@@ -113,7 +113,7 @@ def average(
     def one_pass(p):
       z = [tf.gather(probe, p // num_colors) for probe in probes]
       masks = [True] * len(xs)
-      if num_colors > 1:
+      if colors is not None and num_colors > 1:
         masks = [tf.equal(c, p % num_colors) for c in colors]
       seeds = [tf.where(m, s, tf.zeros([], s.dtype)) for m, s in zip(masks, z)]
       results = linear_map.apply(members, seeds)
@@ -132,8 +132,9 @@ def average(
       for s in stacks
     ]
 
-  def update(count, means, squares, size):
+  def update(state, size):
     """Adds `size` probes to means and sums of squared deviations."""
+    count, means, squares = state
     new_means, new_squares = [], []
     total = count + size
     for mean, square, e in zip(means, squares, estimates(count, size)):
@@ -146,7 +147,8 @@ def average(
       )
     return total, new_means, new_squares
 
-  def is_done(count, means, squares):
+  def is_done(state):
+    count, means, squares = state
     if tolerance is None:
       return tf.constant(False)
     errors = _standard_errors(count, squares)
@@ -160,19 +162,19 @@ def average(
   state = tf.while_loop(
     lambda *state: tf.logical_and(
       state[0] < num_chunks * probes_at_once,
-      tf.logical_not(is_done(*state)),
+      tf.logical_not(is_done(state)),
     ),
-    lambda *state: update(*state, probes_at_once),
+    lambda *state: update(state, probes_at_once),
     state,
     shape_invariants=(tf.TensorShape([]), shapes, shapes),
     parallel_iterations=1,
     maximum_iterations=num_chunks,
   )
   if remainder and tolerance is None:
-    state = update(*state, remainder)
+    state = update(state, remainder)
   elif remainder:
     state = tf.cond(
-      is_done(*state), lambda: state, lambda: update(*state, remainder)
+      is_done(state), lambda: state, lambda: update(state, remainder)
     )
   count, means, squares = state
   errors = _standard_errors(count, squares)
@@ -252,7 +254,7 @@ def exchangeable(
   )
   mean, variance = tf.nn.moments(estimates, axes=[-1])
   error = tf.sqrt(variance / tf.cast(num_probes - 1, variance.dtype))
-  return (
+  return Estimate(
     flat_parts(mean, xs, rank),
     flat_parts(error, xs, rank),
     tf.constant(2 * num_probes),
@@ -274,10 +276,11 @@ def signs(seed: tf.Tensor, first: Any, size: int, xs: Sequence) -> list:
     List of Tensors of shapes `[size] + shape`.
   """
   sizes = tf.stack([tf.size(x) for x in xs])
+  shape: Any = [tf.reduce_sum(sizes)]
   bits = tf.stack(
     [
       tf.random.stateless_uniform(
-        [tf.reduce_sum(sizes)],
+        shape,
         tf.random.experimental.stateless_fold_in(seed, first + k, alg='philox'),
         minval=0,
         maxval=2,

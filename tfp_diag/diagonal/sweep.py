@@ -145,7 +145,7 @@ class Colors:
       return tf.ones([], dtype)
     return tf.cast(self.signs[part], dtype)
 
-  def groups(self) -> Iterator[tuple[tuple[int, ...], Any, Any]]:
+  def groups(self) -> Iterator[tuple[list[int], Any, Any]]:
     """Runs of colors that occur in the same parts.
 
     Yields:
@@ -236,7 +236,7 @@ def diagonal(
 
 
 def add_up(
-  one_pass: Callable, total: Sequence, num_passes: int, chunk_size: int
+  one_pass: Callable, total: list, num_passes: int, chunk_size: int
 ) -> list:
   """The sum of the results of some passes.
 
@@ -325,12 +325,12 @@ def _one_color(
   return diag
 
 
-def _add(total: Sequence, update: Sequence) -> list:
+def _add(total: list, update: Sequence) -> list:
   return [t if u is None else t + u for t, u in zip(total, update)]
 
 
 def _unrolled(
-  one_color: Callable, total: Sequence, start: int, stop: int, chunk_size: int
+  one_color: Callable, total: list, start: int, stop: int, chunk_size: int
 ) -> list:
   del chunk_size
   for k in range(start, stop):
@@ -339,7 +339,7 @@ def _unrolled(
 
 
 def _while_loop(
-  one_color: Callable, total: Sequence, start: int, stop: Any, chunk_size: int
+  one_color: Callable, total: list, start: int, stop: Any, chunk_size: int
 ) -> list:
   _, total = tf.while_loop(
     lambda k, _: k < stop,
@@ -354,7 +354,7 @@ def _while_loop(
 
 
 def _pfor(
-  one_color: Callable, total: Sequence, start: int, stop: int, chunk_size: int
+  one_color: Callable, total: list, start: int, stop: int, chunk_size: int
 ) -> list:
   """Vectorized chunks inside a loop; the last, shorter chunk by itself."""
 
@@ -434,7 +434,7 @@ def _culprit(error: Exception) -> str:
     str(error),
   )
   if op:
-    return f'the op {op.group(op.lastindex)}'
+    return f'the op {op.group(1) or op.group(2)}'
   lines = [line.strip() for line in str(error).splitlines() if line.strip()]
   return f'this function ({lines[-1] if lines else type(error).__name__})'
 

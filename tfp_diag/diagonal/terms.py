@@ -51,10 +51,13 @@ class Terms(Protocol):
   @property
   def num_passes(self) -> int:
     """What a diagonal costs, in passes through the function."""
+    ...
 
   @property
   def note(self) -> str:
     """A sentence for `str(plan)`."""
+    ...
 
   def diagonal(self, call: Call) -> list:
     """The diagonal: list of Tensors shaped as `call.xs`."""
+    ...

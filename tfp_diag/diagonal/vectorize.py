@@ -33,8 +33,10 @@ import tensorflow as tf
 
 try:
   from tensorflow.python.ops.parallel_for.pfor import (
-    _pfor_converter_registry as _REGISTRY,
+    _pfor_converter_registry,
   )
+
+  _REGISTRY: Any = _pfor_converter_registry
 except ImportError:  # Another version of TensorFlow.
   _REGISTRY = None
 
@@ -69,7 +71,7 @@ class _CountedRolls:
   def __init__(self) -> None:
     self._lock = threading.Lock()
     self._depth = 0
-    self._original = None
+    self._original: Any = None
 
   def __enter__(self) -> None:
     with self._lock:

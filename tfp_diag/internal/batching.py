@@ -40,7 +40,7 @@ SampleShape = (
 )
 
 
-def convert_parts(parts, what='xs'):
+def convert_parts(parts, what='xs') -> list:
   """Converts the parts of a state to floating Tensors.
 
   Args:

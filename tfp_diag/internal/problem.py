@@ -42,11 +42,11 @@ class Problem:
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
     if fn is not None:
       arguments.check_callable('fn', fn)
-    self.fn = fn
-    self.promised = None
+    self.fn: Any = fn
+    self.promised: Any = None
     self.xs = xs
     self.parts = batching.convert_parts(nest.flatten(xs))
-    self.rank = None
+    self.rank: int | None = None
     if sample_shape is not None:
       batching.check_sample_shape(self.parts, sample_shape)
       self.rank = batching.sample_rank(sample_shape)

@@ -29,7 +29,7 @@ from tfp_diag.sparsity.curvature import (
   without,
 )
 from tfp_diag.sparsity.cuts import Cuts, cut_tape, find_cuts
-from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.dependency import Csr, Dependency
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.pattern import SparsityPattern
@@ -185,8 +185,8 @@ def _seeds(walked: Walked) -> tuple[dict, int]:
 
 
 def _jacobian(
-  tape: Tape, walked: Walked, counts: dict
-) -> tuple[scipy.sparse.csr_matrix, list]:
+  tape: Tape, walked: Walked, counts: dict | None
+) -> tuple[Csr, list]:
   seeds, size = _seeds(walked)
   columns = Columns(Groups(size))
   outputs = walked.outputs
@@ -197,8 +197,8 @@ def _jacobian(
 
 
 def _hessian(
-  tape: Tape, walked: Walked, counts: dict
-) -> tuple[scipy.sparse.csr_matrix, list]:
+  tape: Tape, walked: Walked, counts: dict | None
+) -> tuple[Csr, list]:
   seeds, size = _seeds(walked)
   columns = Columns(Groups(size))
   second_order = SecondOrder(columns.groups)
@@ -220,9 +220,7 @@ def _places(shapes: Sequence, walked: Walked) -> tuple[np.ndarray, int]:
   return np.concatenate(places), start
 
 
-def _folded(
-  matrix: scipy.sparse.csr_matrix, row_place: tuple, column_place: tuple
-) -> scipy.sparse.csr_matrix:
+def _folded(matrix: Csr, row_place: tuple, column_place: tuple) -> Csr:
   """The union of the blocks of all samples."""
   rows, num_rows = row_place
   columns, num_columns = column_place

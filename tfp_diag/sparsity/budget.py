@@ -56,12 +56,12 @@ def at_most(entries: int) -> Iterator[None]:
     _limit.reset(token)
 
 
-def fits(entries: int) -> bool:
+def fits(entries: float) -> bool:
   """Whether a matrix of this many nonzeros may be made explicit."""
   return entries <= _limit.get()
 
 
-def check_entries(entries: int) -> None:
+def check_entries(entries: float) -> None:
   """Raises a `PatternTooDenseError` if so many nonzeros are too many."""
   if not fits(entries):
     raise PatternTooDenseError(

@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.greedy import color_greedily
 from tfp_diag.sparsity.pattern import SparsityPattern
 
@@ -208,7 +209,7 @@ def check_diagonal_coloring(pattern: Any, colors: Any) -> None:
         )
 
 
-def _square_matrix(pattern: Any) -> scipy.sparse.csr_matrix:
+def _square_matrix(pattern: Any) -> Csr:
   """Returns the CSR matrix of `pattern`, after a check that it is square."""
   if not isinstance(pattern, SparsityPattern):
     pattern = SparsityPattern(pattern)
@@ -240,8 +241,8 @@ def _color_array(colors: Any) -> np.ndarray:
 
 
 def _interference_graph(
-  matrix: scipy.sparse.csr_matrix,
-) -> scipy.sparse.csr_matrix:
+  matrix: Csr,
+) -> Csr:
   """The symmetrized off-diagonal pattern, as a canonical CSR matrix."""
   either = (matrix + matrix.T).tocsr()
   off_diagonal = either.indices != _rows(either)
@@ -256,7 +257,7 @@ def _interference_graph(
   )
 
 
-def _rows(graph: scipy.sparse.csr_matrix) -> np.ndarray:
+def _rows(graph: Csr) -> np.ndarray:
   """The row of each stored entry of a CSR matrix."""
   rows = np.arange(graph.shape[0], dtype=graph.indices.dtype)
   return np.repeat(rows, np.diff(graph.indptr))
@@ -271,9 +272,7 @@ def _rank_within(labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
   return rank
 
 
-def _two_color(
-  graph: scipy.sparse.csr_matrix, labels: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _two_color(graph: Csr, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Colors by the parity of the distance from one node of each component.
 
   Args:

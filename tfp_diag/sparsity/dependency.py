@@ -23,7 +23,10 @@ import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
 
-__all__ = ['Dependency']
+__all__ = ['Csr', 'Dependency']
+
+# `scipy.sparse.csr_matrix`; SciPy does not say of which types its fields are.
+Csr = Any
 
 # Below this many entries sorting keys in NumPy is faster than building SciPy
 # matrices; above it SciPy's linear-time merge wins.
@@ -220,7 +223,7 @@ class Dependency:
       return first, inverse
     return everything, everything
 
-  def to_matrix(self, columns: int) -> scipy.sparse.csr_matrix:
+  def to_matrix(self, columns: int) -> Csr:
     """As a `scipy.sparse.csr_matrix` of booleans with `columns` columns."""
     matrix = scipy.sparse.csr_matrix(
       (np.ones(self.entries, bool), self.indices, self.indptr),

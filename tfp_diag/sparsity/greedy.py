@@ -17,13 +17,14 @@
 import heapq
 
 import numpy as np
-import scipy.sparse
+
+from tfp_diag.sparsity.dependency import Csr
 
 __all__ = ['color_greedily']
 
 
 def color_greedily(
-  graph: scipy.sparse.csr_matrix,
+  graph: Csr,
   labels: np.ndarray,
   nodes: np.ndarray,
   floor: int,
@@ -69,11 +70,11 @@ def color_greedily(
   return colors
 
 
-def _neighbors(graph: scipy.sparse.csr_matrix, node: int) -> np.ndarray:
+def _neighbors(graph: Csr, node: int) -> np.ndarray:
   return graph.indices[graph.indptr[node] : graph.indptr[node + 1]]
 
 
-def _clique_size(graph: scipy.sparse.csr_matrix, members: np.ndarray) -> int:
+def _clique_size(graph: Csr, members: np.ndarray) -> int:
   """The size of one clique: grown from the nodes of largest degree."""
   degrees = np.diff(graph.indptr)
   marked = np.zeros(graph.shape[0], bool)
@@ -88,28 +89,20 @@ def _clique_size(graph: scipy.sparse.csr_matrix, members: np.ndarray) -> int:
   return size
 
 
-def _color_in_natural_order(
-  graph: scipy.sparse.csr_matrix, nodes: np.ndarray
-) -> np.ndarray:
+def _color_in_natural_order(graph: Csr, nodes: np.ndarray) -> np.ndarray:
   return _color_in_order(graph, nodes)
 
 
-def _color_largest_first(
-  graph: scipy.sparse.csr_matrix, nodes: np.ndarray
-) -> np.ndarray:
+def _color_largest_first(graph: Csr, nodes: np.ndarray) -> np.ndarray:
   return _color_in_order(graph, _largest_first(graph, nodes))
 
 
-def _largest_first(
-  graph: scipy.sparse.csr_matrix, nodes: np.ndarray
-) -> np.ndarray:
+def _largest_first(graph: Csr, nodes: np.ndarray) -> np.ndarray:
   """Sorts `nodes` by falling degree, and equal ones in natural order."""
   return nodes[np.argsort(-np.diff(graph.indptr)[nodes], kind='stable')]
 
 
-def _color_smallest_last(
-  graph: scipy.sparse.csr_matrix, nodes: np.ndarray
-) -> np.ndarray:
+def _color_smallest_last(graph: Csr, nodes: np.ndarray) -> np.ndarray:
   """Colors last what has the fewest neighbors among what comes before it."""
   degrees = np.diff(graph.indptr).tolist()
   buckets = [[] for _ in range(max(degrees) + 1)]
@@ -135,9 +128,7 @@ def _color_smallest_last(
   return _color_in_order(graph, np.array(order[::-1]))
 
 
-def _color_in_order(
-  graph: scipy.sparse.csr_matrix, order: np.ndarray
-) -> np.ndarray:
+def _color_in_order(graph: Csr, order: np.ndarray) -> np.ndarray:
   """Gives each node in turn the first color that no neighbor has."""
   colors = [-1] * graph.shape[0]
   for node in order.tolist():
@@ -149,9 +140,7 @@ def _color_in_order(
   return np.array(colors, np.int32)
 
 
-def _color_most_saturated_first(
-  graph: scipy.sparse.csr_matrix, nodes: np.ndarray
-) -> np.ndarray:
+def _color_most_saturated_first(graph: Csr, nodes: np.ndarray) -> np.ndarray:
   """Colors next what sees the most colors, or else has the largest degree."""
   order = _largest_first(graph, nodes).tolist()
   n = len(order)

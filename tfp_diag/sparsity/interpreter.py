@@ -146,7 +146,7 @@ class Walker:
     tape: Tape,
     second_order: bool | None = None,
     by_value: bool | None = None,
-  ) -> Iterator[None]:
+  ) -> Iterator[Tape]:
     """Within it, steps go to another tape."""
     before = self.tape, self.second_order, self.by_value
     self.tape = tape
@@ -437,7 +437,7 @@ def _unknown(instruction: Instruction, inputs: Sequence) -> list:
 
 
 def _with_source(
-  instruction: Instruction, inputs: Sequence, outputs: Sequence
+  instruction: Instruction, inputs: Sequence, outputs: list
 ) -> list:
   """The outputs, which know what they are computed by."""
   for k, value in enumerate(outputs):

@@ -52,7 +52,7 @@ class OpView:
       for shape, dtype in zip(self._output_shapes(inputs), instruction.dtypes)
     )
 
-  def _output_shapes(self, inputs: Sequence) -> tuple:
+  def _output_shapes(self, inputs: Sequence) -> Sequence:
     """The shapes of the outputs, also where the graph does not know them."""
     if any(value.shape is None for value in inputs if value.depends):
       raise CannotSay('a shape that is not known')
@@ -108,11 +108,10 @@ class InputView:
   @property
   def size(self) -> int:
     """Number of elements."""
-    if self.shape is None:
+    shape = self.shape
+    if shape is None:
       raise CannotSay('a shape that is not known')
-    return (
-      self._value.size if self._value.shape is not None else prod(self.shape)
-    )
+    return prod(shape)
 
   @property
   def is_count(self) -> bool:

@@ -23,9 +23,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.drawing import draw_pattern
 
 __all__ = ['SparsityPattern']
+
+
+# What the shapes are by default, until they are brought into canonical form.
+_ONE_PART: Any = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,9 +78,9 @@ class SparsityPattern:
   ```
   """
 
-  matrix: scipy.sparse.csr_matrix
-  row_shapes: tuple[tuple[int, ...], ...] | None = None
-  column_shapes: tuple[tuple[int, ...], ...] | None = None
+  matrix: Csr
+  row_shapes: tuple[tuple[int, ...], ...] = _ONE_PART
+  column_shapes: tuple[tuple[int, ...], ...] = _ONE_PART
   fallback_ops: tuple[str, ...] = ()
   notes: tuple[str, ...] = ()
 
@@ -179,7 +184,7 @@ class SparsityPattern:
     return f'{100 * self.nnz / cells:.2g} %' if cells else '0 %'
 
 
-def _canonical_matrix(matrix: Any) -> scipy.sparse.csr_matrix:
+def _canonical_matrix(matrix: Any) -> Csr:
   """Returns `matrix` as a new, canonical boolean CSR matrix."""
   if not scipy.sparse.issparse(matrix):
     matrix = np.asarray(matrix)

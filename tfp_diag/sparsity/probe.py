@@ -22,6 +22,7 @@ is not known, as a `tf.Variable`, there are several fillings, in which no two
 samples have the same.
 """
 
+import math
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -233,14 +234,17 @@ class _Samples:
       yield sample >> bit & 1 == 0
 
   def _width(self, value: Value) -> int:
-    return value.size // self.num_samples
+    return math.prod(_shape(value)) // self.num_samples
 
 
 def _runs(step: Step) -> Iterator[Callable]:
   """The op as a function of what depends on xs, with the rest filled in."""
-  if len(step.inputs) != len(step.op.inputs) or any(
+  op = step.op
+  if op is None:
+    raise CannotSay('a step that is no op')
+  if len(step.inputs) != len(op.inputs) or any(
     v.dtype != t.dtype or v.dtype.is_complex or v.shape is None
-    for v, t in zip(step.inputs, step.op.inputs)
+    for v, t in zip(step.inputs, op.inputs)
   ):
     raise CannotSay('inputs that are not those of the op')
   shapes = facts(step.op_type).shape_inputs
@@ -252,13 +256,13 @@ def _runs(step: Step) -> Iterator[Callable]:
     k for k, v in enumerate(step.inputs) if not v.depends and known[k] is None
   ]
 
-  bound = bound_op(step.op)
+  bound = bound_op(op)
 
   def with_constants(constants):
     def run(feeds):
       feeds = iter(feeds)
       return run_op(
-        step.op,
+        op,
         [
           next(feeds) if v.depends else constant
           for v, constant in zip(step.inputs, constants)
@@ -294,21 +298,29 @@ def _known(value: Value, is_shape: bool) -> np.ndarray | None:
 _LARGE = 12345.0
 
 
+def _shape(value: Value) -> tuple:
+  if value.shape is None:
+    raise CannotSay('a shape that is not known')
+  return value.shape
+
+
 def _filled(value: Value, filling: int) -> np.ndarray:
   """A value that may be anything, so that no two samples have the same."""
   rng = np.random.default_rng(filling)
-  place = np.arange(value.size).reshape(value.shape)
+  shape = _shape(value)
+  size = math.prod(shape)
+  place = np.arange(size).reshape(shape)
   # The sequence of Thue and Morse does not begin with the same word twice.
-  bits = sum(place >> k & 1 for k in range(value.size.bit_length())) % 2
+  bits = sum(place >> k & 1 for k in range(size.bit_length())) % 2
   if filling == 1:
     bits = 1 - bits
   elif filling > 1:
-    bits = rng.integers(0, 2, value.shape)
+    bits = rng.integers(0, 2, shape)
   if value.dtype.is_bool or value.dtype.is_integer:
     return np.asarray(bits, value.dtype.as_numpy_dtype)
   if not value.dtype.is_floating:
     raise CannotSay('a value of any kind')
-  numbers = (1 - 2 * bits) * rng.uniform(1, 2, value.shape)
+  numbers = np.asarray((1 - 2 * bits) * rng.uniform(1, 2, shape))
   if numbers.ndim > 1 and numbers.shape[-1] == numbers.shape[-2]:
     # A matrix may have to be inverted.
     numbers += 2 * numbers.shape[-1] * np.eye(numbers.shape[-1])

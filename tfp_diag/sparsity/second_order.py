@@ -19,7 +19,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from tfp_diag.sparsity.budget import check_entries, fits
-from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.dependency import Csr, Dependency
 from tfp_diag.sparsity.groups import Groups
 
 __all__ = ['SecondOrder']
@@ -83,7 +83,7 @@ class SecondOrder:
       if len(rows):
         self._add_pairs(left.gather(rows), right.gather(rows))
 
-  def finish(self) -> scipy.sparse.csr_matrix:
+  def finish(self) -> Csr:
     """The symmetric pattern over coordinates, as a `scipy.sparse` CSR."""
     self._merge()
     n = self._groups.num_coordinates
@@ -183,9 +183,7 @@ def _without_subsets(
   return i[kept], j[kept]
 
 
-def _matrix(
-  i: np.ndarray, j: np.ndarray, rows: int, columns: int
-) -> scipy.sparse.csr_matrix:
+def _matrix(i: np.ndarray, j: np.ndarray, rows: int, columns: int) -> Csr:
   return scipy.sparse.coo_matrix(
     (np.ones(len(i), bool), (i, j)), shape=(rows, columns)
   ).tocsr()

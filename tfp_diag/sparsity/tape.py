@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import Value
@@ -168,13 +169,13 @@ class Loop:
   body: 'Tape'
 
   @property
-  def inputs(self) -> list[Value]:
+  def inputs(self) -> tuple[Value, ...]:
     """All values that the loop reads, from outside or inside."""
     read = [v for initial, _, nxt, _ in self.carried for v in (initial, nxt)]
     return (*read, *(v for step in self.body.steps for v in step.inputs))
 
   @property
-  def outputs(self) -> list[Value]:
+  def outputs(self) -> tuple[Value, ...]:
     """All values that the loop makes, after it and within it."""
     made = [
       v for _, variable, _, result in self.carried for v in (variable, result)
@@ -264,7 +265,7 @@ class Columns:
       a rule are to be taken as working on each sample alone.
   """
 
-  groups: object
+  groups: Groups
   num_samples: int = 0
 
 

@@ -28,7 +28,7 @@ roll, a slice or a new shape cannot fall on the border of a sample by accident.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def _collect_integers(
   integers -= {0, 1}
 
 
-def _called(op: tf.Operation) -> Iterator:
+def _called(op: tf.Operation) -> list[str]:
   names = []
   for attr in op.op_def.attr:
     if attr.type == 'func':

@@ -69,7 +69,7 @@ class Value:
     parents: tuple = (),
     reads: Any = None,
   ) -> None:
-    self.varies = None
+    self.varies: Any = None
     self.is_count = False
     if reads is None:
       reads = next((p._reads for p in parents if p._reads is not None), None)
@@ -77,11 +77,11 @@ class Value:
     self.shape = shape
     self.dtype = dtype
     self.depends = depends
-    self._compute = compute
+    self._compute: Any = compute
     self._parents = parents
     self._result = None
     self._bounds = None
-    self.source = None
+    self.source: tuple | None = None
 
   @classmethod
   def constant(cls, tensor: Any) -> 'Value':
@@ -92,7 +92,7 @@ class Value:
     return value
 
   @property
-  def size(self):
+  def size(self) -> int | None:
     """The number of elements; None where the shape is not known."""
     if self.shape is None:
       return None
@@ -101,7 +101,7 @@ class Value:
   @property
   def rows(self) -> int:
     """The rows of its dependency: one for all where the shape is not known."""
-    return 1 if self.shape is None else self.size
+    return 1 if self.shape is None else math.prod(self.shape)
 
   @property
   def is_known(self) -> bool:
@@ -187,9 +187,13 @@ class Value:
         low, high = array, array
       elif self.dtype == tf.bool:
         return np.zeros(()), np.ones(())
+      elif self.source is None:
+        return _ANYWHERE
       else:
         instruction, inputs, output = self.source
         find = find_bounds(instruction.type)
+        if find is None:
+          return _ANYWHERE
         with np.errstate(invalid='ignore'):
           ends = find(instruction, inputs, output)
         low, high = (np.asarray(end, np.float64) for end in ends)
@@ -205,12 +209,13 @@ class Recipe:
   """How a constant comes from what a function closes over.
 
   Attributes:
-    compute: Callable, the values of `parents` to the value.
+    compute: Callable, the values of `parents` to the value; None if it is
+      captured.
     parents: `tuple` of `Recipe`.
     captured: The Tensor that it is, if the function closes over it, or None.
   """
 
-  compute: Callable
+  compute: Callable | None
   parents: tuple
   captured: object = None
 
@@ -222,7 +227,7 @@ class Recipe:
 
   def replaced(self, replace: Callable) -> Any:
     """The value, with `replace(tensor)` in place of what is captured."""
-    if self.captured is not None:
+    if self.compute is None:
       return replace(self.captured)
     return self.compute(*[p.replaced(replace) for p in self.parents])
 

@@ -24,6 +24,7 @@ samples are walked.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -71,7 +72,7 @@ class Walked:
   fallbacks: tuple
   notes: tuple
   is_certain: bool
-  twin: object = None
+  twin: Twin | None = None
 
   @property
   def sample_rank(self) -> int:
@@ -93,7 +94,7 @@ class Walked:
     """The shapes of what depends on xs, in the order of the tape."""
     return [y.shape for step in self.tape.steps for y in step.outputs]
 
-  def at_hand(self, op: tf.Operation) -> tf.Operation | None:
+  def at_hand(self, op: tf.Operation | None) -> tf.Operation | None:
     """The op of the graph at hand that an op of this one stands for, or None.
 
     None also for an op within a function that the graph calls.
@@ -149,7 +150,9 @@ def walk(
   if few is not None and (
     0 in sample_shape or all(a < b for a, b in zip(few, sample_shape))
   ):
-    ways.append(lambda: _walk_twin(graph, shapes, few, retrace, second_order))
+    ways.append(
+      functools.partial(_walk_twin, graph, shapes, few, retrace, second_order)
+    )
   if elements <= _MOST_ELEMENTS or not rank:
     ways.append(all_samples)
   return ways
@@ -159,7 +162,7 @@ def _walk_twin(
   graph: Graph,
   shapes: Sequence,
   few: Sequence,
-  retrace: Callable | None,
+  retrace: Callable,
   second_order: bool,
 ) -> Walked | None:
   """On a few samples; None if that is not the same function."""

@@ -14,6 +14,8 @@
 # ============================================================================
 """Function calls, branches, variables: ops that are made of other ops."""
 
+from typing import Any
+
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_expansion
 from tfp_diag.sparsity.structure import Arrow, Structure
@@ -71,7 +73,7 @@ def _branch_number(which, count):
   return int(value) if 0 <= value < count else count - 1
 
 
-def join(walker, instruction, alternatives):
+def join(walker, instruction, alternatives) -> Any:
   """A value that is one of several."""
   first = alternatives[0]
   if all(value is first for value in alternatives):

@@ -95,7 +95,7 @@ def _windows(op, images, results, kernel, groups):
       reach = dilations[axis] * (kernel[k] - 1) + 1
       missing = (results.shape[axis] - 1) * strides[axis] + reach
       before = max(missing - images.shape[axis], 0) // 2
-    elif padding == 'EXPLICIT':
+    elif padding == 'EXPLICIT' and explicit is not None:
       before = explicit[2 * axis]
     inner = int(np.prod(space[k + 1 :], dtype=np.int64)) * groups
     flow = flow.then(

@@ -15,6 +15,9 @@
 """Loops: unrolled where they are known to end soon, else all turns in one."""
 
 import dataclasses
+from typing import Any
+
+import tensorflow as tf
 
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_expansion
@@ -126,7 +129,7 @@ class _Kind:
 
   varies: bool
   depends: bool
-  dtype: object
+  dtype: tf.DType | None
   shape: tuple | None
   is_list: bool
   length: int | None
@@ -172,7 +175,7 @@ class _Kind:
     )
 
 
-def _content(value):
+def _content(value) -> Any:
   """What can depend on xs: the value, or any item of a list."""
   return value.item if isinstance(value, ListSummary) else value
 

@@ -14,6 +14,8 @@
 # ============================================================================
 """TensorLists: what `tf.scan`, `tf.map_fn` and other loops read and fill."""
 
+from typing import Any
+
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
@@ -278,7 +280,7 @@ def _items(value):
   return value.items
 
 
-def _item_shape(item):
+def _item_shape(item) -> Any:
   if isinstance(item, tuple):
     return item[0].shape[1:]
   return None if item is None else item.shape
