@@ -147,8 +147,10 @@ def walk(
   if rank and (elements > _FEW_ELEMENTS or 0 in sample_shape):
     if retrace is not None and not graph.has_variables:
       few = few_samples(graph, rank)
-  if few is not None and (
-    0 in sample_shape or all(a < b for a, b in zip(few, sample_shape))
+  if (
+    few is not None
+    and retrace is not None
+    and (0 in sample_shape or all(a < b for a, b in zip(few, sample_shape)))
   ):
     ways.append(
       functools.partial(_walk_twin, graph, shapes, few, retrace, second_order)
