@@ -16,6 +16,7 @@
 
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.stochastic_diagonal import estimate_diagonal
 
@@ -98,7 +99,9 @@ def stochastic_diag_jacobian(
   """
   with tf.name_scope(name or 'stochastic_diag_jacobian'):
     return estimate_diagonal(
-      JacobianProblem(fn, xs, sample_shape),
+      JacobianProblem(
+        arguments.checked_callable('fn', fn), xs, sample_shape
+      ),
       num_probes,
       seed,
       plan,
