@@ -22,12 +22,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-<<<<<<< HEAD
-from tfp_diag.diagonal import sweep as schedule
-=======
 from tfp_diag.diagonal import graphs, sweep
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
->>>>>>> wt-roottests
 
 tfb, tfd = tfp.bijectors, tfp.distributions
 

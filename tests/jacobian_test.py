@@ -24,11 +24,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-<<<<<<< HEAD
-from tfp_diag.diagonal import blocks as dense
-=======
 from tfp_diag.diagonal import blocks
->>>>>>> wt-roottests
 
 State = collections.namedtuple('State', ['left', 'right'])
 

@@ -23,11 +23,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-<<<<<<< HEAD
-from tfp_diag.diagonal import linear_map as passes
-=======
 from tfp_diag.diagonal import linear_map
->>>>>>> wt-roottests
 
 # Nothing here is beyond pfor.
 pytestmark = pytest.mark.filterwarnings('error:pfor cannot vectorize')

@@ -19,10 +19,6 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-<<<<<<< HEAD
-from tfp_diag.diagonal import blocks as dense
-=======
->>>>>>> wt-roottests
 
 X = tf.constant([0.1, 0.5, 0.9, 1.3, 1.7], tf.float64)
 

@@ -40,15 +40,8 @@ class Problem:
   order: int = 1
   needs_fn: bool = True
 
-<<<<<<< HEAD
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
-    if fn is not None:
-=======
-  def __init__(
-    self, fn: Callable | None, xs: Any, sample_shape: Any = None
-  ):
     if self.needs_fn or fn is not None:
->>>>>>> wt-roottests
       arguments.check_callable('fn', fn)
     self.fn: Any = fn
     self.promised: Any = None
