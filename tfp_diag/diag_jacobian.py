@@ -66,10 +66,10 @@ def diag_jacobian(
       A plan brings its own chunk size.
     name: Python str, name of the ops. Default: `'diag_jacobian'`.
     plan: What `tfp_diag.plan_diag_jacobian` returned for this function and
-      these shapes. `None` looks for structure while a graph is traced, and in
-      eager mode from 16 coordinates on, and remembers what it found by function
-      and shapes. Where none is found, or the event shapes are dynamic, or there
-      is no `fn`, each coordinate gets a pass of its own.
+      these shapes. `None` looks for structure in the graph of `fn`, or of
+      `ys`; in eager mode what was found is remembered by what `fn` does. Where
+      none is found, or the event shapes are dynamic, each coordinate gets a
+      pass of its own.
     mode: 'forward' (Jacobian-vector products), 'reverse' (vector-Jacobian
       products) or 'auto'. Both give the same numbers.
     schedule: 'unrolled' (each pass written out in the graph), 'pfor'

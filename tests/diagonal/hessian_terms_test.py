@@ -534,9 +534,7 @@ def autoregression(x):
 
 @pytest.mark.parametrize('jit_compile', [False, True])
 @pytest.mark.parametrize('batch', [1, 2, 3, 7])
-def test_samples_share_the_colors_of_a_constant(
-  batch, jit_compile, term_calls
-):
+def test_samples_share_the_colors_of_a_constant(batch, jit_compile, term_calls):
   x = state(batch)
   plan = tfp_diag.plan_diag_hessian(autoregression, state(2))
   assert plan.how == 'once for all samples'
