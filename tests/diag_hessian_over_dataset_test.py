@@ -21,6 +21,7 @@ import tensorflow as tf
 import tf_keras
 
 import tfp_diag
+from tfp_diag.diagonal import graphs
 
 RNG = np.random.default_rng(7)
 X = RNG.normal(size=[23, 3])
@@ -130,7 +131,8 @@ def test_probes_differ_between_batches_and_repeat_with_the_seed():
   assert np.abs(one - run(same, [0, 2])).max() > 1e-3
 
 
-def test_one_trace_for_all_sizes_of_a_batch():
+def test_one_graph_for_each_size_of_a_batch():
+  tfp_diag.clear_cache()
   traces = 0
 
   def loss(x, y):
@@ -142,7 +144,9 @@ def test_one_trace_for_all_sizes_of_a_batch():
     tfp_diag.diag_hessian_over_dataset(
       loss, [W], dataset(5), progress_bar=False
     )
-  assert traces == 1
+  # Twice five batches, of which the last is smaller.
+  assert traces == 10
+  assert len(graphs._cache) == 2
 
 
 @pytest.mark.parametrize('library', [keras, tf_keras])

@@ -15,6 +15,7 @@
 """Lazy views equal the dense matrix, and compute no more than is looked at."""
 
 import collections
+import types
 
 import hypothesis
 import hypothesis.strategies as st
@@ -23,7 +24,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.diagonal import linear_map
+from tfp_diag.diagonal import graphs
 
 # Nothing here is beyond pfor.
 pytestmark = pytest.mark.filterwarnings('error:pfor cannot vectorize')
@@ -123,27 +124,31 @@ def test_what_is_known_costs_nothing():
   assert j.num_passes == 7
 
 
-def test_count_is_the_number_of_applications(monkeypatch):
-  applied = []
-  original = linear_map.LinearMap.apply
+def test_count_is_the_number_of_passes_that_run():
+  counter = types.SimpleNamespace(count=0)
 
-  def spy(self, members, seeds, results=None):
-    if any(np.any(s) for s in seeds):
-      applied.append(seeds)
-    return original(self, members, seeds, results)
+  def add():
+    counter.count += 1
 
-  monkeypatch.setattr(linear_map.LinearMap, 'apply', spy)
-  tf.config.run_functions_eagerly(True)
-  try:
-    j = jacobian()
-    j[..., 1:4, :]
-    assert len(applied) == j.num_passes == 3
-    j[..., 2]
-    assert len(applied) == j.num_passes == 4
-    j.matvec(tf.ones([4], tf.float64))
-    assert len(applied) == j.num_passes == 5
-  finally:
-    tf.config.run_functions_eagerly(False)
+  @tf.custom_gradient
+  def probe(x):
+    def gradient(dy):
+      with tf.control_dependencies([tf.py_function(add, [], [])]):
+        return tf.identity(dy)
+
+    return tf.identity(x), gradient
+
+  j = tfp_diag.LazyJacobian(
+    lambda x: tf.cumsum(probe(x)) ** 2, tf.ones([5]), chunk_size=1
+  )
+  j[1:4]
+  assert counter.count == j.num_passes == 3
+  j[:4]
+  assert counter.count == j.num_passes == 4
+  j[3]
+  assert counter.count == j.num_passes == 4
+  j.rmatvec(tf.ones([5]))
+  assert counter.count == j.num_passes == 5
 
 
 sizes = st.integers(-7, 7)
@@ -229,14 +234,14 @@ def test_diag_and_trace_go_through_a_plan():
     jacobian().diag()
 
 
-def test_diag_of_what_cannot_be_traced_takes_a_pass_for_each():
-  def untraceable(x):
+def test_what_needs_values_in_python_is_refused():
+  def largest(x):
     return x * float(tf.reduce_max(x).numpy())
 
-  j = tfp_diag.LazyJacobian(untraceable, tf.constant([1.0, 2.0, 4.0]))
-  np.testing.assert_allclose(j.diag(), [4, 4, 4])
-  assert j.num_passes == 3
-  np.testing.assert_allclose(j[1], [0, 4, 0])
+  j = tfp_diag.LazyJacobian(largest, tf.constant([1.0, 2.0, 4.0]))
+  for look in (j.diag, lambda: j[1], j.to_dense):
+    with pytest.raises(TypeError, match='value of a Tensor in Python'):
+      look()
 
 
 def test_hessian_rows_are_columns():
@@ -307,7 +312,7 @@ def test_a_graph_does_not_see_what_another_one_computed():
   assert j.num_passes == 2
 
 
-def test_new_views_do_not_trace_anew():
+def test_new_views_do_not_compile_anew():
   traces = 0
 
   def counted(x):
@@ -315,16 +320,20 @@ def test_new_views_do_not_trace_anew():
     traces += 1
     return tf.cumsum(x) ** 2
 
+  tfp_diag.clear_cache()
+
   def look(x):
     j = tfp_diag.LazyJacobian(counted, x)
     return j[0], j[:, 0], j[1:3]
 
   look(tf.ones([4]))
   # To know the shape, for rows, for columns.
-  assert traces == 3
+  assert len(graphs._cache) == 3
   for i in range(100):
     look(tf.fill([4], float(i)))
-  assert traces == 3
+  assert len(graphs._cache) == 3
+  # Python runs for the shape, and for each look.
+  assert traces == 101 * 4
 
 
 @pytest.mark.parametrize('in_graph', [False, True])
