@@ -18,6 +18,8 @@ PACKAGE = ROOT / 'tfp_diag'
 CORE = ('', 'diagonal', 'internal', 'sparsity', 'sparsity/rules')
 MOST_ARGUMENTS = 7
 
+sys.path.insert(0, str(ROOT))
+
 
 def modules(folders=None):
   """The files of some folders of the package, or of all."""

@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from tfp_diag.internal import schedule
+from tfp_diag.diagonal import sweep as schedule
 
 tfb, tfd = tfp.bijectors, tfp.distributions
 

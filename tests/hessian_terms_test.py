@@ -15,6 +15,7 @@
 """Diagonal Hessians of functions that are dense, and yet have structure."""
 
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -22,8 +23,12 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import hessian_diagonal
-from tfp_diag import planning
-from tfp_diag.internal import passes
+from tfp_diag.diagonal import linear_map
+from tfp_diag.diagonal.constant_hessian import ConstantHessian
+from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.hessian_terms import HessianTerms
+from tfp_diag.diagonal.planning import try_out
+from tfp_diag.internal.problem import HessianProblem
 
 RNG = np.random.default_rng(7)
 # More coordinates than are unrolled, so that it is worth to look for more.
@@ -137,19 +142,24 @@ def dense(fn, x):
   return np.reshape(rows, x.shape)
 
 
-@pytest.fixture(name='split_calls')
-def fixture_split_calls(monkeypatch):
-  """Counts the diagonals that come from a split."""
+def terms_of(fn, x):
+  """What a plan would follow."""
+  return try_out(HessianProblem(fn, x), Request()).decision.terms
+
+
+@pytest.fixture(name='term_calls')
+def fixture_term_calls(monkeypatch):
+  """Counts the diagonals that come from terms."""
   counter = types.SimpleNamespace(count=0)
-  for split in (planning.HessianSplit, planning.QuadraticSplit):
-    diagonal = split.diagonal
+  for terms in (HessianTerms, ConstantHessian):
+    diagonal = terms.diagonal
 
     def counted(*args, diagonal=diagonal):
       result = diagonal(*args)
-      counter.count += result is not None
+      counter.count += 1
       return result
 
-    monkeypatch.setattr(split, 'diagonal', counted)
+    monkeypatch.setattr(terms, 'diagonal', counted)
   return counter
 
 
@@ -157,21 +167,21 @@ def fixture_split_calls(monkeypatch):
 def fixture_passes_run(monkeypatch):
   """Counts passes through the function while a graph is built."""
   counter = types.SimpleNamespace(count=0)
-  apply = passes.LinearMap.apply
+  apply = linear_map.LinearMap.apply
 
   def counted(*args, **kwargs):
     counter.count += 1
     return apply(*args, **kwargs)
 
-  monkeypatch.setattr(passes.LinearMap, 'apply', counted)
+  monkeypatch.setattr(linear_map.LinearMap, 'apply', counted)
   return counter
 
 
 @pytest.mark.parametrize('fn', FUNCTIONS)
-def test_agrees_with_the_dense_hessian(fn, split_calls):
+def test_agrees_with_the_dense_hessian(fn, term_calls):
   x = state(3)
   _, _, diag = tfp_diag.diag_hessian(fn, x)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
   np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9, atol=1e-10)
 
 
@@ -189,13 +199,13 @@ def test_any_sample_shape(fn, sample_shape):
 
 @pytest.mark.parametrize('fn', [logistic_regression, log_normalizer, network])
 @pytest.mark.parametrize('jit_compile', [False, True])
-def test_in_graphs(fn, jit_compile, split_calls):
+def test_in_graphs(fn, jit_compile, term_calls):
   x = state(4)
   diagonal = tf.function(
     lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=jit_compile
   )
   np.testing.assert_allclose(diagonal(x), dense(fn, x), rtol=1e-9, atol=1e-10)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 def test_batch_of_unknown_size():
@@ -256,12 +266,13 @@ def by_solving(x):
 
 @pytest.mark.parametrize('fn', [by_matvec, by_rows, by_tensordot, by_solving])
 @pytest.mark.parametrize('sample_shape', [(3, 7), (3, 2, 4)])
-def test_several_sample_axes(fn, sample_shape, split_calls):
+def test_several_sample_axes(fn, sample_shape, term_calls):
   x = state(*sample_shape)
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert plan.num_passes == 1
+  term_calls.count = 0
   np.testing.assert_allclose(plan(x)[2], hessian_diagonal(fn, x), rtol=1e-9)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 @pytest.mark.parametrize('axis', [0, 1])
@@ -283,7 +294,7 @@ def test_constants_that_differ_along_one_of_two_sample_axes(fn, axis):
 
 @pytest.mark.parametrize('kind', [tf.constant, tf.Variable])
 @pytest.mark.parametrize('in_graph', [False, True])
-def test_what_the_function_closes_over(kind, in_graph, split_calls):
+def test_what_the_function_closes_over(kind, in_graph, term_calls):
   design = kind(DESIGN)
 
   def fn(x):
@@ -296,8 +307,9 @@ def test_what_the_function_closes_over(kind, in_graph, split_calls):
     return tfp_diag.diag_hessian(fn, x, plan=plan)[2]
 
   run = tf.function(run) if in_graph else run
+  term_calls.count = 0
   np.testing.assert_allclose(run(x), dense(fn, x), rtol=1e-9)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 def samples_behind(x):
@@ -314,7 +326,7 @@ def test_samples_that_do_not_lead():
     np.testing.assert_allclose(diag, expected, rtol=1e-9)
 
 
-def test_complex_numbers_take_the_passes(split_calls):
+def test_complex_numbers_take_the_passes(term_calls):
   def fn(x):
     spectrum = tf.signal.rfft(x)
     return tf.math.log(tf.reduce_sum(tf.abs(spectrum) ** 2, -1))
@@ -322,7 +334,7 @@ def test_complex_numbers_take_the_passes(split_calls):
   x = state(3)
   _, _, diag = tfp_diag.diag_hessian(fn, x)
   np.testing.assert_allclose(diag, hessian_diagonal(fn, x), rtol=1e-9)
-  assert split_calls.count == 0
+  assert term_calls.count == 0
 
 
 def arrowhead(x):
@@ -330,14 +342,15 @@ def arrowhead(x):
   return -0.5 * squares * tf.exp(-2.0 * x[..., 0]) - x[..., 0] ** 2
 
 
-def test_a_few_passes_may_still_be_more_than_a_row(split_calls):
+def test_a_few_passes_may_still_be_more_than_a_row(term_calls):
   """A pass adds up the squares again, the row of their sum does not."""
   x = state(4)
   plan = tfp_diag.plan_diag_hessian(arrowhead, x)
-  assert len(plan.split.found.few) == 1
+  assert len(terms_of(arrowhead, x).found.few) == 1
   assert plan.num_passes == 2
+  term_calls.count = 0
   np.testing.assert_allclose(plan(x)[2], dense(arrowhead, x), rtol=1e-9)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 def test_several_parts():
@@ -384,23 +397,55 @@ def test_can_be_differentiated():
   )
 
 
-def test_a_plan_is_kept_in_a_file(tmp_path, split_calls):
+def test_a_plan_is_kept_in_a_file(tmp_path, term_calls):
   x = state(4)
   plan = tfp_diag.plan_diag_hessian(unit_vector, x)
   plan.save(tmp_path / 'plan.npz')
   loaded = tfp_diag.load_plan(tmp_path / 'plan.npz', fn=unit_vector)
   assert str(loaded) == str(plan)
   assert loaded.num_passes == plan.num_passes
+  term_calls.count = 0
   np.testing.assert_allclose(loaded(x)[2], dense(unit_vector, x), rtol=1e-9)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
-def test_a_plan_for_another_function_takes_the_passes(split_calls):
+def test_a_plan_for_another_function_finds_the_terms_of_this_one(term_calls):
   x = state(4)
   plan = tfp_diag.plan_diag_hessian(logistic_regression, x)
+  term_calls.count = 0
   _, _, diag = tfp_diag.diag_hessian(student_t, x, plan=plan)
-  assert split_calls.count == 0
+  assert term_calls.count == 1
   np.testing.assert_allclose(diag, dense(student_t, x), rtol=1e-9)
+
+
+def test_a_plan_that_cannot_be_followed_says_so(term_calls):
+  def spectrum(x):
+    return tf.reduce_sum(tf.abs(tf.signal.rfft(x)) ** 3, -1)
+
+  x = state(4)
+  plan = tfp_diag.plan_diag_hessian(logistic_regression, x)
+  term_calls.count = 0
+  with pytest.warns(RuntimeWarning, match=r'takes 6 passes, op by op.*20 col'):
+    _, _, diag = tfp_diag.diag_hessian(spectrum, x, plan=plan)
+  assert term_calls.count == 0
+  np.testing.assert_allclose(diag, dense(spectrum, x), rtol=1e-9)
+
+
+def test_a_plan_is_followed_where_others_are_cheaper(term_calls):
+  """It has been made for other samples; nothing is said against it."""
+  plan = tfp_diag.plan_diag_hessian(autoregression, state(2))
+  term_calls.count = 0
+  x = state(1)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    _, _, diag = tfp_diag.diag_hessian(autoregression, x, plan=plan)
+    assert term_calls.count == 1
+    # Who asks for passes gets them.
+    _, _, loop = tfp_diag.diag_hessian(
+      autoregression, x, plan=plan, schedule='while_loop'
+    )
+  assert term_calls.count == 1
+  np.testing.assert_allclose(diag, loop, rtol=1e-12)
 
 
 def test_validate_args_compares_with_the_passes():
@@ -413,19 +458,18 @@ def test_validate_args_compares_with_the_passes():
 
 
 def test_a_quadratic_form_is_known_to_be_one():
-  plan = tfp_diag.plan_diag_hessian(quadratic_form, state(4))
-  assert plan.split.is_one_product
-  assert not tfp_diag.plan_diag_hessian(
-    student_t, state(4)
-  ).split.is_one_product
+  assert terms_of(quadratic_form, state(4)).is_one_product
+  assert not terms_of(student_t, state(4)).is_one_product
   small = constant(PRECISION[:3, :3])
   x = state(5)[:, :3]
-  few = tfp_diag.plan_diag_hessian(
-    lambda x: tf.reduce_sum(x * tf.matmul(x, small), -1), x
-  )
-  assert few.split.is_one_product
+
+  def fn(x):
+    return tf.reduce_sum(x * tf.matmul(x, small), -1)
+
+  assert terms_of(fn, x).is_one_product
   expected = np.broadcast_to(2.0 * np.diag(small), [5, 3])
-  np.testing.assert_allclose(few(x)[2], expected, rtol=1e-12)
+  diag = tfp_diag.plan_diag_hessian(fn, x)(x)[2]
+  np.testing.assert_allclose(diag, expected, rtol=1e-12)
 
 
 def test_a_plan_may_be_made_with_other_constants():
@@ -451,7 +495,7 @@ def test_sparse_functions_keep_their_colors():
     return tf.reduce_sum(tf.exp(x[..., 1:] - x[..., :-1]), -1)
 
   plan = tfp_diag.plan_diag_hessian(chain, state(2))
-  assert plan.split is None
+  assert not plan.uses_terms
   assert plan.num_passes == 2
 
 
@@ -490,13 +534,12 @@ def autoregression(x):
 
 @pytest.mark.parametrize('jit_compile', [False, True])
 @pytest.mark.parametrize('batch', [1, 2, 3, 7])
-def test_samples_share_the_colors_of_a_constant(
-  batch, jit_compile, split_calls
-):
+def test_samples_share_the_colors_of_a_constant(batch, jit_compile, term_calls):
   x = state(batch)
   plan = tfp_diag.plan_diag_hessian(autoregression, state(2))
-  assert isinstance(plan.split, planning.QuadraticSplit)
+  assert plan.how == 'once for all samples'
   assert plan.num_passes == 1
+  term_calls.count = 0
   diagonal = tf.function(
     lambda x: tfp_diag.diag_hessian(autoregression, x, plan=plan)[2],
     jit_compile=jit_compile,
@@ -504,35 +547,32 @@ def test_samples_share_the_colors_of_a_constant(
   expected = np.full([batch, N], -1.81)
   expected[:, -1] = -1.0
   np.testing.assert_allclose(diagonal(x), expected, rtol=1e-12)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
+@pytest.mark.parametrize('shape', [(50,), (10, 5)])
 @pytest.mark.parametrize('jit_compile', [False, True])
-def test_a_constant_is_computed_on_a_few_of_many_samples(jit_compile):
+def test_a_constant_needs_no_other_samples_than_those_at_hand(
+  shape, jit_compile
+):
   calls = []
 
   def fn(x):
-    calls.append(x.shape[0])
+    calls.append(x.shape[:-1])
     return autoregression(x)
 
-  x = state(50)
+  x = state(*shape)
   plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.num_passes == 1
   run = tf.function(
     lambda x: tfp_diag.diag_hessian(fn, x, plan=plan)[2],
     jit_compile=jit_compile,
   )
-  expected = np.full([50, N], -1.81)
-  expected[:, -1] = -1.0
+  expected = np.full([*shape, N], -1.81)
+  expected[..., -1] = -1.0
   calls.clear()
   np.testing.assert_allclose(run(x), expected, rtol=1e-12)
-  assert calls == [50, 2]
-  # Of several sample axes, as many entries of the first.
-  x = tf.reshape(x, [10, 5, N])
-  plan = tfp_diag.plan_diag_hessian(fn, x)
-  calls.clear()
-  expected = tf.reshape(expected, [10, 5, N])
-  np.testing.assert_allclose(run(x), expected, rtol=1e-12)
-  assert calls == [10, 2]
+  assert calls == [shape]
 
 
 def test_a_function_of_one_batch_size_keeps_all_samples():
@@ -558,7 +598,7 @@ def test_a_constant_that_differs_between_samples_has_its_own_passes():
 
   x = state(5)
   plan = tfp_diag.plan_diag_hessian(tempered, x)
-  assert plan.split is None
+  assert not plan.uses_terms
   np.testing.assert_allclose(
     plan(x)[2], hessian_diagonal(tempered, x), rtol=1e-9
   )

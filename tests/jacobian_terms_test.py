@@ -15,6 +15,7 @@
 """Diagonal Jacobians of functions that are dense, and yet have structure."""
 
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import jacobian_diagonal
-from tfp_diag import planning
+from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 
 RNG = np.random.default_rng(11)
 N = 20
@@ -125,6 +126,16 @@ def chained_outputs(x):
   return tf.sin(first) * (z + first) + tf.roll(z, 1, -1)
 
 
+def held_layer(x):
+  """A residual connection around the second matrix."""
+  hidden = tf.tanh(tf.matmul(x, constant(SQUARE)))
+  return tf.matmul(hidden, constant(SQUARE)) + hidden
+
+
+def activated_held_layer(x):
+  return tf.tanh(held_layer(x))
+
+
 def shrunk_layer(x):
   """A hidden layer of fewer elements than there are coordinates."""
   hidden = tf.tanh(tf.matmul(x, constant(NARROW)))
@@ -146,11 +157,13 @@ def planar_flow(x):
 
 FUNCTIONS = [
   activated,
+  activated_held_layer,
   between_extremes,
   chained_outputs,
   gate_of_itself,
   gated_layer,
   gelu_layer,
+  held_layer,
   hidden_layer,
   mean_field,
   normalized,
@@ -193,38 +206,38 @@ def diagonal(x, fn, sample_shape=None, **kwargs):
   return diag[0]
 
 
-@pytest.fixture(name='split_calls')
-def fixture_split_calls(monkeypatch):
-  """Counts the diagonals that come from a split."""
+@pytest.fixture(name='term_calls')
+def fixture_term_calls(monkeypatch):
+  """Counts the diagonals that come from terms."""
   counter = types.SimpleNamespace(count=0)
-  own = planning.JacobianSplit.diagonal
+  own = JacobianTerms.diagonal
 
   def counted(*args):
     result = own(*args)
-    counter.count += result is not None
+    counter.count += 1
     return result
 
-  monkeypatch.setattr(planning.JacobianSplit, 'diagonal', counted)
+  monkeypatch.setattr(JacobianTerms, 'diagonal', counted)
   return counter
 
 
 @pytest.mark.parametrize('fn', FUNCTIONS)
-def test_agrees_with_the_dense_jacobian(fn, split_calls):
+def test_agrees_with_the_dense_jacobian(fn, term_calls):
   x = state(24)
   np.testing.assert_allclose(
     diagonal(x, fn), dense(fn, x), rtol=1e-9, atol=1e-12
   )
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 @pytest.mark.parametrize('fn', FUNCTIONS)
 @pytest.mark.parametrize('jit_compile', [False, True])
-def test_in_graphs(fn, jit_compile, split_calls):
+def test_in_graphs(fn, jit_compile, term_calls):
   x = state(24, dtype=tf.float32)
   run = tf.function(lambda x: diagonal(x, single(fn)), jit_compile=jit_compile)
   expected = dense(fn, tf.cast(x, tf.float64))
   np.testing.assert_allclose(run(x), expected, rtol=2e-4, atol=2e-5)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 def single(fn):
@@ -268,7 +281,7 @@ def test_any_sample_shape(fn, sample_shape):
 
 
 @pytest.mark.parametrize('fn', [hidden_layer, normalized, shrunk_layer])
-def test_batch_of_unknown_size(fn, split_calls):
+def test_batch_of_unknown_size(fn, term_calls):
   run = tf.function(
     lambda x: diagonal(x, fn, [None]),
     input_signature=[tf.TensorSpec([None, N], tf.float64)],
@@ -276,7 +289,7 @@ def test_batch_of_unknown_size(fn, split_calls):
   for batch in (1, 7, 33):
     x = state(batch)
     np.testing.assert_allclose(run(x), dense(fn, x), rtol=1e-9, atol=1e-12)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 @pytest.mark.parametrize('fn', [normalized, hidden_layer])
@@ -287,7 +300,7 @@ def test_of_no_sample(fn):
 
 @pytest.mark.parametrize('kind', [tf.constant, tf.Variable])
 @pytest.mark.parametrize('in_graph', [False, True])
-def test_what_the_function_closes_over(kind, in_graph, split_calls):
+def test_what_the_function_closes_over(kind, in_graph, term_calls):
   inner, outer = kind(INNER), kind(OUTER)
 
   def fn(x):
@@ -300,8 +313,9 @@ def test_what_the_function_closes_over(kind, in_graph, split_calls):
     return diagonal(x, fn, plan=plan)
 
   run = tf.function(run) if in_graph else run
+  term_calls.count = 0
   np.testing.assert_allclose(run(x), dense(fn, x), rtol=1e-9)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 def test_several_parts():
@@ -406,7 +420,7 @@ def tensordot_layer(x):
 
 @pytest.mark.parametrize('axis', [0, 1])
 @pytest.mark.parametrize('fn', [hidden_layer, tensordot_layer])
-def test_several_sample_axes(fn, axis, split_calls):
+def test_several_sample_axes(fn, axis, term_calls):
   def scaled(x):
     scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[axis])
     return fn(x * tf.reshape(scale, [-1, 1] if axis else [-1, 1, 1]))
@@ -414,20 +428,21 @@ def test_several_sample_axes(fn, axis, split_calls):
   x = state(8, 4)
   plan = tfp_diag.plan_diag_jacobian(fn, x, [8, 4])
   assert plan.num_passes == 3
+  term_calls.count = 0
   np.testing.assert_allclose(
     diagonal(x, fn, [8, 4], plan=plan),
     jacobian_diagonal(fn, x),
     rtol=1e-9,
     atol=1e-12,
   )
-  assert split_calls.count == 1
+  assert term_calls.count == 1
   np.testing.assert_allclose(
     diagonal(x, scaled, [8, 4]),
     jacobian_diagonal(scaled, x),
     rtol=1e-9,
     atol=1e-12,
   )
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
 def deep(x):
@@ -443,19 +458,19 @@ def two_at_a_time(x):
 
 
 @pytest.mark.parametrize('fn', [deep, two_at_a_time])
-def test_takes_the_passes_where_no_cut_pays(fn, split_calls):
+def test_takes_the_passes_where_no_cut_pays(fn, term_calls):
   x = state(5)
   plan = tfp_diag.plan_diag_jacobian(fn, x, [5])
-  assert plan.split is None and plan.num_passes == N
+  assert not plan.uses_terms and plan.num_passes == N
   np.testing.assert_allclose(diagonal(x, fn), dense(fn, x), rtol=1e-9)
-  assert split_calls.count == 0
+  assert term_calls.count == 0
 
 
 def test_sparse_functions_keep_their_colors():
   plan = tfp_diag.plan_diag_jacobian(
     lambda x: x + tf.roll(x, 1, -1) * tf.roll(x, -1, -1), state(4), [4]
   )
-  assert plan.split is None
+  assert not plan.uses_terms
 
 
 def test_can_be_differentiated():
@@ -470,36 +485,55 @@ def test_can_be_differentiated():
 
 
 @pytest.mark.parametrize('fn', [normalized, gated_layer, softmax_op])
-def test_a_plan_is_kept_in_a_file(fn, tmp_path, split_calls):
+def test_a_plan_is_kept_in_a_file(fn, tmp_path, term_calls):
   x = state(24)
   plan = tfp_diag.plan_diag_jacobian(fn, x, [24])
   plan.save(tmp_path / 'plan.npz')
   loaded = tfp_diag.load_plan(tmp_path / 'plan.npz', fn=fn)
   assert str(loaded) == str(plan)
+  term_calls.count = 0
   np.testing.assert_allclose(loaded(x)[1][0], dense(fn, x), rtol=1e-9)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
-def test_a_plan_for_another_function_takes_the_passes(split_calls):
+def test_a_plan_for_another_function(term_calls):
   x = state(24)
   plan = tfp_diag.plan_diag_jacobian(softmax, x, [24])
-  diag = diagonal(x, hidden_layer, plan=plan, schedule='pfor')
-  assert split_calls.count == 0
-  plan = tfp_diag.plan_diag_jacobian(hidden_layer, x, [24])
-  diag = diagonal(x, deep, plan=plan)
-  assert split_calls.count == 0
+  term_calls.count = 0
+  diagonal(x, hidden_layer, plan=plan, schedule='pfor')
+  assert term_calls.count == 0
+  # The terms are those of the function at hand.
+  diag = diagonal(x, hidden_layer, plan=plan)
+  assert term_calls.count == 1
+  np.testing.assert_allclose(diag, dense(hidden_layer, x), rtol=1e-9)
+  with pytest.warns(RuntimeWarning, match='3 passes, around cuts.*of 20 colo'):
+    diag = diagonal(x, deep, plan=plan)
+  assert term_calls.count == 1
   np.testing.assert_allclose(diag, dense(deep, x), rtol=1e-9)
 
 
+def test_a_plan_is_followed_where_passes_are_cheaper(term_calls):
+  """Fewer samples share the columns of the matrices."""
+  plan = tfp_diag.plan_diag_jacobian(hidden_layer, state(24), [24])
+  x = state(2)
+  assert not tfp_diag.plan_diag_jacobian(hidden_layer, x, [2]).uses_terms
+  term_calls.count = 0
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    diag = diagonal(x, hidden_layer, plan=plan)
+  assert term_calls.count == 1
+  np.testing.assert_allclose(diag, dense(hidden_layer, x), rtol=1e-9)
+
+
 @pytest.mark.parametrize('fn', [softmax, hidden_layer])
-def test_validate_args_compares_with_the_passes(fn, split_calls):
+def test_validate_args_compares_with_the_passes(fn, term_calls):
   x = state(24)
   diag = diagonal(x, fn, validate_args=True)
   np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9)
-  assert split_calls.count == 1
+  assert term_calls.count == 1
 
 
-def test_validate_args_finds_a_cut_that_does_not_fit():
+def test_a_cut_is_made_where_it_fits_the_function_at_hand(term_calls):
   """The same ops, but the first matrix differs between samples."""
   x = state(24)
 
@@ -508,11 +542,14 @@ def test_validate_args_finds_a_cut_that_does_not_fit():
 
   plan = tfp_diag.plan_diag_jacobian(scaled(constant(np.ones([1, 1]))), x, [24])
   other = scaled(constant(np.linspace(1.0, 2.0, 24)[:, np.newaxis]))
-  with pytest.raises(tf.errors.InvalidArgumentError, match='do not fit'):
-    diagonal(x, other, plan=plan, validate_args=True)
+  term_calls.count = 0
+  with pytest.warns(RuntimeWarning, match='around cuts, which cannot be done'):
+    diag = diagonal(x, other, plan=plan, validate_args=True)
+  assert term_calls.count == 0
+  np.testing.assert_allclose(diag, jacobian_diagonal(other, x), rtol=1e-9)
 
 
-def test_an_op_that_cannot_be_transposed_takes_the_passes(split_calls):
+def test_an_op_that_transposes_to_itself(term_calls):
   @tf.custom_gradient
   def rounded(x):
     return tf.round(x), lambda g: g * x
@@ -522,18 +559,39 @@ def test_an_op_that_cannot_be_transposed_takes_the_passes(split_calls):
 
   x = state(4)
   np.testing.assert_allclose(diagonal(x, fn), dense(fn, x), rtol=1e-9)
-  assert split_calls.count == 0
+  assert term_calls.count == 1
 
 
-def test_an_op_that_cannot_be_repeated_takes_the_passes(split_calls):
-  """Behind a softmax that would have to be written out."""
+def test_an_op_that_cannot_be_transposed_takes_the_passes():
+  @tf.custom_gradient
+  def rounded(x):
+    return tf.round(x), lambda g: tf.stop_gradient(g) * x
 
   def fn(x):
-    weight = tf.py_function(lambda p: p, [tf.nn.softmax(x)], tf.float64)
+    mean = tf.reduce_mean(x, -1, keepdims=True)
+    return rounded(3.0 * x * mean)
+
+  x = state(4)
+  with pytest.warns(RuntimeWarning, match='the passes run instead'):
+    diag = diagonal(x, fn)
+  np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9)
+
+
+def test_an_op_that_cannot_be_repeated():
+  """Behind a softmax that would have to be written out."""
+  calls = []
+
+  def fn(x):
+    def once(p):
+      calls.append(p)
+      return p
+
+    weight = tf.py_function(once, [tf.nn.softmax(x)], tf.float64)
     return x * tf.stop_gradient(tf.ensure_shape(weight, x.shape))
 
   x = state(4)
   plan = tfp_diag.plan_diag_jacobian(softmax_op, x, [4])
+  calls.clear()
   diag = diagonal(x, fn, plan=plan)
   np.testing.assert_allclose(diag, tf.nn.softmax(x), rtol=1e-12)
-  assert split_calls.count == 0
+  assert len(calls) == 1

@@ -24,7 +24,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.internal import dense
+from tfp_diag.diagonal import blocks as dense
 
 State = collections.namedtuple('State', ['left', 'right'])
 

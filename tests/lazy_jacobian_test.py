@@ -23,7 +23,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.internal import passes
+from tfp_diag.diagonal import linear_map as passes
 
 # Nothing here is beyond pfor.
 pytestmark = pytest.mark.filterwarnings('error:pfor cannot vectorize')

@@ -26,8 +26,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag import planning
-from tfp_diag.internal import passes
+from tfp_diag.diagonal import decide, graphs, linear_map
 from tfp_diag.sparsity import SampleMixingError
 
 
@@ -35,28 +34,28 @@ from tfp_diag.sparsity import SampleMixingError
 def fixture_copies(monkeypatch):
   """Counts the passes that are written into a graph."""
   counter = types.SimpleNamespace(count=0)
-  apply = passes.LinearMap.apply
+  apply = linear_map.LinearMap.apply
 
-  def counted(*args):
+  def counted(*args, **kwargs):
     counter.count += 1
-    return apply(*args)
+    return apply(*args, **kwargs)
 
-  monkeypatch.setattr(passes.LinearMap, 'apply', counted)
+  monkeypatch.setattr(linear_map.LinearMap, 'apply', counted)
   return counter
 
 
-@pytest.fixture(name='detections')
-def fixture_detections(monkeypatch):
-  """Counts how often a pattern is looked for, and forgets earlier ones."""
-  planning._recipes.clear()
+@pytest.fixture(name='analyses')
+def fixture_analyses(monkeypatch):
+  """Counts how often a function is looked at, and forgets earlier ones."""
+  tfp_diag.clear_cache()
   counter = types.SimpleNamespace(count=0)
-  detection = planning.detect_lib.Detection
+  analyze = decide.analyze
 
-  def counted(*args):
+  def counted(*args, **kwargs):
     counter.count += 1
-    return detection(*args)
+    return analyze(*args, **kwargs)
 
-  monkeypatch.setattr(planning.detect_lib, 'Detection', counted)
+  monkeypatch.setattr(decide, 'analyze', counted)
   return counter
 
 
@@ -263,26 +262,13 @@ def ring_diagonal(x):
   return 2 * x * np.roll(x, 1, axis=-1)
 
 
-@pytest.mark.parametrize('size, count', [(15, 15), (16, 2), (40, 2)])
-def test_eager_calls_plan_from_16_coordinates_on(
-  copies, detections, size, count
-):
-  assert planning.MIN_EAGER_COORDINATES == 16
-  x = draw(3, size)
-  _, diag = tfp_diag.diag_jacobian(
-    x, sample_shape=[3], fn=lambda x: ring(x), schedule='unrolled'
-  )
-  assert copies.count == count
-  assert detections.count == (size >= 16)
-  np.testing.assert_allclose(diag[0], ring_diagonal(x.numpy()), rtol=1e-12)
-
-
+@pytest.mark.parametrize('regime', [lambda f: f, tf.function])
 @pytest.mark.parametrize('size, count', [(1, 1), (2, 2), (4, 2), (40, 2)])
-def test_graphs_always_plan(copies, detections, size, count):
-  @tf.function
+def test_every_call_plans(copies, analyses, regime, size, count):
+  @regime
   def run(x):
     return tfp_diag.diag_jacobian(
-      x, sample_shape=[3], fn=lambda x: ring(x), schedule='unrolled'
+      x, sample_shape=[3], fn=ring, schedule='unrolled'
     )[1][0]
 
   x = draw(3, size)
@@ -290,15 +276,15 @@ def test_graphs_always_plan(copies, detections, size, count):
   want = ring_diagonal(x.numpy()) if size > 1 else 3 * x**2
   np.testing.assert_allclose(run(x), want, rtol=1e-12)
   assert copies.count == count
-  assert detections.count == (size > 1)
+  assert analyses.count == 1
 
 
-def test_hessians_plan_too(copies, detections):
+def test_hessians_plan_too(copies, analyses):
   def fn(x, y):
     return tf.reduce_sum(tf.sin(x * y[:, tf.newaxis]), 1) + y**3
 
   x, y = draw(3, 20), draw(3, seed=1)
-  for regime in (lambda f: f, tf.function):
+  for count, regime in enumerate((lambda f: f, tf.function), start=1):
     copies.count = 0
     run = regime(lambda x, y: tfp_diag.diag_hessian(fn, [x, y])[2])
     diag = run(x, y)
@@ -307,26 +293,27 @@ def test_hessians_plan_too(copies, detections):
     np.testing.assert_allclose(diag[0], -tf.sin(x * z) * z**2, rtol=1e-12)
     want = 6 * y - tf.reduce_sum(tf.sin(x * z) * x**2, 1)
     np.testing.assert_allclose(diag[1], want, rtol=1e-10)
-  assert detections.count == 1  # Both remember the same.
+    assert analyses.count == count
 
 
-def test_what_is_found_is_remembered_by_function_and_shapes(detections):
-  for expected, shape in ((1, [3, 20]), (1, [3, 20]), (2, [3, 30])):
-    for regime in (lambda f: f, tf.function):
-      regime(lambda x: tfp_diag.diag_jacobian(x, sample_shape=[3], fn=ring)[1])(
-        draw(*shape)
-      )
-      assert detections.count == expected
+def test_what_is_found_is_remembered_by_what_a_function_does(analyses):
+  def run(x, fn=ring, sample_shape=(3,)):
+    tfp_diag.diag_jacobian(x, sample_shape=sample_shape, fn=fn)
+    return analyses.count
+
   x = draw(3, 20)
-  tfp_diag.diag_jacobian(x, fn=ring)  # All of it is event.
-  assert detections.count == 3
-  tfp_diag.diag_jacobian(tf.cast(x, tf.float32), sample_shape=[3], fn=ring)
-  assert detections.count == 4
-  tfp_diag.diag_jacobian(x, sample_shape=[3], fn=lambda x: ring(x))
-  assert detections.count == 5
+  assert run(x) == run(x) == 1
+  assert run(x, lambda z: z**2 * tf.roll(z, 1, axis=-1)) == 1  # It is the same.
+  assert run(draw(3, 30)) == 2
+  assert run(x, sample_shape=()) == 3  # All of it is event.
+  assert run(tf.cast(x, tf.float32)) == 4
+  assert run(x, lambda x: x**2 * tf.roll(x, 2, axis=-1)) == 5
+  assert run(x) == 5
+  tfp_diag.clear_cache()
+  assert run(x) == 6
 
 
-def test_a_function_that_has_changed_is_looked_at_again(detections):
+def test_a_function_that_has_changed_is_looked_at_again(analyses):
   x = draw(24)
   settings = {'shift': 1}
 
@@ -335,11 +322,11 @@ def test_a_function_that_has_changed_is_looked_at_again(detections):
 
   for count, shift in enumerate((1, 12, 0, 5), start=1):
     settings['shift'] = shift
-    for regime in (lambda f: f, tf.function):
-      run = regime(lambda: tfp_diag.diag_jacobian(x, fn=fn)[1][0])
-      want = 2 * x * np.roll(x, shift) if shift else 3 * x**2
-      np.testing.assert_allclose(run(), want, rtol=1e-12)
-    assert detections.count == count
+    want = 2 * x * np.roll(x, shift) if shift else 3 * x**2
+    for _ in range(2):
+      diag = tfp_diag.diag_jacobian(x, fn=fn)[1][0]
+      np.testing.assert_allclose(diag, want, rtol=1e-12)
+    assert analyses.count == count
 
 
 def test_a_variable_may_change_after_planning():
@@ -361,56 +348,59 @@ def test_a_variable_may_change_after_planning():
     weight.assign(rng.normal(size=[20, 20]))
 
 
-def test_the_memory_is_bounded(detections, monkeypatch):
-  monkeypatch.setattr(planning, '_MAX_RECIPES', 3)
-  fns = [lambda x, k=k: ring(x) * k for k in range(5)]
-  specs = [tf.TensorSpec([20])]
-  for fn in fns:
-    planning._remembered('jacobian', fn, specs, 0)
-  assert len(planning._recipes) == 3
-  planning._remembered('jacobian', fns[4], specs, 0)
-  assert detections.count == 5
-  planning._remembered('jacobian', fns[0], specs, 0)
-  assert detections.count == 6
-
-
-def test_functions_of_a_graph_are_not_remembered(detections):
+def test_what_is_found_in_a_graph_ends_with_it(analyses):
   @tf.function
   def run(x, y):
     return tfp_diag.diag_jacobian(x, fn=lambda x: x * y)[1][0]
 
   x, y = draw(20), draw(20, seed=1)
   np.testing.assert_allclose(run(x, y), y)
-  assert detections.count == 1
-  assert not planning._recipes
+  assert analyses.count == 1
+  assert not graphs._cache
 
 
-def test_where_no_plan_can_be_made(copies):
-  """Dynamic events, and `ys` without a function: a pass for each."""
-
+def test_events_of_unknown_size_take_a_pass_for_each():
   @tf.function(input_signature=[tf.TensorSpec([None], tf.float64)])
   def dynamic(x):
     return tfp_diag.diag_jacobian(x, fn=ring)[1][0]
 
+  x = draw(7)
+  want = ring_diagonal(x.numpy())
+  np.testing.assert_allclose(dynamic(x), want, rtol=1e-12)
+
+
+def test_ys_without_a_function(copies):
   @tf.function
   def without_fn(x):
     return tfp_diag.diag_jacobian([x], ys=[ring(x)], schedule='unrolled')[1][0]
 
   x = draw(7)
   want = ring_diagonal(x.numpy())
-  np.testing.assert_allclose(dynamic(x), want, rtol=1e-12)
-  copies.count = 0
   np.testing.assert_allclose(without_fn(x), want, rtol=1e-12)
-  assert copies.count == 7
+  assert copies.count == 3  # An odd ring.
 
 
-def test_a_function_that_cannot_be_traced():
+@pytest.mark.parametrize(
+  'leaves',
+  [
+    lambda x: x.numpy()[0],
+    lambda x: float(x[0]),
+    lambda x: np.mean(x),
+    lambda x: np.asarray(x)[0],
+  ],
+)
+def test_a_function_that_needs_values_in_python_is_refused(leaves):
   def fn(x):
-    return x**2 * float(x.numpy()[0] > -100)
+    return x**2 * leaves(x)
 
   x = draw(20)
-  diag = tfp_diag.diag_jacobian(x, fn=fn)[1][0]
-  np.testing.assert_allclose(diag, 2 * x, rtol=1e-12)
+  for run in (
+    lambda: tfp_diag.diag_jacobian(x, fn=fn),
+    lambda: tfp_diag.diag_hessian(lambda x: tf.reduce_sum(fn(x)), x),
+    lambda: tfp_diag.plan_diag_jacobian(fn, x),
+  ):
+    with pytest.raises(TypeError, match='needs the value of a Tensor'):
+      run()
 
 
 def test_errors_of_a_function_stay_its_own():
@@ -524,18 +514,18 @@ def test_a_hessian_that_mixes_samples_as_one_event():
   np.testing.assert_allclose(plan(x)[2], dense_diagonal(fn, x), rtol=1e-8)
 
 
-def test_an_implicit_plan_warns_of_mixed_samples(detections):
+@pytest.mark.parametrize('regime', [lambda f: f, tf.function])
+def test_mixed_samples_are_refused_without_a_plan_too(regime):
   x = draw(5, 4)
-  run = tf.function(
+  run = regime(
     lambda x: tfp_diag.diag_jacobian(x, sample_shape=[5], fn=normalized)[1][0]
   )
-  with pytest.warns(RuntimeWarning, match='fn mixes samples: Mean.*as if'):
+  with pytest.raises(SampleMixingError, match='`fn` mixes samples: Mean'):
     run(x)
-  assert detections.count == 1
 
 
 def test_a_function_that_knows_its_batch():
-  """It cannot be traced on two samples, and is on the five that it has."""
+  """It cannot be called on two samples, and is seen on the five it has."""
   weights = draw(5, 8)
 
   def fn(x):

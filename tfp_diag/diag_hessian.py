@@ -53,31 +53,37 @@ def diag_hessian(
 ) -> tuple[tf.Tensor, Any, Any]:
   """Computes value, gradient and the exact diagonal of the Hessian of `fn`.
 
+  An eager call traces `fn`, and finds its compiled derivative again, as
+  `tfp_diag.diag_jacobian` says; hot loops call a `tf.function` or `plan(xs)`.
+
   Args:
     fn: Python callable that returns one scalar per sample, a Tensor of shape
       `sample_shape`. Called as `fn(x)` with a Tensor, `fn(*xs)` with a list or
       tuple of parts, `fn(**xs)` with a dict; without arguments if all parts are
-      `tf.Variable`s and it takes none.
+      `tf.Variable`s and it takes none. Of TensorFlow ops. What it closes over
+      is held, also if that is `xs`.
     xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
       `sample_shape + event_shape_i`, of a floating dtype each; or
       `tf.Variable`s.
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: the shape of what `fn` returns.
     plan: What `tfp_diag.plan_diag_hessian` returned for this function and these
-      shapes. `None` looks for structure as `tfp_diag.diag_jacobian` does; for
-      `tf.Variable`s only a plan does.
+      event shapes; refused, or replaced with a warning, as in
+      `tfp_diag.diag_jacobian`. `None` makes the plan of this call; parts that
+      are `tf.Variable`s then get a pass for each coordinate.
     mode: 'forward_over_reverse' (Jacobian-vector products of the gradient),
-      'reverse_over_reverse' (vector-Jacobian products of it) or 'auto'. They
-      give the same numbers.
+      'reverse_over_reverse' (vector-Jacobian products of it) or 'auto', which
+      is the second or what `plan` says. They give the same numbers.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
       `tfp_diag.diag_jacobian`. Only 'auto' adds up the curvature op by op where
       that takes fewer passes: in regressions, normalizers, quadratic forms.
     parallel_iterations: Python int, how many passes run together.
       A plan brings its own chunk size.
     validate_args: Python bool. Checks at run time that `sample_shape` leads
-      every part, that samples do not mix, that a plan's colors fit the
-      function, and that both modes agree. XLA has no assertions: under it
-      nothing is checked.
+      every part, that samples do not mix, that the colors fit the function,
+      that forward mode agrees with reverse, and that what is cheaper than
+      passes agrees with them at random coordinates of each sample. XLA has no
+      assertions: under it nothing is checked.
     name: Python str, name of the ops. Default: `'diag_hessian'`.
 
   Returns:
@@ -88,8 +94,12 @@ def diag_hessian(
 
   Raises:
     ValueError: if `fn` does not return one scalar per sample, or an argument
-      does not fit; the sentence says which and how to mend it.
-    TypeError: if a part of `xs` is not floating.
+      does not fit, as a `plan` of another function; the sentence says which
+      and how to mend it.
+    tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
+      sample depends on another one. Names the op.
+    TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
+      Tensor in Python (NumPy, `.numpy()`, `float()`).
     LookupError: if an op of `fn` has no second derivative in TensorFlow.
     tf.errors.InvalidArgumentError: with `validate_args`, for a promise that
       does not hold.

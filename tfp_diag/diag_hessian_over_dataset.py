@@ -143,7 +143,7 @@ def diag_hessian_over_dataset(
     size = _num_examples(batch)
     weight = size if reduction == 'mean' else 1
     diag, error, passes = _of_batch(
-      loss_fn, parts, batch, number, method, num_probes, seed, chunk_size
+      loss_fn, parts, batch, num_probes, _seed_of(seed, number), chunk_size
     )
     totals = [t + weight * d for t, d in zip(totals, diag)]
     squares = [s + (weight * e) ** 2 for s, e in zip(squares, error)]
@@ -182,17 +182,25 @@ def _num_examples(batch: Any) -> int:
   return int(shape[0])
 
 
+def _seed_of(seed: Seed | None, number: int) -> Any:
+  """Another seed for each batch; None if there is none."""
+  if seed is None:
+    return None
+  return tf.random.experimental.stateless_fold_in(seed, number)
+
+
 def _of_batch(
   loss_fn: Callable,
   parts: list,
   batch: Any,
-  number: int,
-  method: Method,
   num_probes: int,
-  seed: Seed | None,
+  seed: Any,
   chunk_size: int,
 ) -> tuple[list, list, Any]:
-  """The diagonal for one batch, its standard error, the number of passes."""
+  """The diagonal for one batch, its standard error, the number of passes.
+
+  The exact one, without a seed.
+  """
   # As Tensors they are inputs of one graph; arrays would be constants of it.
   data = tf.nest.map_structure(tf.convert_to_tensor, batch)
 
@@ -205,11 +213,10 @@ def _of_batch(
       )
     return value
 
-  if method == 'exact':
+  if seed is None:
     _, _, diag = diag_hessian(loss, parts, (), parallel_iterations=chunk_size)
     num_passes = sum(tf.size(p) for p in parts)
     return diag, [tf.zeros_like(d) for d in diag], num_passes
-  batch_seed = tf.random.experimental.stateless_fold_in(seed, number)
   return stochastic_diag_hessian(
-    loss, parts, num_probes, batch_seed, (), chunk_size=chunk_size
+    loss, parts, num_probes, seed, (), chunk_size=chunk_size
   )

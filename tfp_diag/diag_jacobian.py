@@ -47,33 +47,38 @@ def diag_jacobian(
 ) -> tuple[list, list]:
   """Computes the exact diagonal of the Jacobian of `ys = fn(*xs)`.
 
-  The call is that of `tfp.math.diag_jacobian`, and may take its place.
+  The call is that of `tfp.math.diag_jacobian`, and may take its place. It
+  traces `fn`, reads the structure of its derivative from that graph, and
+  differentiates the same graph.
 
   Args:
     xs: Tensor or list of Tensors of shape `sample_shape + event_shape_i`, of a
       floating dtype each.
     ys: Tensor or list of Tensors that broadcast to `xs`, computed from `xs`.
-      Enough by itself while a graph is built; if `fn` is given too, `fn` is
-      what is differentiated, in every regime.
+      Enough by itself while a graph is built, with the same structure; if `fn`
+      is given too, `fn` is what is differentiated, in every regime.
     sample_shape: The leading shape that all parts share: list, tuple,
       `tf.TensorShape` or integer vector. Its entries are independent samples:
       `ys[s]` depends on `xs[s]` alone, so that all samples share each pass.
       `None` means that everything is event: right for every function. It costs
-      no more passes where the samples are seen to be independent (as `plan`
-      says when structure is looked for), else a pass for each entry of `xs`.
+      no more passes where the samples are seen to be independent, else up to a
+      pass for each entry of `xs`.
     fn: Python callable, `ys = fn(*xs)`: a Tensor or a list of Tensors, one per
-      part of `xs`, or one for all of them.
+      part of `xs`, or one for all of them. Of TensorFlow ops. What it closes
+      over is held, also if that is `xs`: these are partial derivatives.
     parallel_iterations: Python int, how many passes run together: the chunk
       that pfor vectorizes, and the parallel iterations of a `tf.while_loop`.
       A plan brings its own chunk size.
     name: Python str, name of the ops. Default: `'diag_jacobian'`.
     plan: What `tfp_diag.plan_diag_jacobian` returned for this function and
-      these shapes. `None` looks for structure while a graph is traced, and in
-      eager mode from 16 coordinates on, and remembers what it found by function
-      and shapes. Where none is found, or the event shapes are dynamic, or there
-      is no `fn`, each coordinate gets a pass of its own.
+      these event shapes. Refused if `fn` has entries that it lacks. If it
+      cannot be followed, a warning says what runs instead. `None` makes the
+      plan of this call; where no structure is found, or event shapes are
+      dynamic, each coordinate gets a pass of its own.
     mode: 'forward' (Jacobian-vector products), 'reverse' (vector-Jacobian
-      products) or 'auto'. Both give the same numbers.
+      products) or 'auto', which is 'reverse' or what `plan` says. Both give the
+      same numbers: where 'forward' meets an infinite derivative, reverse passes
+      run, too.
     schedule: 'unrolled' (each pass written out in the graph), 'pfor'
       (vectorized in chunks), 'while_loop' (one after the other) or 'auto' (the
       first for a few passes, else the second). They give the same numbers.
@@ -81,9 +86,10 @@ def diag_jacobian(
       names the op. Only 'auto' cuts a dense Jacobian where that takes fewer
       passes: at normalizers, in networks of one hidden layer.
     validate_args: Python bool. Checks at run time what the arguments promise:
-      that `sample_shape` leads every part, that samples do not mix, that a
-      plan's colors fit the function, and that both modes agree. XLA has no
-      assertions: under it nothing is checked.
+      that `sample_shape` leads every part, that samples do not mix, that the
+      colors fit the function, that forward mode agrees with reverse, and that
+      what is cheaper than passes agrees with them at random coordinates of each
+      sample. XLA has no assertions: under it nothing is checked.
 
   Returns:
     ys: List of Tensors, what `fn` returned, or `ys`.
@@ -95,8 +101,12 @@ def diag_jacobian(
     ValueError: if eager `ys` come without `fn`; if there are neither one nor as
       many `ys` as `xs`; if a part of `ys` does not broadcast to its part of
       `xs`; if `sample_shape` does not lead a part; if `mode`, `schedule` or
-      `parallel_iterations` is none that exists.
-    TypeError: if a part of `xs` is not floating.
+      `parallel_iterations` is none that exists; if `plan` was made for another
+      function or other event shapes.
+    tfp_diag.sparsity.SampleMixingError: a ValueError, if the result of one
+      sample depends on another one. Names the op.
+    TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
+      Tensor in Python (NumPy, `.numpy()`, `float()`).
     LookupError: if an op of `fn` has no derivative in TensorFlow.
     tf.errors.InvalidArgumentError: with `validate_args`, for a promise that
       does not hold.
@@ -114,11 +124,31 @@ def diag_jacobian(
   # ==> [81., 112., 145.]
   ```
 
+  #### Eager calls
+
+  Each one runs the Python of `fn` and traces it, which takes some milliseconds.
+  The compiled derivative is found again if the graph is the same; no Python
+  state is remembered. A way that is cheaper than passes is compared with one
+  pass when it is compiled. In a loop that must be fast, call a `tf.function`
+  around, or `plan(xs)`. Give data that change as Tensors, or variables: NumPy
+  arrays are constants of the graph, and each new one is compiled anew.
+
+  ```python
+  power = 2
+  fn = lambda x: x**power
+  diag_jacobian(tf.constant([3.0]), fn=fn)[1][0]
+  # ==> [6.]
+  power = 3
+  diag_jacobian(tf.constant([3.0]), fn=fn)[1][0]
+  # ==> [27.]
+  ```
+
   #### What `sample_shape` is for
 
   Without it the samples are coordinates too, 15 instead of 3. The result is the
   same as long as samples are independent. If they are not, as under batch
-  normalization in training, only `sample_shape=None` is right.
+  normalization in training, only `sample_shape=None` is right; the shape of the
+  batch is refused.
   """
   with tf.name_scope(name or 'diag_jacobian'):
     arguments.check_choice('mode', mode, MODES)

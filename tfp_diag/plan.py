@@ -73,7 +73,13 @@ class Plan:
 
   Made by `tfp_diag.plan_diag_jacobian`, `tfp_diag.plan_diag_hessian` and
   `tfp_diag.load_plan`. It holds for every batch of samples whose parts have the
-  event shapes it was made for.
+  event shapes it was made for. `print(plan)` shows it, with the cost of every
+  way that was proposed.
+
+  Where a plan is used, it is compared with the graph at hand: a function whose
+  derivative can be nonzero where `pattern` has nothing is refused. A function
+  with less is fine. Where `ways[0]` cannot be followed there, a RuntimeWarning
+  says what runs instead. A pattern that the caller gave is believed.
 
   Attributes:
     kind: 'jacobian' or 'hessian'.
@@ -90,10 +96,10 @@ class Plan:
     notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
     fn: The function, or None in a plan that was loaded without one.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    ways: Tuple of `Way`, the one that is followed first: passes over the
-      colors, or terms into which the derivative is taken apart: a Hessian op by
-      op, or once for all samples if it is a constant; a Jacobian where it can
-      be cut.
+    ways: Tuple of `Way`, by cost, the one that is followed first: passes over
+      the colors, or terms into which the derivative is taken apart: a Hessian
+      op by op, or once for all samples if it is a constant; a Jacobian where it
+      can be cut.
     digest: `bytes` that tell the function, at the shapes of the plan, from
       others.
     num_samples: Python int: for how many samples `num_passes` is reckoned.
@@ -165,7 +171,9 @@ class Plan:
 
   @tf.autograph.experimental.do_not_convert
   def __call__(self, xs: Any) -> tuple:
-    """Runs the plan, compiled once per shape.
+    """Runs the plan, as one `tf.function` that traces once per shape.
+
+    What Python changes after that, it does not see; Variables are read anew.
 
     Args:
       xs: The state, as for the function that made the plan.
@@ -175,7 +183,8 @@ class Plan:
       `tfp_diag.diag_hessian` return them.
 
     Raises:
-      ValueError: if `xs` do not fit, or the plan was loaded without `fn`.
+      ValueError: if `xs` do not fit, if the plan was loaded without `fn`, or
+        with one that has entries which the plan lacks.
     """
     if self.fn is None:
       raise ValueError(
@@ -324,7 +333,9 @@ class Plan:
   def save(self, path: str | os.PathLike) -> None:
     """Writes the plan, without its function, to an `.npz` file.
 
-    The file is complete or not there: it is written beside `path` and moved.
+    No op is named in it: what is cheaper than passes is found again in the
+    graph at hand. The file is complete or not there: it is written beside
+    `path` and moved.
 
     Args:
       path: Python str or path of the file.
@@ -381,7 +392,7 @@ def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
     path: Python str or path of the file.
     fn: Python callable, the function that the plan was made for. Only needed
       for `plan(xs)`. One whose derivative has entries that the plan lacks is
-      refused when it is called.
+      refused when the plan is called, or passed to `diag_*`.
 
   Returns:
     `Plan`.

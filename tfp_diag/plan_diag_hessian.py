@@ -52,7 +52,7 @@ def plan_diag_hessian(
     fn: Python callable, one scalar per sample, as for `tfp_diag.diag_hessian`.
     xs: Tensor or `tf.TensorSpec`, or a structure of them, of shape
       `sample_shape + event_shape_i`; or `tf.Variable`s and a closure `fn`. The
-      event shapes must be static.
+      event shapes must be static; the number of samples may be open, `None`.
     sample_shape: The leading shape that all parts share. Default: the shape of
       what `fn` returns.
     mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto'.
@@ -72,8 +72,11 @@ def plan_diag_hessian(
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
       sample depends on another one. Names the op; `sample_shape=()` and a
       scalar `fn` treat everything as event.
-    TypeError: if a part of `xs` is not floating.
-    ValueError: if the event shapes are not static, or an argument does not fit.
+    TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
+      Tensor in Python (NumPy, `.numpy()`, `float()`).
+    ValueError: if the event shapes are not static, or an argument does not fit;
+      if `fn` does not do the same with every number of samples, and that is
+      open or large.
 
   #### Examples
 

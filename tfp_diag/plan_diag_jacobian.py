@@ -44,21 +44,24 @@ def plan_diag_jacobian(
 ) -> Plan:
   """Finds the structure of `fn` and decides how to compute its diagonal.
 
-  The function is traced, not run, and the pattern of its Jacobian is read off
-  its graph. Coordinates that do not meet in the pattern share a pass
-  (distance-1 coloring of the symmetrized pattern; see Gebremedhin, Manne and
-  Pothen, 2005, on which coloring which product needs).
+  The function is traced, and the pattern of its Jacobian is read off its graph.
+  Coordinates that do not meet in the pattern share a pass (distance-1 coloring
+  of the symmetrized pattern; see Gebremedhin, Manne and Pothen, 2005, on which
+  coloring which product needs). Other ways propose themselves with a cost; the
+  cheapest is followed. If it is not passes, it runs once, at `xs` or at normal
+  numbers, and is compared with one pass at a random coordinate of each sample.
 
   Args:
     fn: Python callable, `ys = fn(*xs)`, as for `tfp_diag.diag_jacobian`.
     xs: Tensor or `tf.TensorSpec`, or a list of them, of shape `sample_shape +
-      event_shape_i`. The event shapes must be static; with Tensors the plan can
-      also check forward mode at the values.
+      event_shape_i`. The event shapes must be static; the number of samples may
+      be open, `None`. With Tensors the plan is tried at these values.
     sample_shape: The leading shape that all parts share. `None`: everything is
       event; the samples of a batch are then found to be independent, and cost
       no more passes.
-    mode: 'forward', 'reverse' or 'auto'. Forward mode is checked against
-      reverse on a random pair, and given up with a note if it disagrees.
+    mode: 'forward', 'reverse' or 'auto', which is 'reverse'. Forward mode is
+      checked against reverse on a random pair, and given up with a note if it
+      disagrees.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto'.
     memory_limit: Number of bytes that the passes of one chunk may hold; decides
       how many run together. Default: 64 MiB, or 1 GiB where there is a GPU.
@@ -74,8 +77,11 @@ def plan_diag_jacobian(
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the result of one
       sample depends on another one. Names the op; `sample_shape=()` treats
       everything as event.
-    TypeError: if a part of `xs` is not floating.
-    ValueError: if the event shapes are not static, or an argument does not fit.
+    TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
+      Tensor in Python (NumPy, `.numpy()`, `float()`).
+    ValueError: if the event shapes are not static, or an argument does not fit;
+      if `fn` does not do the same with every number of samples, and that is
+      open or large.
 
   #### Examples
 

@@ -112,9 +112,7 @@ def estimate_diagonal(
         parts,
         rank,
         colors,
-        num_probes,
-        seed,
-        tolerance,
+        probes.Probes(num_probes, seed, tolerance),
         chunk_size,
         obstacle,
       )

@@ -12,71 +12,119 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Eager graphs: one per function, and never a stale one."""
+"""The eager cache: one graph for each function, never a stale one."""
 
 import functools
+import gc
+import threading
 import types
+import weakref
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
 
-from tfp_diag.internal import compiled
-from tfp_diag.internal.fingerprint import fingerprint
+import tfp_diag
+from tfp_diag.diagonal import graphs, linear_map
 
 SCALE = 1.0
 
 
-class Counted:
-  """Calls a function through `compiled.call` and counts its Python runs."""
+class Calls:
+  """Values and gradients by `graphs.call`; counts the graphs that it makes."""
 
   def __init__(self):
-    self.runs = 0
+    self.made = 0
 
-  def __call__(self, fn, x=1.0, key='key'):
+  def __call__(self, fn, x=1.0, key='key', jit_compile=False, accept=None):
     x = tf.convert_to_tensor(x)
 
-    def body(x):
-      self.runs += 1
-      return fn(x)
+    def evaluate(x, *_):
+      return linear_map.evaluate(
+        lambda parts: fn(parts[0]), lambda y, _: [y], [x], 1
+      )
 
-    return compiled.call((id(self), key), [fn], body, [x])
+    def body(evaluation, x, *is_first):
+      del x
+      self.made += 1
+      derivative = evaluation.jacobian().of_ones()[0]
+      return evaluation.result, derivative, *is_first
+
+    return graphs.call(
+      (id(self), key),
+      evaluate,
+      body,
+      [x],
+      jit_compile=jit_compile,
+      accept=accept,
+    )
 
 
 @pytest.fixture
-def counted():
-  return Counted()
+def calls():
+  graphs.clear_cache()
+  yield Calls()
+  graphs.clear_cache()
 
 
-def values(call, fns, x=1.0):
-  return [float(call(fn, x)) for fn in fns]
+def num_entries():
+  return sum(map(len, graphs._cache.values()))
 
 
-def test_a_hundred_calls_trace_once(counted):
+def slope(calls, fn, x=1.0, **kwargs):
+  return np.sum(calls(fn, x, **kwargs)[1])
+
+
+def slopes(calls, fns, x=1.0):
+  return [slope(calls, fn, x) for fn in fns]
+
+
+def test_python_runs_in_each_call_but_one_graph_is_made(calls):
+  runs = []
+
   def fn(x):
-    return 2 * x
+    runs.append(x)
+    return x**2
 
-  for i in range(100):
-    assert float(counted(fn, float(i))) == 2 * i
-  assert counted.runs == 1
-
-
-def test_a_lambda_written_anew_traces_once(counted):
-  assert [float(counted(lambda x: 2 * x)) for _ in range(5)] == [2.0] * 5
-  assert counted.runs == 1
+  for i in range(10):
+    value, derivative = calls(fn, float(i))
+    assert (float(value), float(derivative)) == (i**2, 2 * i)
+  assert (len(runs), calls.made, num_entries()) == (10, 1, 1)
 
 
-def test_shapes_dtypes_and_keys_have_graphs_of_their_own(counted):
-  def fn(x):
-    return 2 * x
+def test_a_lambda_written_anew_has_the_same_graph(calls):
+  assert [slope(calls, lambda x: 2 * x) for _ in range(5)] == [2.0] * 5
+  assert calls.made == 1
 
+
+def test_names_are_no_part_of_a_function(calls):
+  def named(name):
+    return lambda x: tf.multiply(x, 2.0, name=name)
+
+  def with_an_inner_function(x):
+    return tf.function(lambda x: 3 * tf.sin(x), autograph=False)(x)
+
+  @tf.custom_gradient
+  def custom(x):
+    return tf.exp(x), lambda dy: 5.0 * dy
+
+  assert slopes(calls, [named('a'), named('b')]) == [2.0, 2.0]
+  assert calls.made == 1
+  # TensorFlow numbers these anew in each trace.
+  for fn, made in ((with_an_inner_function, 2), (custom, 3)):
+    slopes(calls, [fn] * 3)
+    assert calls.made == made
+
+
+def test_shapes_dtypes_and_keys_have_graphs_of_their_own(calls):
   for _ in range(2):
-    counted(fn, [1.0])
-    counted(fn, [1.0, 2.0])
-    counted(fn, tf.ones([1], tf.float64))
-    counted(fn, [1.0], key='other')
-  assert counted.runs == 4
+    slope(calls, lambda x: 2 * x, [1.0])
+    slope(calls, lambda x: 2 * x, [1.0, 2.0])
+    slope(calls, lambda x: 2 * x, tf.ones([1], tf.float64))
+    slope(calls, lambda x: 2 * x, [1.0], key='other')
+    slope(calls, lambda x: 2 * x, [1.0], jit_compile=True)
+  assert calls.made == 5
 
 
 def closure_over(scale):
@@ -87,28 +135,14 @@ def default(scale):
   return lambda x, scale=scale: scale * x
 
 
-def keyword_default(scale):
-  return lambda x, *, scale=scale: scale * x
-
-
-def in_a_list(scale):
-  scales = [0, [scale]]
-  return lambda x: scales[1][0] * x
-
-
 def in_a_dict(scale):
-  settings = {'inner': {'scale': scale}}
-  return lambda x: settings['inner']['scale'] * x
+  settings = {'inner': [0, {'scale': scale}]}
+  return lambda x: settings['inner'][1]['scale'] * x
 
 
 def in_an_array(scale):
   array = np.full([100_000], scale)
-  return lambda x: tf.cast(array[-1], tf.float32) * x
-
-
-def in_a_tensor(scale):
-  tensor = tf.constant(scale)
-  return lambda x: tensor * x
+  return lambda x: tf.reduce_mean(tf.cast(array, tf.float32)) * x
 
 
 def by_an_inner_function(scale):
@@ -124,9 +158,41 @@ def by_a_tf_function(scale):
   return tf.function(closure_over(scale), autograph=False)
 
 
-def power(scale):
-  # The same code and constants but for one operator.
-  return (lambda x: x + x) if scale == 2.0 else (lambda x: x + x + x)
+def by_a_method(scale):
+  return types.SimpleNamespace(scale=scale, times=closure_over(scale)).times
+
+
+def wiring(scale):
+  # The same ops, but for what is wired to what.
+  def fn(x):
+    a, b = 2.0 * x, 3.0 * x
+    first, second = (a, b) if scale == 2.0 else (b, a)
+    return first + 0.0 * second
+
+  return fn
+
+
+def body_of_a_loop(scale):
+  return lambda x: tf.while_loop(
+    lambda k, y: k < 1, lambda k, y: (k + 1, scale * y), [0, x]
+  )[1]
+
+
+def branch_of_a_condition(scale):
+  return lambda x: tf.cond(x > 0, lambda: scale * x, lambda: -x)
+
+
+def custom_gradient(scale):
+  # Its value is the same.
+  return tf.custom_gradient(lambda x: (x**3, lambda dy: scale * dy))
+
+
+def gradient_of_a_custom_gradient(scale):
+  @tf.custom_gradient
+  def inner(x):
+    return tf.identity(x), lambda dy: scale * dy
+
+  return tf.custom_gradient(lambda x: (x**3, lambda dy: inner(dy) + scale - 1))
 
 
 @pytest.mark.parametrize(
@@ -134,184 +200,398 @@ def power(scale):
   [
     closure_over,
     default,
-    keyword_default,
-    in_a_list,
     in_a_dict,
     in_an_array,
-    in_a_tensor,
     by_an_inner_function,
     by_a_partial,
     by_a_tf_function,
-    power,
+    by_a_method,
+    wiring,
+    body_of_a_loop,
+    branch_of_a_condition,
+    custom_gradient,
+    gradient_of_a_custom_gradient,
   ],
 )
-def test_what_a_function_sees_is_part_of_it(counted, make):
+def test_what_a_function_does_tells_it_from_others(calls, make):
   two, three = make(2.0), make(3.0)
-  result = values(counted, [two, three, two, three])
-  np.testing.assert_allclose(result, [2.0, 3.0, 2.0, 3.0])
-  assert counted.runs == 2
+  np.testing.assert_allclose(
+    slopes(calls, [two, three, two, three]), [2.0, 3.0, 2.0, 3.0], rtol=1e-6
+  )
+  assert calls.made == 2
 
 
-def test_a_global_that_changes(counted, monkeypatch):
+def test_an_attribute_of_an_op_tells_functions_apart(calls):
+  matrix = tf.constant([[0.0, 2.0], [3.0, 0.0]])
+
+  def product(is_transposed):
+    return lambda x: tf.matmul(matrix, [[x], [0.0]], is_transposed)[1, 0]
+
+  fns = [product(True), product(False)]
+  assert slopes(calls, fns * 2) == [2.0, 3.0] * 2
+  assert calls.made == 2
+
+
+def test_a_global_that_changes(calls, monkeypatch):
   def fn(x):
     return SCALE * x
 
-  assert float(counted(fn)) == 1.0
+  assert slope(calls, fn) == 1.0
   monkeypatch.setitem(fn.__globals__, 'SCALE', 2.0)
-  assert float(counted(fn)) == 2.0
+  assert slope(calls, fn) == 2.0
 
 
-class Model:
-  """Its attributes change; they are read in many ways."""
-
-  class_scale = 1.0
-
-  def __init__(self):
-    self.scale = 1.0
-    self.scales = {'a': [1.0]}
-    self.array = np.ones([3], np.float32)
-    self.unread = 0
-
-  @property
-  def doubled(self):
-    return 2 * self.scale
-
-  def method(self, x):
-    return self.scale * x
-
-  def by_another_method(self, x):
-    return self.method(x)
-
-  def by_a_property(self, x):
-    return self.doubled * x / 2
-
-  def by_a_container(self, x):
-    return self.scales['a'][0] * x
-
-  def by_an_array(self, x):
-    return self.array[1] * x
-
-  def __call__(self, x):
-    return self.scale * x
-
-
-def change(model, scale):
-  model.scale = scale
-  model.scales['a'][0] = scale
-  model.array[:] = scale
-
-
-class Slots:
-  __slots__ = ('scale',)
-
-
-def methods(model):
-  nested = [{'model': model}]
-  return {
-    'method': model.method,
-    'another method': model.by_another_method,
-    'property': model.by_a_property,
-    'container': model.by_a_container,
-    'array': model.by_an_array,
-    'callable': model,
-    'attribute': lambda x: model.scale * x,
-    'call in a lambda': lambda x: model(x),
-    'method in a lambda': lambda x: model.by_another_method(x),
-    'in containers': lambda x: nested[0]['model'].scale * x,
-  }
-
-
-@pytest.mark.parametrize('name', list(methods(Model())))
-def test_attributes_that_change(counted, name):
-  model = Model()
-  fn = methods(model)[name]
+def test_attributes_that_change_back(calls):
+  model = types.SimpleNamespace(scale=1.0)
   result = []
   for scale in (1.0, 2.0, 1.0):
-    change(model, scale)
-    result.append(float(counted(fn)))
+    model.scale = scale
+    result.append(slope(calls, lambda x: model.scale * x))
   assert result == [1.0, 2.0, 1.0]
-  assert counted.runs == 2
-  # What the code does not name is not part of it.
-  model.unread = 5
-  counted(fn)
-  assert counted.runs == 2
+  assert calls.made == 2
 
 
-def test_attributes_of_classes_and_slots(counted, monkeypatch):
-  slots = Slots()
-  slots.scale = 1.0
-  fns = [lambda x: Model.class_scale * x, lambda x: slots.scale * x]
-  assert values(counted, fns) == [1.0, 1.0]
-  monkeypatch.setattr(Model, 'class_scale', 2.0)
-  slots.scale = 3.0
-  assert values(counted, fns) == [2.0, 3.0]
+# What a function closes over is bound at each call.
 
 
-@pytest.mark.parametrize('name', ['settings', 'numpy_settings'])
-def test_attributes_of_modules(counted, name):
-  module = types.ModuleType(name)
-  for scale in (1.0, 2.0):
-    module.scale = scale
-    assert float(counted(lambda x: module.scale * x)) == scale
+@pytest.mark.parametrize('size', [1, 100, 1000, 100_000])
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_tensors_that_are_closed_over_are_inputs(calls, size, jit_compile):
+  for k in range(5):
+    batch = tf.fill([size], k + 1.0)
+    value, derivative = calls(
+      lambda x, batch=batch: tf.reduce_mean(batch * x),
+      2.0,
+      jit_compile=jit_compile,
+    )
+    np.testing.assert_allclose(
+      [value, derivative], [2 * k + 2.0, k + 1.0], rtol=1e-5
+    )
+  assert (calls.made, num_entries()) == (1, 1)
 
 
-def test_variables_are_read_at_each_call(counted):
-  variable = tf.Variable(1.0)
-  fn = closure_over(variable)
-  assert values(counted, [fn]) == [1.0]
-  variable.assign(2.0)
-  assert values(counted, [fn]) == [2.0]
-  assert counted.runs == 1
+def test_which_of_two_tensors_is_which(calls):
+  a, b = tf.constant(2.0), tf.constant(3.0)
+
+  def fn(first, second):
+    return lambda x: first * x + 0.0 * second * x
+
+  assert slopes(calls, [fn(a, b), fn(b, a)]) == [2.0, 3.0]
+  assert calls.made == 1
+  # One Tensor twice is another function, which takes one Tensor only.
+  assert slopes(calls, [fn(a, a), fn(b, a), fn(b, b)]) == [2.0, 3.0, 3.0]
+  assert calls.made == 2
 
 
-def test_a_keras_layer(counted):
-  layer = tf_keras.layers.Dense(
-    1, kernel_initializer='ones', bias_initializer='zeros'
-  )
-  x = [[1.0, 2.0]]
-  layer(tf.constant(x))
-  assert float(counted(layer, x)[0, 0]) == 3.0
-  layer.kernel.assign([[2.0], [2.0]])
-  assert float(counted(layer, x)[0, 0]) == 6.0
-  assert counted.runs == 1
+def inside(kind, scale):
+  """A function whose slope is `scale`, which it uses within another one."""
+  if kind == 'loop':
+    return lambda x: tf.while_loop(
+      lambda k, y: k < 1, lambda k, y: (k + 1, scale * y), [0, x]
+    )[1]
+  if kind == 'branch':
+    return lambda x: tf.cond(
+      tf.reduce_all(x > 0), lambda: scale * x, lambda: -x
+    )
+  if kind == 'function':
+    return tf.function(lambda x: scale * x, autograph=False)
+  return tf.custom_gradient(lambda x: (x**3, lambda dy: scale * dy))
 
 
-class Subclassed(tf_keras.Model):
-  def __init__(self):
-    super().__init__()
-    self.factor = 1.0
+@pytest.mark.parametrize('kind', ['loop', 'branch', 'function', 'gradient'])
+@pytest.mark.parametrize('size', [1, 200])
+@pytest.mark.parametrize('wrap', [tf.constant, tf.Variable])
+def test_what_inner_functions_close_over(calls, kind, size, wrap):
+  for scale in (2.0, 3.0, 4.0):
+    fn = inside(kind, wrap(tf.fill([size], scale)))
+    assert slope(calls, fn, tf.ones([size])) == size * scale
+  if kind != 'gradient':
+    assert calls.made == 1
 
-  def call(self, x):
-    return self.factor * x
+
+@pytest.mark.parametrize('kind', ['loop', 'branch', 'function', 'gradient'])
+@pytest.mark.parametrize('size', [1, 200])
+@pytest.mark.parametrize('wrap', [tf.constant, tf.Variable])
+def test_a_tape_around_inner_functions(calls, kind, size, wrap):
+  """TensorFlow calls the code of a custom gradient once more for it."""
+  x = tf.ones([size])
+  for scale in (2.0, 3.0, 2.0):
+    fn = inside(kind, wrap(tf.fill([size], scale)))
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      value, _ = calls(fn, x)
+    np.testing.assert_allclose(tape.gradient(value, x), np.full(size, scale))
 
 
-def test_an_attribute_of_a_keras_model(counted):
-  model = Subclassed()
-  for factor in (1.0, 2.0, 2.0):
+def test_custom_gradients_of_ever_new_tensors_do_not_pile_up(calls):
+  for k in range(10):
+    fn = inside('gradient', tf.constant(float(k)))
+    assert slopes(calls, [fn, fn]) == [k, k]
+  assert calls.made == 10
+  assert num_entries() <= graphs._MAX_VARIANTS + 1
+
+
+def test_variables_are_bound_too(calls):
+  one, other = tf.Variable(2.0), tf.Variable(3.0)
+  assert slopes(calls, [closure_over(one), closure_over(other)]) == [2.0, 3.0]
+  one.assign(5.0)
+  assert slopes(calls, [closure_over(one), closure_over(other)]) == [5.0, 3.0]
+  assert calls.made == 1
+
+
+def test_a_variable_that_is_closed_over_is_not_kept(calls):
+  variable = tf.Variable(tf.ones([1000]))
+  gone = weakref.ref(variable)
+  slope(calls, lambda x, v=variable: tf.reduce_sum(v * x))
+  del variable
+  gc.collect()
+  assert gone() is None
+  # The graph goes on with another one.
+  with tf.GradientTape() as tape:
+    variable = tf.Variable(tf.fill([1000], 2.0))
+    derivative = calls(lambda x, v=variable: tf.reduce_sum(v * x))[1]
+  np.testing.assert_allclose(tape.gradient(derivative, variable), np.ones(1000))
+  assert (float(derivative), calls.made) == (2000.0, 1)
+
+
+def test_a_keras_model_whose_weights_and_attributes_change(calls):
+  class Model(tf_keras.Model):
+    def __init__(self):
+      super().__init__()
+      self.layer = tf_keras.layers.Dense(1, kernel_initializer='ones')
+      self.factor = 1.0
+
+    def call(self, x):
+      return self.factor * self.layer(x)
+
+  model = Model()
+  model(tf.zeros([1, 2]))
+  results = []
+  for factor, kernel in ((1.0, 1.0), (1.0, 4.0), (2.0, 4.0), (2.0, 1.0)):
     model.factor = factor
-    assert float(counted(lambda x: model(x))) == factor
-  assert counted.runs == 2
+    model.layer.kernel.assign(tf.fill([2, 1], kernel))
+    results.append(slope(calls, model, [[1.0, 2.0]]))
+  assert results == [2.0, 8.0, 16.0, 4.0]
+  assert calls.made == 2
 
 
-def test_a_tf_function_is_traced_once(counted):
-  function = tf.function(lambda x: 2 * x, autograph=False)
-  assert values(counted, [function] * 3) == [2.0] * 3
-  assert counted.runs == 1
+# Of a constant that is closed over the value may have had a say in structure.
 
 
-def test_a_list_of_calls_is_no_input(counted):
-  calls, cache, number = [], {}, 0
+def diagonals(mask, x, n=12):
+  return tfp_diag.diag_jacobian(
+    x,
+    fn=lambda x: tf.sin(x) + mask * tf.roll(x, 1, -1) * x,
+    sample_shape=x.shape[:1],
+  )[1][0]
+
+
+def test_structure_that_was_read_from_a_constant_is_not_taken_for_another():
+  graphs.clear_cache()
+  x = tf.constant(np.random.default_rng(0).normal(size=[3, 12]))
+  for seed in range(12):
+    mask = np.random.default_rng(seed).integers(0, 2, 12) * (1.0 + seed)
+    if seed % 3 == 0:
+      mask[:] = 0.0
+    found = diagonals(tf.constant(mask), x)
+    wanted = np.cos(x) + mask * np.roll(x, 1, -1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+  # New values for ever do not mean new graphs for ever.
+  assert num_entries() <= graphs._MAX_VARIANTS + 1
+
+
+def gathered(order, x):
+  return x * tf.gather(x, order, axis=1)
+
+
+def test_indices_that_are_closed_over():
+  graphs.clear_cache()
+  rng = np.random.default_rng(0)
+  x = tf.constant(rng.normal(size=[2, 6]))
+  for _ in range(8):
+    order = rng.permutation(6)
+    (found,) = tfp_diag.diag_jacobian(
+      x,
+      fn=functools.partial(gathered, tf.constant(order)),
+      sample_shape=[2],
+    )[1]
+    wanted = x.numpy()[:, order] + np.where(order == np.arange(6), x, 0)
+    np.testing.assert_allclose(found, wanted)
+  assert num_entries() <= graphs._MAX_VARIANTS + 1
+
+
+# The memory.
+
+
+def test_bytes_are_bounded(calls, monkeypatch):
+  slope(calls, closure_over(0.0))
+  (entry,) = next(iter(graphs._cache.values()))
+  monkeypatch.setattr(graphs, 'MAX_BYTES', 2 * entry.num_bytes)
+  fns = [closure_over(float(k)) for k in range(3)]
+  slopes(calls, fns)
+  assert len(graphs._cache) == 2 and calls.made == 3
+  # The last two are still there.
+  slopes(calls, fns[1:])
+  assert calls.made == 3
+  # The first is made anew, and the least recently used is dropped.
+  slope(calls, fns[0])
+  slope(calls, fns[2])
+  assert calls.made == 4
+  slope(calls, fns[1])
+  assert calls.made == 5
+
+
+def test_a_hit_counts_as_use(calls, monkeypatch):
+  slope(calls, closure_over(0.0))
+  (entry,) = next(iter(graphs._cache.values()))
+  monkeypatch.setattr(graphs, 'MAX_BYTES', 2 * entry.num_bytes)
+  first, second, third = (closure_over(float(k)) for k in range(3))
+  slopes(calls, [second, first, third])
+  made = calls.made
+  slope(calls, first)
+  assert calls.made == made
+
+
+def test_large_constants_count(calls):
+  array = np.random.default_rng(0).normal(size=100_000).astype(np.float32)
+  slope(calls, lambda x: tf.reduce_sum(array * x))
+  (entry,) = next(iter(graphs._cache.values()))
+  assert entry.num_bytes > array.nbytes
+
+
+def test_what_is_larger_than_all_memory_is_kept_while_it_is_alone(
+  calls, monkeypatch
+):
+  monkeypatch.setattr(graphs, 'MAX_BYTES', 0)
+  slopes(calls, [closure_over(2.0)] * 3)
+  assert (calls.made, num_entries()) == (1, 1)
+  slope(calls, closure_over(3.0))
+  assert num_entries() == 1
+
+
+def test_clear_cache(calls):
+  slope(calls, closure_over(2.0))
+  tfp_diag.clear_cache()
+  assert num_entries() == 0
+  assert slope(calls, closure_over(2.0)) == 2.0
+  assert calls.made == 2
+
+
+def test_what_is_not_accepted_is_not_remembered(calls):
+  asked = []
+
+  def accept(result):
+    asked.append(bool(result[2]))
+    return len(asked) > 1
+
+  assert calls(closure_over(2.0), accept=accept) is None
+  assert num_entries() == 0
+  assert float(calls(closure_over(2.0), accept=accept)[1]) == 2.0
+  # Then it is not asked again.
+  assert not calls(closure_over(2.0), accept=accept)[2]
+  assert asked == [True, True] and num_entries() == 1
+
+
+# Who calls.
+
+
+def test_threads(calls):
+  """Eight threads, three functions, each with constants of its own."""
+  x = tf.constant(np.random.default_rng(0).normal(size=[4]), tf.float32)
+  functions = [
+    lambda x, c: c * tf.sin(x),
+    lambda x, c: tf.exp(c * x),
+    lambda x, c: c * x * tf.reduce_sum(x),
+  ]
+  derivatives = [
+    lambda x, c: c * np.cos(x),
+    lambda x, c: c * np.exp(c * x),
+    lambda x, c: c * (np.sum(x) + x),
+  ]
+  errors = []
+  start = threading.Barrier(8)
+
+  def work(thread):
+    try:
+      start.wait()
+      for k in range(12):
+        which, c = (k + thread) % 3, 1.0 + thread / 8
+        scale = tf.constant(c)
+        (found,) = tfp_diag.diag_jacobian(
+          x, fn=lambda x, f=functions[which], c=scale: f(x, c)
+        )[1]
+        wanted = derivatives[which](x.numpy(), c)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    except Exception as e:  # pylint: disable=broad-except
+      errors.append(e)
+
+  threads = [threading.Thread(target=work, args=[k]) for k in range(8)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert not errors, errors
+  assert len(graphs._cache) == 3
+
+
+def hessians(*args, **kwargs):
+  return tfp_diag.diag_hessian(*args, **kwargs)[2]
+
+
+@pytest.mark.parametrize('is_known', [False, True])
+def test_a_tape_around_a_call(calls, is_known):
+  """Also with respect to what the function closes over."""
+  x = tf.constant([1.0, 2.0])
+  variable, small = tf.Variable([3.0, 4.0]), tf.constant([5.0, 6.0])
+  large = tf.constant(np.arange(1.0, 201.0), tf.float32)
 
   def fn(x):
-    nonlocal number
-    number += 1
-    calls.append(x)
-    cache[number] = x
-    return 2 * x
+    return tf.reduce_sum(variable * small * x**4) * tf.reduce_mean(large) ** 2
 
-  for _ in range(5):
-    counted(fn)
-  assert counted.runs == len(calls) == len(cache) == number == 1
+  if is_known:
+    hessians(fn, x)
+    # Another Variable, which the graph has not been made with.
+    variable = tf.Variable([3.0, 4.0])
+  with tf.GradientTape() as tape:
+    tape.watch([x, small, large])
+    diag = hessians(fn, x)
+  assert num_entries() == 1
+  mean = 100.5
+  wanted = 12 * variable * small * x**2 * mean**2
+  np.testing.assert_allclose(diag, wanted, rtol=1e-5)
+  by_x, by_variable, by_small, by_large = tape.gradient(
+    diag, [x, variable, small, large]
+  )
+  np.testing.assert_allclose(by_x, 2 * wanted / x, rtol=1e-5)
+  np.testing.assert_allclose(by_variable, wanted / variable, rtol=1e-5)
+  np.testing.assert_allclose(by_small, wanted / small, rtol=1e-5)
+  np.testing.assert_allclose(
+    by_large, np.full(200, 2 * np.sum(wanted) / mean / 200), rtol=1e-5
+  )
+
+
+def test_a_tape_around_a_variable_that_is_a_part(calls):
+  del calls
+  variable = tf.Variable([1.0, 2.0])
+  for _ in range(2):
+    with tf.GradientTape() as tape:
+      diag = hessians(lambda: tf.reduce_sum(variable**4), variable)
+    np.testing.assert_allclose(tape.gradient(diag, variable), 24 * variable)
+
+
+def test_xla(calls):
+  for k in range(3):
+    scale = tf.constant(k + 1.0)
+    derivative = slope(
+      calls, lambda x, scale=scale: scale * x**2, 3.0, jit_compile=True
+    )
+    assert derivative == 6.0 * (k + 1)
+  assert calls.made == 1
+  (entry,) = next(iter(graphs._cache.values()))
+  assert entry._graph.function_def.attr['_XlaMustCompile'].b
+
+
+# What cannot be a graph.
 
 
 @pytest.mark.parametrize(
@@ -322,59 +602,33 @@ def test_a_list_of_calls_is_no_input(counted):
     lambda x: tf.constant(np.square(x.numpy())),
     lambda x: tf.constant(np.sin(x) * 0.0) + x * x,
     lambda x: x * sum(1.0 for _ in range(int(x))),
-    lambda x: x * x if x > 0 else x * 0,
   ],
 )
-def test_functions_that_need_values_run_eagerly(counted, fn):
-  assert [float(counted(fn, x)) for x in (2.0, 3.0)] == [4.0, 9.0]
+def test_functions_that_need_values_in_python_are_refused(calls, fn):
+  for x in (2.0, 3.0):
+    with pytest.raises(TypeError, match='needs the value of a Tensor'):
+      calls(fn, x)
+  assert num_entries() == 0
 
 
-def test_errors_of_the_function_are_its_own(counted):
+def test_a_branch_in_python_on_a_tensor_is_refused(calls):
+  with pytest.raises(tf.errors.OperatorNotAllowedInGraphError):
+    calls(lambda x: x * x if x > 0 else x * 0)
+
+
+def test_errors_of_the_function_are_its_own(calls):
   def fn(x):
     raise ZeroDivisionError('mine')
 
   for _ in range(2):
     with pytest.raises(ZeroDivisionError, match='mine'):
-      counted(fn)
+      calls(fn)
 
 
-def test_functions_can_be_made_to_run_eagerly(counted):
+def test_functions_can_be_made_to_run_eagerly(calls):
   tf.config.run_functions_eagerly(True)
   try:
-    values(counted, [closure_over(1.0)] * 3)
+    for scale in (1.0, 2.0, 1.0):
+      assert slope(calls, closure_over(scale)) == scale
   finally:
     tf.config.run_functions_eagerly(False)
-  assert counted.runs == 3
-
-
-def test_the_memory_is_bounded(counted, monkeypatch):
-  monkeypatch.setattr(compiled, '_MAX_FUNCTIONS', 2)
-  fns = [closure_over(float(i)) for i in range(3)]
-  values(counted, fns)
-  assert len(compiled._cache) == 2
-  # The last two are still there; the first is traced anew.
-  values(counted, fns[1:])
-  assert counted.runs == 3
-  values(counted, fns[:1])
-  assert counted.runs == 4
-
-
-def test_a_tape_around_a_call(counted):
-  x = tf.constant(3.0)
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    y = counted(lambda x: x**2, x)
-  assert float(tape.gradient(y, x)) == 6.0
-
-
-def test_recursion_ends():
-  def even(n):
-    return n == 0 or odd(n - 1)
-
-  def odd(n):
-    return n != 0 and even(n - 1)
-
-  itself = []
-  itself.append(itself)
-  for fn in (even, lambda: itself):
-    assert fingerprint(fn, []) == fingerprint(fn, [])

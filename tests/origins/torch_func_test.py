@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.internal import dense
+from tfp_diag.diagonal import blocks as dense
 
 X = tf.constant([0.1, 0.5, 0.9, 1.3, 1.7], tf.float64)
 

@@ -23,6 +23,7 @@ import pytest
 import tensorflow as tf
 
 from tfp_diag.sparsity import hessian_sparsity, jacobian_sparsity
+from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.value import Value
 
@@ -218,14 +219,12 @@ def test_side_effects_are_noted():
 
 
 def test_a_walk_forgets_what_it_does_not_need():
-  graph = (
-    tf.function(lambda x: tf.exp(tf.sin(x)) + x, autograph=False)
-    .get_concrete_function(SPEC)
-    .graph
+  graph = trace(
+    lambda parts: tf.exp(tf.sin(parts[0])) + parts[0], lambda y, _: [y], [SPEC]
   )
-  walker = Walker()
+  walker = Walker(graph)
   x = Value((3,), tf.float32, depends=True)
-  (y,) = walker.call(graph, [x])
+  (y,) = walker.walk([x])
   assert [step.op_type for step in walker.tape.steps] == ['Sin', 'Exp', 'AddV2']
   from tfp_diag.sparsity.dependency import Dependency
   from tfp_diag.sparsity.groups import Groups

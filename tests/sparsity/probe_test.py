@@ -20,7 +20,8 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import hessian_diagonal
-from tfp_diag.sparsity import Flow, Structure, probe, register_rule, tracing
+from tfp_diag.sparsity import Flow, Structure, probe, register_rule
+from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.value import Value
 
@@ -43,9 +44,11 @@ TIMES = tf.Variable([1, 2])
 def steps_of(fn, *shapes, dtype=tf.float64):
   """The ops of a function that depend on its arguments."""
   specs = [tf.TensorSpec(shape, dtype) for shape in shapes]
-  graph, _ = tracing.trace(fn, specs, shapes)
-  walker = Walker()
-  walker.call(graph, [Value(s, dtype, depends=True) for s in shapes])
+  graph = trace(
+    lambda parts: fn(*parts), lambda ys, _: tf.nest.flatten(ys), specs
+  )
+  walker = Walker(graph)
+  walker.walk([Value(s, dtype, depends=True) for s in shapes])
   return walker.tape.steps
 
 

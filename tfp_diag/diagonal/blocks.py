@@ -226,7 +226,7 @@ def _by_rows(
     inputs = paths[i]
     row: list = [None] * len(xs)
     stacks = _stacked_seeds(
-      reverse, i, y, inputs, [xs[j] for j in inputs], rank, chunk_size, obstacle
+      reverse, i, y, {j: xs[j] for j in inputs}, rank, chunk_size, obstacle
     )
     for j, stack in zip(inputs, stacks):
       row[j] = _block(stack, y, xs[j], rank, axis=rank)
@@ -247,14 +247,7 @@ def _by_columns(
   for j, x in enumerate(xs):
     outputs = [i for i, path in enumerate(paths) if j in path]
     stacks = _stacked_seeds(
-      forward,
-      j,
-      x,
-      outputs,
-      [ys[i] for i in outputs],
-      rank,
-      chunk_size,
-      obstacle,
+      forward, j, x, {i: ys[i] for i in outputs}, rank, chunk_size, obstacle
     )
     for i, stack in zip(outputs, stacks):
       blocks[i][j] = _block(stack, ys[i], x, rank, axis=ys[i].shape.rank)
@@ -265,13 +258,15 @@ def _stacked_seeds(
   linear_map: LinearMap,
   member: int,
   like: tf.Tensor,
-  results: Sequence[int],
-  likes: Sequence,
+  results: dict,
   rank: int,
   chunk_size: int | None,
   obstacle: str | None,
 ) -> list:
-  """One pass per coordinate of a part, stacked: `[size] + shape` per result."""
+  """One pass per coordinate of a part, stacked: `[size] + shape` per result.
+
+  The results are a dict: number of the part on the other side -> the part.
+  """
   if not results:
     return []
   event = like.shape[rank:]
@@ -288,9 +283,9 @@ def _stacked_seeds(
       seed = tf.cast(tf.equal(tf.range(size), k), like.dtype)
     seed = tf.reshape(seed, tf.shape(like)[rank:])
     seed = tf.broadcast_to(seed, tf.shape(like))
-    return linear_map.apply([member], [seed], results)
+    return linear_map.apply([member], [seed], list(results))
 
-  return stacked(one_pass, likes, size, chunk_size, obstacle)
+  return stacked(one_pass, list(results.values()), size, chunk_size, obstacle)
 
 
 def _block(

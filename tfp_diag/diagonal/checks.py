@@ -199,8 +199,9 @@ _WRONG_PLAN = (
 )
 _WRONG_COLORS = (
   'Coordinates that share a pass influence each other, so the diagonal is '
-  'wrong: the rule for some op of `fn` lacks entries. If it is not one of yours, this '
-  'is a fault of tfp_diag. Pass a plan made with `pattern=` of your own.'
+  'wrong: the rule for some op of `fn` lacks entries. If it is not one of '
+  'yours, this is a fault of tfp_diag. Pass a plan made with a `pattern=` of '
+  'your own.'
 )
 
 

@@ -54,8 +54,9 @@ Schedule = sweep.Schedule
 # costs, for all samples. Measured with `python -m benchmarks.run`.
 # A pass through the curved ops alone, one after the other.
 _TERM_PASS = 1.5
-# A row or a column of the Jacobian of one value on the way.
-_ROW = 1.0
+# A row of the Jacobian of one value on the way. A pass adds up what leads to a
+# normalizer again, the row does not.
+_ROW = 0.95
 # A row and a column for an element that is held, and a pass for what is left.
 _HELD_PASS = 2.0
 # A column of the matrix of a linear map, if a pass carries one per sample; so
@@ -192,6 +193,15 @@ def decide(
     pattern, colors = plan.pattern, plan.colors
     if analysis is not None:
       plan.check_pattern(analysis.pattern)
+    elif plan.needs_analysis(evaluation.graph):
+      pattern = colors = None
+      warnings.warn(
+        f'`plan` takes {plan.num_passes} passes, but whether it fits cannot be '
+        'seen from this function at these shapes; a pass runs for each '
+        'coordinate instead. Plan again for these.',
+        RuntimeWarning,
+        stacklevel=2,
+      )
   elif pattern is None and analysis is not None:
     pattern = analysis.pattern
   if pattern is None:
@@ -211,11 +221,17 @@ def decide(
   elif request.schedule != 'auto':
     asks_for_terms = False
   samples = evaluation.xs[0].shape[:rank].num_elements()
-  if analysis is not None and asks_for_terms and num_passes > 1:
+  if (
+    analysis is not None
+    and analysis.walked.num_samples
+    and asks_for_terms
+    and num_passes > 1
+  ):
     proposals += _proposals(
       problem, analysis, evaluation, colors, samples, retrace
     )
-  proposals.sort(key=lambda p: p.cost)
+  planned = plan.how if plan is not None and plan.uses_terms else None
+  proposals.sort(key=lambda p: (p.name != planned, p.cost))
   num_samples = _SAMPLES_IF_OPEN if samples is None else samples
   if plan is not None and plan.uses_terms and request.schedule == 'auto':
     _compare_with_plan(plan, proposals[0], num_samples)
@@ -309,12 +325,17 @@ def _analysis(
   except budget.PatternTooDenseError as e:
     if request.is_asked:
       raise
+    if plan is not None:
+      raise ValueError(
+        '`plan` was made for another function: the derivative of this one has '
+        f'too many entries for it. {e} Plan again.'
+      ) from e
     return None, (str(e),)
   if analysis is None and request.is_asked:
     raise budget.NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '
-      'be seen: a size, an index or a branch is computed from that number. Pass '
-      '`xs` of a static and smaller sample shape.'
+      'be seen: a size, an index or a branch is computed from that number. '
+      'Pass `xs` of a static and smaller sample shape.'
     )
   return analysis, ()
 
@@ -346,7 +367,7 @@ def _proposals(
   # A column costs less than a pass, as if there were a few samples at least.
   columns = max(samples or _SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
   found = _around_cuts(problem, analysis, evaluation, columns, retrace)
-  if analysis.is_quadratic and samples is not None and samples > 1:
+  if analysis.is_quadratic and samples:
     k = sweep.num_colors(colors)
     if k <= _MAX_SHARED * samples:
       terms = ConstantHessian(colors, samples)
@@ -354,7 +375,7 @@ def _proposals(
         Proposal(
           'once for all samples',
           terms.num_passes,
-          terms.num_passes * 0.99,
+          float(terms.num_passes),
           terms,
           terms.note,
         )

@@ -32,9 +32,10 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.value import Recipe
 
-__all__ = ['call', 'clear_cache']
+__all__ = ['call', 'clear_cache', 'concrete']
 
 # What all remembered graphs may hold together.
 MAX_BYTES = 256 << 20
@@ -99,7 +100,7 @@ def call(
     return body(evaluation, *tensors)
 
   try:
-    graph = _concrete(traced, specs, jit_compile)
+    graph = concrete(traced, specs, jit_compile)
   except _Known as known:
     more = [] if accept is None else [tf.constant(False)]
     return known.entry([*tensors, *more], present)
@@ -128,6 +129,7 @@ class _Call:
   Attributes:
     full_key: Hashable: what its graph is remembered by.
     captures: List of Tensors and handles that the function closes over.
+    pinned: See `Digest`.
     variables: List of the handles of the parts that are Variables.
     watched: List of `tf.Variable`s that the function has read.
     reads: `Reads` of its graph.
@@ -142,11 +144,14 @@ class _Call:
     digest = graph.digest
     self.full_key = self.full_key, digest.key
     self.captures = digest.captures
+    self.pinned = digest.pinned
     self.variables = [x.handle for x in graph.xs if isinstance(x, tf.Variable)]
     self.watched = list(graph.graph.variables)
     self.reads = graph.reads
     with _lock:
       entries = list(_cache.get(self.full_key, ()))
+      if entries:
+        _cache.move_to_end(self.full_key)
     for entry in entries:
       if entry.fits(self.captures):
         raise _Known(entry)
@@ -191,7 +196,9 @@ class _Entry:
   def __init__(self, graph: Any, present: _Call) -> None:
     self._graph = graph
     self._slots = _slots(graph, present)
-    self._own = [weakref.ref(v) for v in present.watched]
+    # A tape watches the Variables of each call, not those of the first one.
+    graph.set_variables([])
+    self._pinned = {k: weakref.ref(present.captures[k]) for k in present.pinned}
     places = {id(c): k for k, c in enumerate(present.captures)}
     recipes = [
       (value.recipe(), only_zeros)
@@ -206,7 +213,9 @@ class _Entry:
 
   def fits(self, captures: Sequence) -> bool:
     """Whether its structure holds for a function with these captures."""
-    return all(c.holds(captures) for c in self._conditions)
+    return all(
+      seen() is captures[k] for k, seen in self._pinned.items()
+    ) and all(c.holds(captures) for c in self._conditions)
 
   def __call__(self, tensors: Sequence, present: _Call) -> Any:
     new = {
@@ -217,10 +226,8 @@ class _Entry:
       own if slot is None else new[slot[0]][slot[1]]
       for slot, own in self._slots
     ]
-    known = {id(ref()) for ref in self._own}
     for variable in present.watched:
-      if id(variable) not in known:
-        variable.value()  # A tape around the call watches it from now on.
+      variable.value()  # A tape around the call watches it from now on.
     # There is no public way to call a function with other captures.
     return self._graph._call_flat(list(tensors), captured)
 
@@ -242,14 +249,29 @@ def _num_bytes(graph: Any) -> int:
   total = 0
   for op in graph.graph.get_operations():
     total += _BYTES_PER_OP
-    if op.type == 'Const':
+    if facts(op.type).is_constant:
       total += (op.outputs[0].shape.num_elements() or 0) * op.outputs[
         0
       ].dtype.size
   return total
 
 
-def _concrete(traced: Callable, specs: Sequence, jit_compile: bool) -> Any:
+def concrete(
+  traced: Callable, specs: Sequence, jit_compile: bool = False
+) -> Any:
+  """Traces what calls a user's function.
+
+  Args:
+    traced: Python callable of Tensors.
+    specs: List of `tf.TensorSpec`s of them.
+    jit_compile: Python bool, whether to compile with XLA.
+
+  Returns:
+    A concrete function.
+
+  Raises:
+    TypeError: If the function needs the value of a Tensor in Python.
+  """
   function = tf.function(
     traced, autograph=False, jit_compile=jit_compile or None
   )
@@ -258,7 +280,9 @@ def _concrete(traced: Callable, specs: Sequence, jit_compile: bool) -> Any:
 
 def _remember(key: Any, entry: _Entry) -> None:
   with _lock:
-    _cache.setdefault(key, []).append(entry)
+    entries = _cache.setdefault(key, [])
+    entries.append(entry)
+    del entries[: -_MAX_VARIANTS - 1]
     _cache.move_to_end(key)
     total = sum(e.num_bytes for entries in _cache.values() for e in entries)
     while total > MAX_BYTES and len(_cache) > 1:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal import checks, evaluate, sweep
+from tfp_diag.diagonal import checks, evaluate, graphs, sweep
 from tfp_diag.diagonal.decide import Mode, Request, decide
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
@@ -148,10 +148,11 @@ def try_out(problem: Problem, request: Request) -> Trial:
     if trial.decision.mode == 'forward':
       trial._refuse_forward('it cannot be checked while a graph is built')
     return trial
-  function = tf.function(trial.trace, autograph=False)
-  traced = function.get_concrete_function(*specs)
+  traced = graphs.concrete(trial.trace, specs)
+  results = traced.structured_outputs
   try:
-    results = traced(*map(_value, parts))
+    if results:
+      results = traced(*map(_value, parts))
   except tf.errors.OpError as e:  # Any op of the function may have raised.
     if trial.decision.terms is None:
       trial.judge_failure(e)

@@ -44,6 +44,21 @@ Seed = tf.Tensor | np.ndarray | Sequence[int]
 MIN_PROBES = 10
 
 
+class Probes(NamedTuple):
+  """Which probes are drawn.
+
+  Attributes:
+    count: Python int, how many there are at most.
+    seed: int Tensor of shape [2].
+    tolerance: Python float or None. Stop when in each sample the standard
+      errors are, in 2-norm, at most this times the estimate.
+  """
+
+  count: int
+  seed: Any
+  tolerance: float | None
+
+
 class Estimate(NamedTuple):
   """What probes say of a diagonal.
 
@@ -63,9 +78,7 @@ def average(
   xs: Sequence,
   rank: int,
   colors: list | None,
-  num_probes: int,
-  seed: tf.Tensor,
-  tolerance: float | None,
+  drawn: Probes,
   chunk_size: int,
   obstacle: str | None,
 ) -> Estimate:
@@ -79,10 +92,7 @@ def average(
     xs: List of Tensors or Variables.
     rank: Python int, the number of sample dimensions.
     colors: List of int arrays of the event shapes, or None: one color.
-    num_probes: Python int, how many probes there are at most.
-    seed: int Tensor of shape [2].
-    tolerance: Python float or None. Stop when in each sample the standard
-      errors are, in 2-norm, at most this times the estimate.
+    drawn: `Probes`.
     chunk_size: Python int, how many passes run together.
     obstacle: As in `blocks.stacked`.
 
@@ -91,6 +101,7 @@ def average(
     standard_error: List of Tensors shaped as `xs`.
     num_passes: Scalar int32 Tensor.
   """
+  num_probes, seed, tolerance = drawn
   num_colors = 1 + max((int(c.max(initial=0)) for c in colors or ()), default=0)
   probes_at_once = min(num_probes, max(1, chunk_size // num_colors))
   members = list(range(len(xs)))

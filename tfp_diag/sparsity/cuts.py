@@ -382,11 +382,10 @@ class _Finder:
         waiting += [y for y in step.outputs if y.depends]
     if not found or not self._are_affine(found):
       return None
-    # Of two of which one lies after the other, only the last one counts, if
-    # there is no way around it.
-    last = {v for v in found if found.isdisjoint(self._reached({v}) - {v})}
-    around = self._reached({value}, without=last)
-    return last if around.isdisjoint(self._facts.outputs) else None
+    # ys do not follow from one that reaches them through others alone, which
+    # are held meanwhile.
+    (output,) = self._facts.outputs
+    return {v for v in found if output in self._reached({v}, without=found)}
 
   def _reached(
     self, values: Iterable, without: Collection = frozenset()

@@ -35,15 +35,16 @@ def jacobian_sparsity(
   """Finds which entries of the Jacobian of `fn` can be nonzero.
 
   The function is traced, not run: the pattern holds for all inputs of these
-  shapes. It is a superset: an op that nothing is known about makes its output
-  depend on everything that its inputs depend on, and is named in
-  `fallback_ops`.
+  shapes, and for the constants that `fn` closes over. It is a superset: an op
+  that nothing is known about makes its output depend on everything that its
+  inputs depend on, and is named in `fallback_ops`.
 
   Args:
     fn: Python callable of the parts of `xs`. Returns a Tensor or a structure
       of Tensors, each of shape `sample_shape + event_shape`.
     xs: Tensor, array or `tf.TensorSpec`, or a structure of them, each of shape
-      `sample_shape + event_shape` and of a floating dtype.
+      `sample_shape + event_shape` and of a floating dtype. Event shapes must be
+      static; the number of samples may be open.
     sample_shape: Leading shape that all parts share and whose entries are
       independent: the pattern is over the coordinates of one sample. Default:
       `()`, everything is event.
@@ -53,9 +54,13 @@ def jacobian_sparsity(
     coordinate of `xs`, parts in order.
 
   Raises:
-    ValueError: If a shape is not known, or does not begin with `sample_shape`;
-      as `SampleMixingError` if the function mixes samples; as
-      `PatternTooDenseError` if the pattern is too large to be written down.
+    ValueError: If an event shape is not known, or a shape does not begin with
+      `sample_shape`; if `fn` does not do the same with every number of samples,
+      and that is open or large; as `SampleMixingError` if the function mixes
+      samples; as `PatternTooDenseError` if the pattern is too large to be
+      written down.
+    TypeError: If a part is not floating; if `fn` needs the value of a Tensor in
+      Python (NumPy, `.numpy()`, `float()`).
 
   #### Examples
 
@@ -128,7 +133,7 @@ def _pattern(problem: Problem) -> SparsityPattern:
     raise NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '
       f'be seen, and the shapes {[str(p.shape) for p in problem.parts]} leave '
-      'that number open, or name too many to be looked at one by one. Pass `xs` of '
-      'a static and smaller sample shape.'
+      'that number open, or name too many to be looked at one by one. Pass '
+      '`xs` of a static and smaller sample shape.'
     )
   return analysis.pattern

@@ -27,6 +27,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tfp_diag.sparsity.registry import facts
+
 __all__ = [
   'MAX_DEPTH',
   'Digest',
@@ -128,10 +130,14 @@ class Digest(NamedTuple):
     captures: `list` of what the function takes from outside beside xs, in the
       order in which it is met: Tensors and handles of Variables. Two graphs of
       one key do the same with the captures at the same places.
+    pinned: `frozenset` of the places of those that custom gradients read. A
+      tape around a graph calls the Python code of such a gradient once more,
+      which takes what it has closed over when the graph was made.
   """
 
   key: bytes
   captures: list
+  pinned: frozenset = frozenset()
 
 
 class Gradient(NamedTuple):
@@ -249,7 +255,7 @@ def function_graph(graph: tf.Graph, name: str) -> Any:
 
 def has_own_gradient(op: tf.Operation) -> bool:
   """Whether an op ends a function with a `tf.custom_gradient`."""
-  if op.type != 'IdentityN':
+  if not facts(op.type).ends_custom_gradient:
     return False
   try:
     op.get_attr('_gradient_op_type')
@@ -297,6 +303,7 @@ class _Hasher:
     self._hash = hashlib.blake2b(digest_size=32)
     self._captures = []
     self._places = {}
+    self._pinned = set()
 
   def digest(self) -> Digest:
     graph = self._graph
@@ -309,7 +316,7 @@ class _Hasher:
       self._add(_static_shape(x), x.dtype.name)
     self._ops(graph.graph, graph.ops, tokens, self._outside, 0)
     self._add([tokens.get(y.name) for y in graph.ys])
-    return Digest(self._hash.digest(), self._captures)
+    return Digest(self._hash.digest(), self._captures, frozenset(self._pinned))
 
   def _add(self, *items: Any) -> None:
     self._hash.update(repr(items).encode())
@@ -349,15 +356,20 @@ class _Hasher:
       return
     inner = gradient.tokens()
     self._add('gradient')
+
+    def beyond(tensor):
+      if tf.is_symbolic_tensor(tensor):
+        return tokens.get(tensor.name) or outside(tensor)
+      place = outside(tensor)
+      if place[0] == 'capture':
+        self._pinned.add(place[1])
+      return place
+
     self._ops(
       gradient.graph,
       gradient.graph.get_operations(),
       inner,
-      lambda t: (
-        tokens.get(getattr(t, 'name', None)) or outside(t)
-        if tf.is_symbolic_tensor(t)
-        else outside(t)
-      ),
+      beyond,
       depth + 1,
     )
     self._add([r if r is None else inner.get(r.name) for r in gradient.results])

@@ -341,6 +341,9 @@ class Walker:
     if varies is not None:
       for value in outputs:
         value.varies = varies
+      counts = registry.facts(instruction.type).counts
+      outputs[0].is_count = counts is not None and counts(inputs)
+      _with_source(instruction, inputs, outputs)
     return outputs
 
   def _varies(self, instruction: Instruction, inputs: Sequence) -> Any:

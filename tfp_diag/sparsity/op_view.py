@@ -113,6 +113,12 @@ class InputView:
       raise CannotSay('a shape that is not known')
     return prod(shape)
 
+  @property
+  def is_count(self) -> bool:
+    """Whether it is 0, 1, 2, ... for any number of samples."""
+    self._view.asked_for_values = True
+    return self._value.is_count
+
   def value(self) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not constant."""
     return self._read(only_zeros=False)

@@ -65,11 +65,15 @@ class OpFacts:
     is_placeholder: Whether it stands for what is given from outside.
     follows_gradient: Whether a gradient that replaces that of its type is what
       its rule follows.
+    ends_custom_gradient: Whether a function with a `tf.custom_gradient` ends in
+      it, if it has a gradient of its own.
     is_slice: Whether it cuts pieces out of its input as they are.
     vectorizes: Whether pfor knows what its gradient is under XLA.
     moved_inputs: Numbers of inputs whose elements it moves, and does nothing
       else; the others say where to. A slice stands for a range of numbers.
     is_same_for_all_sizes: Whether what it computes from shapes is the same for
+      any number of samples.
+    counts: A function of its inputs: whether its result is 0, 1, 2, ..., for
       any number of samples.
     on_integers: A NumPy function that does the same with integers and flags.
     written_out: A function of its inputs that writes it out with its
@@ -85,10 +89,12 @@ class OpFacts:
   is_constant: bool = False
   is_placeholder: bool = False
   follows_gradient: bool = False
+  ends_custom_gradient: bool = False
   is_slice: bool = False
   vectorizes: bool = True
   moved_inputs: tuple[int, ...] | slice = ()
   is_same_for_all_sizes: bool = False
+  counts: Callable | None = None
   on_integers: Callable | None = None
   written_out: Callable | None = None
 
@@ -139,20 +145,25 @@ def register_rule(*op_types: str, **known: Any) -> Callable:
   has second derivatives. It is asked only if some input depends on xs and all
   shapes are known. Inputs that do not depend on xs may be left in or out. If it
   raises `CannotSay`, as `value()` does where nothing constant is known, the op
-  is taken as dense, as if it had no rule: that is slow, but never wrong.
+  is taken as dense, as if it had no rule: that is slow, but never wrong. So it
+  is if the rule raises something else, with a note and one warning. A rule that
+  misses entries gives wrong numbers; `validate_args=True` finds it.
 
   Args:
     *op_types: `str`s: types of TensorFlow ops, as in `tf.Operation.type`.
     **known: What else holds for them, where it is not the default:
       `shape_inputs=(1,)`, the numbers of inputs that say no more than a shape;
       `is_pure=False`, an effect, or another result each time; and the other
-      attributes of `registry.OpFacts`.
+      attributes of `registry.OpFacts`. Whether an op is affine, with one matrix
+      for all samples, is seen by running it.
 
   Returns:
     A decorator that registers a function and returns it unchanged.
 
   Raises:
-    ValueError: If an op type has a rule already, or none is given.
+    ValueError: If an op type has a rule already, or none is given; if another
+      value of a fact has been said of it.
+    TypeError: If there is no such fact.
 
   #### Examples
 

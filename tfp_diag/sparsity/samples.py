@@ -29,6 +29,9 @@ __all__ = ['SampleMixingError', 'check_samples', 'own_samples']
 class SampleMixingError(ValueError):
   """The function mixes samples, though its sample shape says it does not."""
 
+  # Out of a `tf.function` AutoGraph passes on only errors that are made so.
+  __init__ = Exception.__init__
+
 
 def check_samples(walked: Walked) -> bool:
   """Raises if an output of one sample depends on another sample.

@@ -41,8 +41,9 @@ class Value:
     depends: `bool`.
     varies: None for what does not change with the number of samples; True, or a
       bool array of the elements that do. Such a value is good for a shape.
-    source: what it is computed by, where it is not known: a `tuple` of an
-      instruction, its inputs, and the number of the output; or None.
+    is_count: whether it is 0, 1, 2, ... for any number of samples.
+    source: what it is computed by, where it is not known or varies: a `tuple`
+      of an instruction, its inputs, and the number of the output; or None.
   """
 
   __slots__ = (
@@ -53,6 +54,7 @@ class Value:
     '_result',
     'depends',
     'dtype',
+    'is_count',
     'shape',
     'source',
     'varies',
@@ -68,6 +70,7 @@ class Value:
     reads: Any = None,
   ) -> None:
     self.varies: Any = None
+    self.is_count = False
     if reads is None:
       reads = next((p._reads for p in parents if p._reads is not None), None)
     self._reads = reads

@@ -142,13 +142,15 @@ def walk(
     return _walk_on(graph, shapes, sample_shape, second_order)
 
   ways = []
-  few = few_samples(graph, rank) if rank and retrace is not None else None
+  few = None
+  # Of no sample there is nothing to see.
+  if rank and (elements > _FEW_ELEMENTS or 0 in sample_shape):
+    if retrace is not None and not graph.has_variables:
+      few = few_samples(graph, rank)
   if (
     few is not None
     and retrace is not None
-    and elements > _FEW_ELEMENTS
-    and not graph.has_variables
-    and all(a < b for a, b in zip(few, sample_shape))
+    and (0 in sample_shape or all(a < b for a, b in zip(few, sample_shape)))
   ):
     ways.append(
       functools.partial(_walk_twin, graph, shapes, few, retrace, second_order)

@@ -19,6 +19,7 @@ import pytest
 import tensorflow as tf
 
 from tfp_diag.sparsity import jacobian_sparsity
+from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.rules import data_movement
 from tfp_diag.sparsity.value import Value
@@ -28,9 +29,9 @@ DOUBLES = tf.TensorSpec([6], tf.float64)
 
 
 def bounds_of(fn, spec=DOUBLES):
-  graph = tf.function(fn, autograph=False).get_concrete_function(spec).graph
+  graph = trace(lambda parts: fn(*parts), lambda y, _: [y], [spec])
   value = Value(tuple(spec.shape), spec.dtype, depends=True)
-  (result,) = Walker().call(graph, [value])
+  (result,) = Walker(graph).walk([value])
   return [
     np.broadcast_to(end, result.shape).tolist() for end in result.bounds()
   ]

@@ -34,7 +34,12 @@ from tfp_diag.sparsity.tape import Columns, Tape
 from tfp_diag.sparsity.value import TensorList, Value
 
 
-@register_expansion('IdentityN', passes_on=True, follows_gradient=True)
+@register_expansion(
+  'IdentityN',
+  passes_on=True,
+  follows_gradient=True,
+  ends_custom_gradient=True,
+)
 def _identity_n(walker, scope, instruction, inputs):
   """The inputs; under a gradient of its own, what that gradient makes of them.
 

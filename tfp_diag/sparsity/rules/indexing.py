@@ -26,13 +26,21 @@ from tfp_diag.sparsity.structure import Arrow, Structure
 def _gather(op):
   """Moves slices along an axis; any of them where the indices are unknown.
 
-  Gathering 1, 1 from 3 elements has the Jacobian `[[0, 1, 0], [0, 1, 0]]`.
+  Gathering 1, 1 from 3 elements has the Jacobian `[[0, 1, 0], [0, 1, 0]]`. All
+  of them in order, as in `tf.vectorized_map`, are where they were, of however
+  many samples they are.
   """
+  params, indices, axis = op.inputs
+  if (
+    indices.is_count
+    and not op.attr('batch_dims')
+    and indices.size == params.shape[int(axis.value())]
+  ):
+    return Structure.linear({0: Flow.identity(params.size)})
   try:
     return movement(op, (0,))
   except CannotSay:
     pass
-  params, indices, axis = op.inputs
   axis, batch_dims = int(axis.value()), op.attr('batch_dims')
   axis %= len(params.shape)
   batch_dims %= len(indices.shape) + 1
