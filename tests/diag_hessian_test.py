@@ -24,7 +24,9 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tf_keras
 
-from tfp_diag import diag_hessian
+from tfp_diag import clear_cache, diag_hessian
+from tfp_diag.diagonal import graphs
+from tfp_diag.sparsity import SampleMixingError
 
 tfb = tfp.bijectors
 tfd = tfp.distributions
@@ -459,7 +461,8 @@ def test_saved_and_loaded(tmp_path):
     np.testing.assert_allclose(diag, wanted[2][0], atol=1e-11)
 
 
-def test_equal_eager_calls_trace_once():
+def test_eager_calls_run_python_each_and_compile_once():
+  clear_cache()
   calls = []
 
   def fn(x):
@@ -468,7 +471,8 @@ def test_equal_eager_calls_trace_once():
 
   for i in range(100):
     diag_hessian(fn, draw([2, 3], seed=i))
-  assert len(calls) == 1
+  assert len(calls) == 100
+  assert len(graphs._cache) == 1
 
 
 @pytest.mark.parametrize('mode', MODES)
@@ -502,8 +506,15 @@ def test_validation(mode):
 
   x = draw([3, 4])
   diag_hessian(coupled(1), x, mode=mode, validate_args=True)
+  with pytest.raises(SampleMixingError, match='mixes samples: Sum'):
+    diag_hessian(mixing, x, mode=mode)
+
+  @tf.function(input_signature=[tf.TensorSpec([None, None], x.dtype)])
+  def of_unknown_events(x):
+    return diag_hessian(mixing, x, mode=mode, validate_args=True)
+
   with pytest.raises(tf.errors.InvalidArgumentError, match='mixes them'):
-    diag_hessian(mixing, x, mode=mode, validate_args=True)
+    of_unknown_events(x)
 
 
 def test_validation_reports_a_gradient_that_is_not_linear():
@@ -589,7 +600,7 @@ BAD_ARGUMENTS = [
   (TypeError, 'cannot be called', {'fn': tf.ones([])}),
   (ValueError, 'returned None', {'fn': lambda x: None}),
   (ValueError, 'returned a tuple', {'fn': lambda x: (x[0], x[1])}),
-  (TypeError, '`plan` is 3, which is no plan', {'plan': 3}),
+  (TypeError, '`plan` is 3, which is not a plan', {'plan': 3}),
   (ValueError, 'one floating scalar', {'fn': lambda x: tf.constant(1)}),
   (ValueError, 'per sample: sum over', {'fn': lambda x: tf.ones([2])}),
   (ValueError, 'which does not lead', {'fn': lambda x: tf.ones([3, 4])}),

@@ -21,6 +21,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tfp_diag.diagonal import graphs
 
 Pair = collections.namedtuple('Pair', ['loc', 'scale'])
 RNG = np.random.default_rng(3)
@@ -140,7 +141,8 @@ def test_strict():
   assert [[float(v) for v in row] for row in h] == [[2, 0], [0, 2]]
 
 
-def test_a_hundred_calls_trace_once():
+def test_a_hundred_calls_compile_once():
+  tfp_diag.clear_cache()
   traces = []
 
   def fn(x):
@@ -149,7 +151,8 @@ def test_a_hundred_calls_trace_once():
 
   for i in range(100):
     tfp_diag.hessian(fn, tf.fill([3], float(i)))
-  assert len(traces) == 1
+  assert len(traces) == 100
+  assert len(graphs._cache) == 1
 
 
 @pytest.mark.parametrize(

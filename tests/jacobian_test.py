@@ -24,7 +24,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.diagonal import blocks as dense
+from tfp_diag.diagonal import blocks
 
 State = collections.namedtuple('State', ['left', 'right'])
 
@@ -216,13 +216,13 @@ def test_shapes_without_samples_are_those_of_the_tape():
 def seed_counts(monkeypatch, call):
   """How many passes each part was given."""
   counts = []
-  original = dense.stacked
+  original = blocks.stacked
 
   def spy(one_pass, likes, num, *args):
     counts.append(num)
     return original(one_pass, likes, num, *args)
 
-  monkeypatch.setattr(dense, 'stacked', spy)
+  monkeypatch.setattr(blocks, 'stacked', spy)
   call()
   return counts
 

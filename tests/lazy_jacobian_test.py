@@ -23,7 +23,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.diagonal import linear_map as passes
+from tfp_diag.diagonal import linear_map
 
 # Nothing here is beyond pfor.
 pytestmark = pytest.mark.filterwarnings('error:pfor cannot vectorize')
@@ -125,14 +125,14 @@ def test_what_is_known_costs_nothing():
 
 def test_count_is_the_number_of_applications(monkeypatch):
   applied = []
-  original = passes.LinearMap.apply
+  original = linear_map.LinearMap.apply
 
   def spy(self, members, seeds, results=None):
     if any(np.any(s) for s in seeds):
       applied.append(seeds)
     return original(self, members, seeds, results)
 
-  monkeypatch.setattr(passes.LinearMap, 'apply', spy)
+  monkeypatch.setattr(linear_map.LinearMap, 'apply', spy)
   tf.config.run_functions_eagerly(True)
   try:
     j = jacobian()

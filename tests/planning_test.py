@@ -248,7 +248,9 @@ def test_as_many_copies_as_colors(copies):
     )
     copies.count = 0
     plan(tf.ones([7]))
-    assert (plan.num_passes, copies.count) == (3, 3)
+    # By tangents there is a branch, too, for derivatives that are infinite.
+    built = 6 if mode == 'forward' else 3
+    assert (plan.num_passes, copies.count) == (3, built)
 
 
 # Planning without being asked.

@@ -98,7 +98,7 @@ def plan_diag_hessian(
   arguments.check_choice('mode', mode, tuple(MODES))
   arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
   return make_plan(
-    HessianProblem(arguments.checked_callable('fn', fn), xs, sample_shape),
+    HessianProblem(fn, xs, sample_shape),
     Request(MODES[mode], schedule, memory_limit=memory_limit),
     jit_compile,
     pattern,

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal.probes import Seed
+from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.plan import Plan
@@ -108,7 +109,7 @@ def stochastic_diag_jacobian(
   """
   with tf.name_scope(name or 'stochastic_diag_jacobian'):
     return estimate_diagonal(
-      JacobianProblem(fn, xs, sample_shape),
+      JacobianProblem(arguments.checked_callable('fn', fn), xs, sample_shape),
       num_probes,
       seed,
       plan,

@@ -34,8 +34,8 @@ def trace_jacobian_exact(
   Pass it as `trace_augmentation_fn` to `tfp.bijectors.FFJORD`. Unlike
   `tfp.bijectors.ffjord.trace_jacobian_exact` it looks for structure in
   `ode_fn`, so that a derivative whose Jacobian is sparse costs a few passes in
-  place of one for each coordinate; it takes batches of any rank; and it traces
-  `ode_fn` once where the solver runs eagerly.
+  place of one for each coordinate; it takes batches of any rank; and it
+  compiles the derivative once where the solver runs eagerly.
 
   Args:
     ode_fn: Python callable, `ode_fn(time, state, **conditions)`; the derivative

@@ -64,7 +64,7 @@ def test_wrong_colors_are_caught_in_every_random_case():
     if right:
       check(tridiagonal, draw([2, 6], seed), colors, 1)
     else:
-      with pytest.raises(tf.errors.InvalidArgumentError, match='do not fit'):
+      with pytest.raises(tf.errors.InvalidArgumentError, match='influence'):
         check(tridiagonal, draw([2, 6], seed), colors, 1)
 
 

@@ -19,7 +19,6 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.diagonal import blocks as dense
 
 X = tf.constant([0.1, 0.5, 0.9, 1.3, 1.7], tf.float64)
 
@@ -99,7 +98,8 @@ def test_chunk_size_is_how_many_run_together(monkeypatch):
     sizes.append(elems.shape[0])
     return original(fn, elems, **kwargs)
 
-  monkeypatch.setattr(dense.tf, 'vectorized_map', spy)
+  monkeypatch.setattr(tf, 'vectorized_map', spy)
+  tfp_diag.clear_cache()
   x = tf.constant(np.linspace(-1, 1, 11))
   for chunk_size, expected in ((None, [11]), (1, []), (4, [4, 3]), (11, [11])):
     sizes.clear()

@@ -37,12 +37,10 @@ class Trial:
     decision: `Decision`.
     rank: Python int, the number of sample dimensions.
     notes: List of sentences.
-    failed: Python bool, whether an op has raised where it was tried.
   """
 
   def __init__(self, problem: Problem, request: Request) -> None:
     self.notes = []
-    self.failed = False
     self._problem = problem
     self._request = request
 
@@ -93,9 +91,10 @@ class Trial:
 
   def judge_failure(self, error: Exception) -> None:
     """Draws the conclusions where there are no values, but an error."""
-    self.failed = True
     if self.decision.mode == 'forward':
       self._refuse_forward(_failure(error))
+    else:
+      self.notes.append(f'This could not be tried: {_failure(error)}.')
 
   def _tries_forward(self) -> bool:
     """Whether forward mode would pay, or was asked for.
@@ -154,20 +153,16 @@ def try_out(problem: Problem, request: Request) -> Trial:
     if results:
       results = traced(*map(_value, parts))
   except tf.errors.OpError as e:  # Any op of the function may have raised.
-    if trial.decision.terms is None:
-      trial.judge_failure(e)
-      return trial
-    results = None
-  if results is None or not trial.judge(results):
-    again = try_out(problem, request._replace(only_passes=True))
-    if not again.failed:
-      again.notes.append(
-        'A cheaper way than passes was tried, and failed; this is a fault of '
-        'tfp_diag.'
-      )
-      return again
-    # Not even passes run where they were tried.
-  return trial
+    trial.judge_failure(e)
+    return trial
+  if results is not None and trial.judge(results):
+    return trial
+  again = try_out(problem, request._replace(only_passes=True))
+  again.notes.append(
+    'A cheaper way than passes was tried, and failed; this is a fault of '
+    'tfp_diag.'
+  )
+  return again
 
 
 def _value(part: Any) -> tf.Tensor:

@@ -38,9 +38,10 @@ class Problem:
   # 'jacobian' or 'hessian', and how often the function is differentiated.
   kind: str = 'jacobian'
   order: int = 1
+  needs_fn: bool = True
 
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
-    if fn is not None:
+    if self.needs_fn or fn is not None:
       arguments.check_callable('fn', fn)
     self.fn: Any = fn
     self.promised: Any = None
@@ -59,7 +60,8 @@ class Problem:
   def promise(self, sample_shape: Any) -> None:
     """Keeps a sample shape, to be asserted at run time."""
     sizes = batching.sample_sizes(sample_shape)
-    self.promised = sample_shape if None in sizes else tuple(sizes)
+    is_known = None not in sizes or isinstance(sample_shape, list)
+    self.promised = tuple(sizes) if is_known else sample_shape
 
   def call(self, parts: list) -> Any:
     """What `fn` returns for the Tensors or Variables `parts`."""
@@ -79,6 +81,9 @@ class Problem:
 
 class JacobianProblem(Problem):
   """Each output belongs to a part, and has its shape."""
+
+  # There is none for what a graph has computed already.
+  needs_fn = False
 
   def outputs(self, result, parts):
     """As `Problem.outputs`; each is broadcast to its part."""
