@@ -111,7 +111,7 @@ HESSIANS = {
 JACOBIANS = {
   'of two arguments': (
     lambda x: scaled_difference(x, tf.roll(x, 1, axis=-1)),
-    3,
+    2,
   ),
   'clipped': (lambda x: clipped(x) + 0.5 * tf.reverse(x, [-1]), 2),
   'silu of a neighbor': (
