@@ -420,6 +420,29 @@ def test_indices_that_are_closed_over():
   assert num_entries() <= graphs._MAX_VARIANTS + 1
 
 
+@pytest.mark.parametrize(
+  'turn, turns', [(lambda i: i + 1, 500), (lambda i: (i + i) % 7, 50)]
+)
+def test_indices_that_come_a_long_way(turn, turns):
+  """A long chain, and one in which each link is used twice."""
+  x = tf.constant(np.random.default_rng(0).normal(size=[2, 6]))
+  for first in (0, 1):
+    start = first + np.arange(6)
+
+    def fn(x, index=tf.constant(start)):  # noqa: B008 (one for each call)
+      for _ in range(turns):
+        index = turn(index)
+      return x * tf.gather(x, index % 6, axis=1)
+
+    order = start
+    for _ in range(turns):
+      order = turn(order)
+    order %= 6
+    (found,) = tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[2])[1]
+    wanted = x.numpy()[:, order] + np.where(order == np.arange(6), x, 0)
+    np.testing.assert_allclose(found, wanted)
+
+
 # The memory.
 
 

@@ -297,3 +297,15 @@ def test_what_only_seems_to_mix_is_no_mistake_of_the_user():
 def test_event_shapes_are_known():
   with pytest.raises(ValueError, match='must be known'):
     jacobian_sparsity(chain, tf.TensorSpec([3, None]), [3])
+
+
+@pytest.mark.parametrize('size', (None, 300))
+def test_a_shift_that_is_computed(size):
+  """No constant of the graph is 30, the length of three samples."""
+
+  def rolled(x):
+    shift = tf.constant(10) + tf.constant(20)
+    return x + tf.reshape(tf.roll(tf.reshape(x, [-1]), shift, 0), tf.shape(x))
+
+  with pytest.raises(ValueError, match=r'mixes samples|number of samples'):
+    jacobian_sparsity(rolled, tf.TensorSpec([size, 10]), [size])

@@ -58,6 +58,7 @@ class Walker:
     variables: `dict` from `id` of a captured resource handle to the `Value`
       that reading it gives, for variables that are part of xs.
     graph: `Graph` that is walked.
+    integers: `set` of the integers that rules have looked at.
     has_varying: `bool`: whether a rule has asked for a value that was computed
       from the number of samples, and did not get it.
   """
@@ -73,6 +74,7 @@ class Walker:
     self.tape = Tape()
     self.second_order = second_order
     self.has_varying = False
+    self.integers: set[int] = set()
     self._varying = twin.varying if twin else frozenset()
     self.by_value = False
     self.loop_budget = _LOOP_BUDGET
@@ -226,6 +228,7 @@ class Walker:
       try:
         view = OpView(instruction, inputs, self.by_value, self._refused)
         structure = _pruned(rule(view), inputs)
+        self.integers |= view.integers
         if self.by_value:
           structure = _completed(structure, inputs, view.outputs)
         _check_structure(

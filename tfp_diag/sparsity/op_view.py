@@ -25,7 +25,9 @@ from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['OpView']
+__all__ = ['MAX_INTEGERS', 'OpView']
+
+MAX_INTEGERS = 64
 
 
 class OpView:
@@ -44,6 +46,7 @@ class OpView:
     self.type = instruction.type
     self.name = instruction.name
     self.asked_for_values = False
+    self.integers: set[int] = set()
     self.inputs = tuple(
       InputView(self, k, value) for k, value in enumerate(inputs)
     )
@@ -132,7 +135,12 @@ class InputView:
     is_shape = self._number in facts(self._view.type).shape_inputs
     if self._value.varies is not None and not is_shape:
       self._view.refuse()
-    return self._value.value(even_varying=is_shape, only_zeros=only_zeros)
+    array = self._value.value(even_varying=is_shape, only_zeros=only_zeros)
+    # Larger arrays are indices, and no shifts, sizes or bounds.
+    is_small = self.dtype.is_integer and array.size <= MAX_INTEGERS
+    if is_small and self._value.varies is None:
+      self._view.integers.update(abs(int(k)) for k in array.flat)
+    return array
 
   def bounds(self) -> tuple[np.ndarray, np.ndarray]:
     """Arrays: between which numbers the elements lie, known or not."""

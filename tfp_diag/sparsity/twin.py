@@ -43,13 +43,12 @@ from tfp_diag.sparsity.graph import (
   has_own_gradient,
   nodes,
 )
+from tfp_diag.sparsity.op_view import MAX_INTEGERS
 from tfp_diag.sparsity.registry import facts
 
 __all__ = ['Twin', 'compare', 'few_samples']
 
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
-# Integers in larger constants are indices, not shifts, sizes or bounds.
-_MAX_INTEGERS = 64
 
 
 def few_samples(graph: Graph, rank: int) -> tuple | None:
@@ -74,7 +73,7 @@ def _collect_integers(
   for op in ops:
     if facts(op.type).is_constant and op.outputs[0].dtype.is_integer:
       size = op.outputs[0].shape.num_elements()
-      if size is not None and size <= _MAX_INTEGERS:
+      if size is not None and size <= MAX_INTEGERS:
         values = tf.make_ndarray(op.get_attr('value'))
         integers.update(abs(int(k)) for k in values.flat)
     for name in _called(op):

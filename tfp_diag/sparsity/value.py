@@ -17,7 +17,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -156,10 +156,28 @@ class Value:
     Returns:
       `Recipe`.
     """
+    # As in `tensor`: chains are long, and what is used twice is one step.
+    places, steps, stack = {}, [], [self]
+    while stack:
+      value = stack[-1]
+      pending = [p for p in value._sources() if p not in places]
+      if value in places or not pending:
+        stack.pop()
+      if value not in places and not pending:
+        places[value] = len(steps)
+        steps.append(value._step(tuple(places[p] for p in value._sources())))
+      stack.extend(pending)
+    return Recipe(tuple(steps))
+
+  def _sources(self) -> tuple:
+    """What it is computed from, if that may be another one later."""
+    return () if self._reads is None else self._parents
+
+  def _step(self, parents: tuple) -> 'RecipeStep':
     if self._reads is None:
       tensor = self.tensor(even_varying=True)
-      return Recipe(lambda: tensor, ())
-    return Recipe(self._compute, tuple(p.recipe() for p in self._parents))
+      return RecipeStep(lambda: tensor, ())
+    return RecipeStep(self._compute, parents)
 
   def value(
     self, even_varying: bool = False, only_zeros: bool = False
@@ -204,32 +222,44 @@ class Value:
     return low, high
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Recipe:
-  """How a constant comes from what a function closes over.
+class RecipeStep(NamedTuple):
+  """One step of a `Recipe`.
 
   Attributes:
-    compute: Callable, the values of `parents` to the value; None if it is
-      captured.
-    parents: `tuple` of `Recipe`.
+    compute: Callable, the results of the steps `parents` to that of this one.
+    parents: `tuple` of int.
     captured: The Tensor that it is, if the function closes over it, or None.
   """
 
   compute: Callable | None
   parents: tuple
-  captured: object = None
+  captured: Any = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recipe:
+  """How a constant comes from what a function closes over.
+
+  Attributes:
+    steps: `tuple` of `RecipeStep`, each behind those that it needs; the last
+      one is the constant.
+  """
+
+  steps: tuple
 
   def captures(self) -> list:
     """The Tensors that it comes from."""
-    if self.captured is not None:
-      return [self.captured]
-    return [c for parent in self.parents for c in parent.captures()]
+    return [s.captured for s in self.steps if s.captured is not None]
 
   def replaced(self, replace: Callable) -> Any:
     """The value, with `replace(tensor)` in place of what is captured."""
-    if self.compute is None:
-      return replace(self.captured)
-    return self.compute(*[p.replaced(replace) for p in self.parents])
+    results = []
+    for step in self.steps:
+      if step.captured is not None:
+        results.append(replace(step.captured))
+      else:
+        results.append(step.compute(*[results[k] for k in step.parents]))
+    return results[-1]
 
 
 _ANYWHERE = np.full((), -np.inf), np.full((), np.inf)
@@ -249,9 +279,8 @@ class Captured(Value):
     super().__init__(shape, tensor.dtype, compute=lambda: tensor, reads=reads)
     self.outside = tensor
 
-  def recipe(self) -> Recipe:
-    """As `Value.recipe`."""
-    return Recipe(None, (), self.outside)
+  def _step(self, parents: tuple) -> RecipeStep:
+    return RecipeStep(None, parents, self.outside)
 
 
 class TensorList:

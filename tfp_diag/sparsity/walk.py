@@ -178,7 +178,7 @@ def _walk_twin(
   if twin is None:
     return None
   small.reads.is_allowed = graph.reads.is_allowed
-  walked = _walk_on(small, smaller, few, second_order, twin)
+  walked = _walk_on(small, smaller, few, second_order, twin, few)
   graph.reads.update(small.reads)
   return walked
 
@@ -197,7 +197,8 @@ def _walk_open(
       n if size is None else size for n, size in zip(numbers, sample_shape)
     )
     filled = [(*sizes, *s[rank:]) for s in shapes]
-    walks.append(_walk_on(graph, filled, sizes, second_order))
+    put_in = [n for n, size in zip(sizes, sample_shape) if size is None]
+    walks.append(_walk_on(graph, filled, sizes, second_order, put_in=put_in))
     if None in walks:
       return None
   one, other = walks
@@ -218,7 +219,9 @@ def _walk_on(
   sample_shape: Sequence,
   second_order: bool,
   twin: Twin | None = None,
-) -> Walked:
+  put_in: Sequence = (),
+) -> Walked | None:
+  """With some numbers of samples `put_in`; None if an integer shares them."""
   values = [
     Value(shape, x.dtype, depends=True) for shape, x in zip(shapes, graph.xs)
   ]
@@ -230,6 +233,8 @@ def _walk_on(
   walker = Walker(graph, variables, second_order, twin)
   outputs = walker.walk(values)
   _check_known(outputs)
+  if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
+    return None
   return Walked(
     tape=walker.tape,
     graph=graph,
