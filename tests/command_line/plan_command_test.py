@@ -127,7 +127,7 @@ def test_the_picture_and_the_plan_are_written(user_file, tmp_path, capsys):
     (['chain', '--shape', '[3]', '--sample-shape', 'x'], 'positive sizes'),
     (
       ['everything_summed', '--shape', '[3]'],
-      'Pass the sample_shape that fn has',
+      'pass the right `sample_shape`',
     ),
     (['chain', '--shape', '[3]', '--jacobian'], 'does not broadcast'),
     (['centered_over_samples', '--shape', '[3]'], '--sample-shape "[]"'),

@@ -246,12 +246,14 @@ def _by_passes(
   xs = evaluation.xs
   rank = problem.rank_of(evaluation.ys)
 
-  def sweep_over(linear_map):
+  colors = sweep.Colors.of(decision.colors, xs, rank)
+
+  def sweep_over(linear_map, schedule=decision.schedule):
     return sweep.diagonal(
       linear_map,
-      sweep.Colors.of(decision.colors, xs, rank),
+      colors,
       xs,
-      decision.schedule,
+      schedule,
       decision.chunk_size,
       loop_among(evaluation),
     )
@@ -261,7 +263,14 @@ def _by_passes(
   diag = sweep_over(derivative.transposed())
   if problem.kind == 'hessian':
     return diag
-  return _finite_where_possible(diag, lambda: sweep_over(derivative))
+  # XLA does not differentiate a loop within a branch.
+  is_short = colors.is_static and colors.num_colors <= _MAX_IN_BRANCH
+  schedule = 'unrolled' if is_short else decision.schedule
+  return _finite_where_possible(diag, lambda: sweep_over(derivative, schedule))
+
+
+# More passes written out in a branch take too long to compile.
+_MAX_IN_BRANCH = 40
 
 
 def _finite_where_possible(diag: list, other: Callable) -> list:
