@@ -136,9 +136,8 @@ class InputView:
     if self._value.varies is not None and not is_shape:
       self._view.refuse()
     array = self._value.value(even_varying=is_shape, only_zeros=only_zeros)
-    # Larger arrays are indices, and no shifts, sizes or bounds.
-    is_small = self.dtype.is_integer and array.size <= MAX_INTEGERS
-    if is_small and self._value.varies is None:
+    # Several are indices, and no shift.
+    if self.dtype.is_integer and array.size == 1 and self._value.varies is None:
       self._view.integers.update(abs(int(k)) for k in array.flat)
     return array
 
