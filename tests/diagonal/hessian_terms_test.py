@@ -425,7 +425,9 @@ def test_a_plan_that_cannot_be_followed_says_so(term_calls):
   x = state(4)
   plan = tfp_diag.plan_diag_hessian(logistic_regression, x)
   term_calls.count = 0
-  with pytest.warns(RuntimeWarning, match=r'takes 6 passes, op by op.*20 col'):
+  with pytest.warns(
+    RuntimeWarning, match=r'takes 6 passes, op by op.*; 20 run instead'
+  ):
     _, _, diag = tfp_diag.diag_hessian(spectrum, x, plan=plan)
   assert term_calls.count == 0
   np.testing.assert_allclose(diag, dense(spectrum, x), rtol=1e-9)

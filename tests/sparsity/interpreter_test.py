@@ -237,7 +237,7 @@ def test_a_walk_forgets_what_it_does_not_need():
 @pytest.mark.parametrize(
   'name', ['detect', 'flow', 'registry', 'structure', 'dependency']
 )
-def test_examples_in_docstrings_run(name):
+def test_examples_in_docstrings_run(name, no_rule_left_behind):
   module = importlib.import_module(f'tfp_diag.sparsity.{name}')
   for value in vars(module).values():
     if getattr(value, '__module__', None) != module.__name__:
@@ -248,6 +248,3 @@ def test_examples_in_docstrings_run(name):
       code = doctest.script_from_examples('')
       code += re.sub(r'(?m)^  ', '', block)
       exec(code, dict(vars(module)))
-  from tfp_diag.sparsity import registry
-
-  registry._RULES.pop('MySort', None)

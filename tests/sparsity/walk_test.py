@@ -96,8 +96,24 @@ def test_several_sample_axes():
   assert walked.sample_shape == (2, 3)
   assert (walked.num_samples, walked.num_coordinates) == (6, SIZE)
   # As few as they are along one of them: not worth another call.
-  (walked,) = Function(chain).walked(2, 1000)
+  few, walked = Function(chain).walked(2, 1000)
+  assert few is None
   assert walked.sample_shape == (2, 1000)
+
+
+def test_computed_integers_share_no_number_of_samples():
+  def scan(x):
+    _, total = tf.while_loop(
+      lambda k, _: k < 7,
+      lambda k, total: (k + 1, total + tf.roll(x, k, axis=-1) ** 2),
+      (0, x),
+    )
+    return total
+
+  walked, _ = Function(scan).walked(1000)
+  assert walked.num_samples == 11
+  few = Function(scan).walked(None)
+  assert few[0].num_samples > 6
 
 
 def test_without_a_way_to_call_the_function_again():

@@ -331,6 +331,21 @@ def _analysis(
         f'too many entries for it. {e} Plan again.'
       ) from e
     return None, (str(e),)
+  except (ValueError, tf.errors.OpError):
+    # Mixed samples, above all: a refusal.
+    raise
+  except Exception as e:
+    # A fault of the analysis must not cost the derivative.
+    if request.is_asked:
+      raise
+    note = f'The structure could not be read ({type(e).__name__}: {e}).'
+    warnings.warn(
+      f'{note} A pass runs for each coordinate. This is a fault of tfp_diag: '
+      'please report the function.',
+      RuntimeWarning,
+      stacklevel=2,
+    )
+    return None, (note,)
   if analysis is None and request.is_asked:
     raise budget.NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '

@@ -240,7 +240,7 @@ def _slots(graph: Any, present: _Call) -> list:
   slots = []
   for tensor in graph.captured_inputs:
     slot = places.get(id(tensor))
-    # What the function closes over is not kept alive.
+    # TensorFlow's graph keeps the captures of the first call; this does not.
     slots.append((slot, tensor if slot is None else None))
   return slots
 

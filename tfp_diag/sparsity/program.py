@@ -71,14 +71,12 @@ class Program:
     graph: the graph.
     inputs: names of the tensors that the graph takes.
     outputs: names of the tensors that it returns.
-    memory: dict for what rules keep about single instructions.
   """
 
   def __init__(self, graph: Any) -> None:
     self.graph = graph
     self.inputs = tuple(t.name for t in getattr(graph, 'inputs', ()))
     self.outputs = tuple(t.name for t in getattr(graph, 'outputs', ()))
-    self.memory = {}
     self._instructions = {}
     self._orders = {}
     self._captures = {}

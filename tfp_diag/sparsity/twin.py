@@ -15,9 +15,8 @@
 """A few samples that stand for all: seen from two graphs of one function.
 
 A pattern is over the coordinates of one sample, so that walking a graph of a
-few samples would do, if that graph is the one at hand but for its size. That is
-seen
-op by op: the same ops, in the same order, wired in the same way, with the same
+few samples would do, if that graph is the one at hand but for its size. That is seen op by
+op: the same ops, in the same order, wired in the same way, with the same
 attributes and constants, whose shapes are the same but for the number of
 samples. What is not the same is a value that was computed from that number, and
 counts as unknown wherever it is not merely a shape.
@@ -28,7 +27,7 @@ roll, a slice or a new shape cannot fall on the border of a sample by accident.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,20 +47,25 @@ from tfp_diag.sparsity.registry import facts
 
 __all__ = ['Twin', 'compare', 'few_samples']
 
-_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
+_PRIMES = tuple(
+  p for p in range(2, 1000) if all(p % k for k in range(2, math.isqrt(p) + 1))
+)
 
 
-def few_samples(graph: Graph, rank: int) -> tuple | None:
+def few_samples(
+  graph: Graph, rank: int, avoided: Collection[int] = ()
+) -> tuple | None:
   """Numbers of samples, one per dimension, that no integer of a graph shares.
 
   Args:
     graph: `Graph`.
     rank: how many sample dimensions there are.
+    avoided: further integers that they must not divide.
 
   Returns:
     `tuple` of int; None if there are none.
   """
-  integers = set()
+  integers = {k for k in avoided if k > 1}
   _collect_integers(graph.graph, graph.ops, integers, set())
   free = [p for p in _PRIMES if all(k % p for k in integers)]
   return tuple(free[:rank]) if len(free) >= rank else None

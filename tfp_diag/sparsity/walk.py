@@ -26,6 +26,7 @@ samples are walked.
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +46,8 @@ __all__ = ['Walked', 'walk']
 _FEW_ELEMENTS = 2_000
 # More are not walked sample by sample, even if nothing else would do.
 _MOST_ELEMENTS = 2_000_000
+# How often numbers of samples are tried that share no integer of the function.
+_MOST_TRIES = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -142,19 +145,14 @@ def walk(
     return _walk_on(graph, shapes, sample_shape, second_order)
 
   ways = []
-  few = None
   # Of no sample there is nothing to see.
   if rank and (elements > _FEW_ELEMENTS or 0 in sample_shape):
     if retrace is not None and not graph.has_variables:
-      few = few_samples(graph, rank)
-  if (
-    few is not None
-    and retrace is not None
-    and (0 in sample_shape or all(a < b for a, b in zip(few, sample_shape)))
-  ):
-    ways.append(
-      functools.partial(_walk_twin, graph, shapes, few, retrace, second_order)
-    )
+      ways.append(
+        functools.partial(
+          _walk_twin, graph, shapes, sample_shape, retrace, second_order
+        )
+      )
   if elements <= _MOST_ELEMENTS or not rank:
     ways.append(all_samples)
   return ways
@@ -163,24 +161,30 @@ def walk(
 def _walk_twin(
   graph: Graph,
   shapes: Sequence,
-  few: Sequence,
+  sample_shape: Sequence,
   retrace: Callable,
   second_order: bool,
 ) -> Walked | None:
   """On a few samples; None if that is not the same function."""
-  rank = len(few)
-  smaller = [(*few, *s[rank:]) for s in shapes]
-  try:
-    small = retrace(smaller)
-  except Exception:  # The user's code: it may know its batch, or count calls.
-    return None
-  twin = compare(small, graph)
-  if twin is None:
-    return None
-  small.reads.is_allowed = graph.reads.is_allowed
-  walked = _walk_on(small, smaller, few, second_order, twin, few)
-  graph.reads.update(small.reads)
-  return walked
+  rank = len(sample_shape)
+
+  def walk_on(few):
+    if 0 not in sample_shape and any(a >= b for a, b in zip(few, sample_shape)):
+      return None
+    smaller = [(*few, *s[rank:]) for s in shapes]
+    try:
+      small = retrace(smaller)
+    except Exception:  # The user's code: it may know its batch, or count calls.
+      return None
+    twin = compare(small, graph)
+    if twin is None:
+      return None
+    small.reads.is_allowed = graph.reads.is_allowed
+    walked = _walk_on(small, smaller, few, second_order, twin, few)
+    graph.reads.update(small.reads)
+    return walked
+
+  return _with_few(graph, rank, walk_on)
 
 
 def _walk_open(
@@ -188,19 +192,21 @@ def _walk_open(
 ) -> Walked | None:
   """With numbers of samples put in; None if the shapes depend on which."""
   rank = len(sample_shape)
-  found = few_samples(graph, 2 * rank)
-  if found is None:
-    return None
-  walks = []
-  for numbers in (found[:rank], found[rank:]):
+
+  def walk_on(numbers):
     sizes = tuple(
       n if size is None else size for n, size in zip(numbers, sample_shape)
     )
     filled = [(*sizes, *s[rank:]) for s in shapes]
     put_in = [n for n, size in zip(sizes, sample_shape) if size is None]
-    walks.append(_walk_on(graph, filled, sizes, second_order, put_in=put_in))
-    if None in walks:
-      return None
+    return _walk_on(graph, filled, sizes, second_order, put_in=put_in)
+
+  def walk_twice(found):
+    return walk_on(found[:rank]), walk_on(found[rank:])
+
+  walks = _with_few(graph, 2 * rank, walk_twice)
+  if walks is None:
+    return None
   one, other = walks
   sizes = [
     pair
@@ -213,6 +219,28 @@ def _walk_open(
   return one if same else None
 
 
+class _SharedIntegersError(Exception):
+  """Integers that a function computes are multiples of a number of samples."""
+
+  def __init__(self, integers: set) -> None:
+    super().__init__()
+    self.integers = integers
+
+
+def _with_few(graph: Graph, count: int, walk_on: Callable) -> Any:
+  """Walks with numbers of samples that divide no integer, or None."""
+  avoided = set()
+  for _ in range(_MOST_TRIES):
+    few = few_samples(graph, count, avoided)
+    if few is None:
+      return None
+    try:
+      return walk_on(few)
+    except _SharedIntegersError as e:
+      avoided |= e.integers
+  return None
+
+
 def _walk_on(
   graph: Graph,
   shapes: Sequence,
@@ -220,8 +248,8 @@ def _walk_on(
   second_order: bool,
   twin: Twin | None = None,
   put_in: Sequence = (),
-) -> Walked | None:
-  """With some numbers of samples `put_in`; None if an integer shares them."""
+) -> Walked:
+  """With some numbers of samples `put_in`, which no integer may share."""
   values = [
     Value(shape, x.dtype, depends=True) for shape, x in zip(shapes, graph.xs)
   ]
@@ -234,7 +262,7 @@ def _walk_on(
   outputs = walker.walk(values)
   _check_known(outputs)
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
-    return None
+    raise _SharedIntegersError(walker.integers)
   return Walked(
     tape=walker.tape,
     graph=graph,
