@@ -15,9 +15,9 @@
 """A few samples that stand for all: seen from two graphs of one function.
 
 A pattern is over the coordinates of one sample, so that walking a graph of a
-few samples would do, if that graph is the one at hand but for its size. That is seen op by
-op: the same ops, in the same order, wired in the same way, with the same
-attributes and constants, whose shapes are the same but for the number of
+few samples would do, if that graph is the one at hand but for its size. That is
+seen op by op: the same ops, in the same order, wired in the same way, with the
+same attributes and constants, whose shapes are the same but for the number of
 samples. What is not the same is a value that was computed from that number, and
 counts as unknown wherever it is not merely a shape.
 
