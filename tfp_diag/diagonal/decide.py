@@ -27,6 +27,7 @@ from tfp_diag.diagonal.constant_hessian import ConstantHessian
 from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
 from tfp_diag.diagonal.terms import Terms
 from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity import budget
@@ -68,6 +69,10 @@ _SAMPLES_IF_OPEN = 32
 _TANGENT = 0.9
 # What a product of matrices costs by itself, whoever fills them.
 _PRODUCT = 0.5
+# A reverse sweep with squared derivatives, with all that it needs; and a pass
+# from a term to its frontier, for the work that lies between.
+_SWEEP = 1.0
+_VJP = 0.5
 # With more passes than samples times this, samples do not share them.
 _MAX_SHARED = 8
 # Up to so many passes are written out; see `sweep`.
@@ -395,6 +400,8 @@ def _proposals(
           terms.note,
         )
       )
+  if sweep.num_colors(colors) > _SWEEP and analysis.sweeps is not None:
+    found += _swept(analysis)
   is_few = sweep.num_colors(colors) <= _FEW
   if is_few and colors.size > _SMALL and not analysis.has_curved_sums:
     return found
@@ -408,6 +415,25 @@ def _proposals(
     tangents = HessianTerms(curved_ops.all_as_rest(), own, columns)
     found.append(_op_by_op(tangents, 'by tangents'))
   return found
+
+
+def _swept(analysis: Analysis) -> list[Proposal]:
+  """Reverse sweeps with squared derivatives, and passes for the rest."""
+  sweeps = analysis.sweeps
+  if sweeps is None or not sweeps.sweeps:
+    return []
+  left = np.flatnonzero(sweeps.left_over)
+  colors = np.full(sweeps.left_over.size, -1, np.int32)
+  among = analysis.pattern.matrix[left][:, left]
+  colors[left] = color_diagonal(among).colors
+  terms = SquaredSweeps(sweeps, colors)
+  cost = _SWEEP * terms.num_sweeps + sweep.num_colors(colors)
+  cost += sum(
+    2 * _VJP * f.num_rows * f.work for s in sweeps.sweeps for f in s.frontiers
+  )
+  return [
+    Proposal('squared sweeps', terms.num_passes, cost, terms, terms.note)
+  ]
 
 
 def _op_by_op(terms: HessianTerms, name: str) -> Proposal:

@@ -22,11 +22,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal import basis, linear_map, sweep
+from tfp_diag.diagonal import basis, local, sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
-from tfp_diag.sparsity.evaluation import repeat_op
 
 __all__ = ['HessianTerms']
 
@@ -113,9 +112,9 @@ class HessianTerms:
         call.chunk_size,
       )
     for op, left, right, same in self.found.fixed:
-      diag = _add(diag, within.fixed(op, left, right, same))
+      diag = local.add(diag, within.fixed(op, left, right, same))
     for op, left, right in self.found.few:
-      diag = _add(diag, within.few(op, left, right))
+      diag = local.add(diag, within.few(op, left, right))
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
@@ -184,10 +183,10 @@ class _Call:
     for row in range(event_shape.num_elements()):
       place = np.arange(event_shape.num_elements()) == row
       unit = tf.zeros_like(b) + tf.constant(place.reshape(event_shape), b.dtype)
-      of_a = _sum_to(weight * unit, a)
+      of_a = local.sum_to(weight * unit, a)
       products = zip(self._vjp(a, of_a), self._vjp(b, unit))
       factor = 1.0 if left == right else 2.0
-      total = _add(
+      total = local.add(
         total,
         [
           None if g is None or h is None else factor * g * h
@@ -216,7 +215,8 @@ class _Call:
     which = sorted({left, right})
     shape = tf.shape(op.outputs[0])
     arguments = [tf.broadcast_to(op.inputs[i], shape) for i in which]
-    hessian = _local_hessian(op, which, arguments, [adjoint])
+    groups = [(i,) for i in which]
+    hessian = local.local_hessian(op, groups, arguments, [adjoint])
     return hessian.apply(
       [which.index(left)],
       [tf.ones_like(arguments[0])],
@@ -295,7 +295,7 @@ class _Rest:
     cotangents: list = [None] * len(tangents)
     for term in self._terms:
       for i, product in term.products(tangents):
-        [cotangents[i]] = _add([cotangents[i]], [product])
+        [cotangents[i]] = local.add([cotangents[i]], [product])
     used = [i for i, c in enumerate(cotangents) if c is not None]
     if self._is_by_coordinate:
       used = [i for i in used if tangents[i] is not None]
@@ -324,7 +324,8 @@ class _Term:
     pairs = elementwise_pairs(op.type, used)
     if pairs is None:
       arguments = [op.inputs[i] for i in used]
-      self._hessian = _local_hessian(op, used, arguments, adjoints)
+      groups = [(i,) for i in used]
+      self._hessian = local.local_hessian(op, groups, arguments, adjoints)
       return
     # What is the same for all passes is computed once.
     for a, b in pairs:
@@ -342,7 +343,7 @@ class _Term:
       return [
         (
           self._places[left],
-          _sum_to(weight * tangents[right], self._arguments[left]),
+          local.sum_to(weight * tangents[right], self._arguments[left]),
         )
         for left, right, weight in self._weights
         if tangents[right] is not None
@@ -354,65 +355,3 @@ class _Term:
       used, [tangents[k] for k in used], list(range(len(tangents)))
     )
     return list(zip(self._places, products))
-
-
-def _local_hessian(
-  op: tf.Operation,
-  which: Sequence[int],
-  arguments: Sequence,
-  adjoints: Sequence,
-) -> LinearMap:
-  """The second derivatives of an op by some arguments, as a linear map.
-
-  Args:
-    op: `tf.Operation`.
-    which: Python ints, the numbers of its inputs.
-    arguments: List of Tensors, the values of these inputs.
-    adjoints: List of Tensors or None: by which the outputs are weighted.
-
-  Returns:
-    A `LinearMap`, of a symmetric matrix.
-  """
-  # The derivative by this argument alone, not by what it was computed from.
-  arguments = [tf.identity(argument) for argument in arguments]
-
-  def weighted():
-    inputs = list(op.inputs)
-    for i, argument in zip(which, arguments):
-      inputs[i] = argument
-    return [
-      tf.add_n(
-        [
-          tf.reduce_sum(adjoint * output)
-          for adjoint, output in zip(adjoints, repeat_op(op, inputs))
-          if adjoint is not None
-        ]
-      )
-    ]
-
-  def gradient():
-    gradient = linear_map.linearize(weighted, arguments).of_ones()
-    return [
-      tf.zeros_like(a) if g is None else g for a, g in zip(arguments, gradient)
-    ]
-
-  return linear_map.linearize(gradient, arguments)
-
-
-def _add(total: Sequence, update: Sequence) -> list:
-  return [
-    t if u is None else (u if t is None else t + u)
-    for t, u in zip(total, update)
-  ]
-
-
-def _sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-  """The sum of `x` over the axes along which `like` was broadcast to it."""
-  missing = x.shape.rank - like.shape.rank
-  x = tf.reduce_sum(x, axis=list(range(missing)))
-  axes = [
-    axis
-    for axis, (size, own) in enumerate(zip(x.shape, like.shape))
-    if own == 1 and size != 1
-  ]
-  return tf.reduce_sum(x, axis=axes, keepdims=True)

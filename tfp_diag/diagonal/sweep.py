@@ -90,7 +90,7 @@ class Colors:
     that another draw of them shows it.
 
     Args:
-      colors: int vector, one color per coordinate.
+      colors: int vector, one color per coordinate; -1 for what is not asked.
       event_shapes: List of static shapes.
 
     Returns:
@@ -162,7 +162,7 @@ class Colors:
       return
     members = [[] for _ in range(self.num_colors)]
     for i, c in enumerate(self.parts):
-      for color in np.unique(c):
+      for color in np.unique(c[c >= 0]):
         members[color].append(i)
     for key, run in itertools.groupby(
       range(self.num_colors), members.__getitem__

@@ -40,6 +40,7 @@ from tfp_diag.sparsity.samples import (
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import Columns, Tape
 from tfp_diag.sparsity.traits import Facts
+from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
 
 __all__ = ['Analysis', 'analyze']
@@ -134,6 +135,13 @@ class Analysis:
       return None, None
     tape = without(self.walked.tape, curved_ops.cheap_steps)
     return curved_ops, self._pattern_of(tape)
+
+  @functools.cached_property
+  def sweeps(self) -> Sweeps | None:
+    """Which coordinates of a Hessian reverse sweeps are enough for."""
+    if not self._is_hessian or not self.walked.num_samples:
+      return None
+    return find_sweeps(self.walked)
 
   def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.

@@ -15,6 +15,7 @@
 """What is known of op types: a rule, and plain facts."""
 
 import dataclasses
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = [
   'CannotSay',
   'OpFacts',
   'OpFailed',
+  'Squares',
   'facts',
   'find_bounds',
   'find_expansion',
@@ -46,6 +48,21 @@ class CannotSay(Exception):
 
 class OpFailed(Exception):
   """Raised where an op cannot be executed on the values that it would get."""
+
+
+class Squares(enum.Enum):
+  """How the squared derivatives of an op act on a cotangent.
+
+  Attributes:
+    SAME: The derivatives are 0 and 1: as those of the op.
+    OPERANDS: It is a sum of products, of which no two have both a result and a
+      factor in common: as those of the op, with the other operand squared.
+    ALONE: Each input reaches one result at most, by whatever derivative.
+  """
+
+  SAME = 'same'
+  OPERANDS = 'operands'
+  ALONE = 'alone'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +95,9 @@ class OpFacts:
     on_integers: A NumPy function that does the same with integers and flags.
     written_out: A function of its inputs that writes it out with its
       normalizer as a Tensor of its own.
+    squares: How the squares of its derivatives are had, beside those of
+      elementwise ops and of `moved_inputs`; a `Squares`, or a function of a
+      `tf.Operation` that returns one; None if they are not.
   """
 
   shape_inputs: tuple[int, ...] = ()
@@ -97,6 +117,7 @@ class OpFacts:
   counts: Callable | None = None
   on_integers: Callable | None = None
   written_out: Callable | None = None
+  squares: 'Squares | Callable | None' = None
 
 
 _NOTHING_KNOWN = OpFacts()

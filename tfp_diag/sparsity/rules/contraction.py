@@ -17,28 +17,40 @@
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
 from tfp_diag.sparsity.structure import Pair, Structure
 
 # Zeros of a constant factor are exploited up to so many products.
 _MAX_PRODUCTS = 20_000_000
 
 
-@register_rule('MatMul', 'SparseMatMul')
+@register_rule('MatMul', 'SparseMatMul', squares=Squares.OPERANDS)
 def _matmul(op):
   """The product of two matrices, each of them possibly transposed."""
   turned = op.attr('transpose_a'), op.attr('transpose_b')
   return _contraction(op, *_matrix_labels(op, turned))
 
 
-@register_rule('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3')
+@register_rule(
+  'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', squares=Squares.OPERANDS
+)
 def _batch_matmul(op):
   """Products of matrices, with broadcasting over the leading dimensions."""
   turned = op.attr('adj_x'), op.attr('adj_y')
   return _contraction(op, *_matrix_labels(op, turned))
 
 
-@register_rule('Einsum')
+def _squares_of_einsum(op):
+  """Products that differ in nothing but a summed label would add up."""
+  operands, result = op.get_attr('equation').decode().split('->')
+  operands = operands.split(',')
+  if len(operands) != 2 or any('.' in labels for labels in operands):
+    return None
+  one, other = map(set, operands)
+  return Squares.OPERANDS if one ^ other <= set(result) else None
+
+
+@register_rule('Einsum', squares=_squares_of_einsum)
 def _einsum(op):
   """A sum of products; the equation says over which axes.
 

@@ -19,7 +19,7 @@ import dataclasses
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 # Larger images are not resized pixel by pixel to see what goes where.
@@ -200,7 +200,9 @@ def _bilinear(op, flows):
   return Structure.linear(flows, pairs=pairs)
 
 
-@register_rule('Conv2D', 'Conv3D', 'DepthwiseConv2dNative')
+@register_rule(
+  'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', squares=Squares.OPERANDS
+)
 def _convolve(op):
   """Each output sees its window of the images, and the filter of its channel.
 
@@ -299,7 +301,7 @@ def _resized(op):
   )
 
 
-@register_rule('BiasAdd')
+@register_rule('BiasAdd', squares=Squares.SAME)
 def _bias_add(op):
   """A number is added to each channel."""
   value, bias = op.inputs

@@ -17,7 +17,12 @@
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  Squares,
+  register_facts,
+  register_rule,
+)
 from tfp_diag.sparsity.rules.data_movement import movement
 from tfp_diag.sparsity.structure import Arrow, Structure
 
@@ -103,7 +108,7 @@ def _box(indices, shape, depth, has_columns=True):
   return places.reshape(-1), inner
 
 
-@register_rule('ResourceGather', 'ResourceGatherNd')
+@register_rule('ResourceGather', 'ResourceGatherNd', squares=Squares.SAME)
 def _gather_from_variable(op):
   """The same for a variable that is part of xs: its content is the input."""
   params, indices = op.inputs
@@ -165,11 +170,14 @@ def _scatter_update(op):
   return Structure.linear({0: Flow.gather(kept, output.size), 2: updates})
 
 
-@register_rule('ScatterNd')
+@register_rule('ScatterNd', squares=Squares.SAME)
 def _scatter(op):
   """The updates, summed where they meet."""
   (output,) = op.outputs
   return Structure.linear({1: _updates(op.inputs[0], op.inputs[1], output)})
+
+
+register_facts('TensorScatterAdd', squares=Squares.SAME)
 
 
 @register_rule(
@@ -228,6 +236,10 @@ def _linear_segments(op):
   return Structure.linear({0: _segments(op)})
 
 
+register_facts('SegmentSum', 'UnsortedSegmentSum', squares=Squares.SAME)
+register_facts('SegmentMean', squares=Squares.ALONE)
+
+
 @register_rule('SegmentProd', 'UnsortedSegmentProd')
 def _curved_segments(op):
   """Each output is the product of the slices of its segment."""
@@ -245,9 +257,12 @@ def _segments(op):
   return Flow.collect(target, output.size)
 
 
-@register_rule('SparseTensorDenseMatMul')
+@register_rule('SparseTensorDenseMatMul', squares=Squares.OPERANDS)
 def _sparse_matmul(op):
-  """Sums rows of a dense matrix, as the sparse one tells: linear in each."""
+  """Sums rows of a dense matrix, as the sparse one tells: linear in each.
+
+  An entry that is there twice counts as two.
+  """
   indices, values, _, dense = op.inputs
   (output,) = op.outputs
   if op.attr('adjoint_b') or values.depends:
@@ -257,10 +272,8 @@ def _sparse_matmul(op):
     row, column = column, row
   width = dense.shape[1]
   each = np.arange(width)
-  flow = Flow.pairs(
-    row[:, None] * width + each,
-    column[:, None] * width + each,
-    output.size,
-    dense.size,
+  products = Flow.gather(column[:, None] * width + each, dense.size)
+  flow = products.then(
+    Flow.collect(row[:, None] * width + each, output.size)
   )
   return Structure((Arrow(0, (3,), flow),))

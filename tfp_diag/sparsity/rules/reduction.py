@@ -17,8 +17,16 @@
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  Squares,
+  register_facts,
+  register_rule,
+)
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
+
+register_facts('Sum', 'Cumsum', squares=Squares.SAME)
+register_facts('Mean', 'Max', 'Min', squares=Squares.ALONE)
 
 # A scan over more elements than this is not written down as a triangle.
 _MAX_SCAN = 4000

@@ -19,7 +19,11 @@ from typing import Any
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  Squares,
+  register_expansion,
+)
 from tfp_diag.sparsity.rules.control_flow import join
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import ListSummary, TensorList, Value
@@ -159,7 +163,7 @@ def _resize(walker, scope, instruction, inputs):
   return [TensorList((*items, *(None,) * size)[:size])]
 
 
-@register_expansion('AddN')
+@register_expansion('AddN', squares=Squares.SAME)
 def _add(walker, scope, instruction, inputs):
   """The sum of tensors, or of lists, item by item.
 

@@ -1,0 +1,116 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Derivatives of single ops of a function that has been evaluated."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from tfp_diag.diagonal import linear_map
+from tfp_diag.diagonal.linear_map import LinearMap
+from tfp_diag.sparsity.evaluation import repeat_op
+
+__all__ = ['add', 'local_hessian', 'local_jacobian', 'sum_to']
+
+
+def local_hessian(
+  op: tf.Operation,
+  groups: Sequence,
+  arguments: Sequence,
+  adjoints: Sequence,
+) -> LinearMap:
+  """The second derivatives of an op by some arguments, as a linear map.
+
+  Args:
+    op: `tf.Operation`.
+    groups: Tuples of Python ints, the numbers of the inputs that an argument
+      stands for.
+    arguments: List of Tensors, the values of these.
+    adjoints: List of Tensors or None: by which the outputs are weighted.
+
+  Returns:
+    A `LinearMap`, of a symmetric matrix.
+  """
+  # The derivative by this argument alone, not by what it was computed from.
+  arguments = [tf.identity(argument) for argument in arguments]
+
+  def weighted():
+    outputs = _repeated(op, groups, arguments)
+    return [
+      tf.add_n(
+        [
+          tf.reduce_sum(adjoint * output)
+          for adjoint, output in zip(adjoints, outputs)
+          if adjoint is not None
+        ]
+      )
+    ]
+
+  def gradient():
+    gradient = linear_map.linearize(weighted, arguments).of_ones()
+    return [
+      tf.zeros_like(a) if g is None else g for a, g in zip(arguments, gradient)
+    ]
+
+  return linear_map.linearize(gradient, arguments)
+
+
+def local_jacobian(
+  op: tf.Operation, groups: Sequence, arguments: Sequence
+) -> LinearMap:
+  """The transposed Jacobian of an op by some arguments.
+
+  Args:
+    op: `tf.Operation`.
+    groups: As for `local_hessian`.
+    arguments: As for `local_hessian`.
+
+  Returns:
+    A `LinearMap`.
+  """
+  arguments = [tf.identity(argument) for argument in arguments]
+  return linear_map.linearize(
+    lambda: _repeated(op, groups, arguments), arguments
+  )
+
+
+def _repeated(
+  op: tf.Operation, groups: Sequence, arguments: Sequence
+) -> Sequence:
+  inputs = list(op.inputs)
+  for numbers, argument in zip(groups, arguments):
+    for k in numbers:
+      inputs[k] = argument
+  return repeat_op(op, inputs)
+
+
+def add(total: Sequence, update: Sequence) -> list:
+  """Two lists of Tensors or None, added up."""
+  return [
+    t if u is None else (u if t is None else t + u)
+    for t, u in zip(total, update)
+  ]
+
+
+def sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  """The sum of `x` over the axes along which `like` was broadcast to it."""
+  missing = x.shape.rank - like.shape.rank
+  x = tf.reduce_sum(x, axis=list(range(missing)))
+  axes = [
+    axis
+    for axis, (size, own) in enumerate(zip(x.shape, like.shape))
+    if own == 1 and size != 1
+  ]
+  return tf.reduce_sum(x, axis=axes, keepdims=True)

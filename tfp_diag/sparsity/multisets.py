@@ -1,0 +1,273 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Multisets of coordinates, each of which is written down once.
+
+To each element of a tensor belongs the multiset of the coordinates that reach
+it: a coordinate is in it as often as there are paths, once or 'many' times
+(which stands for two or more). The rows of a data set are treated alike, so
+that many elements have the same multiset. It is written once, and an element
+has its number: 100,000 rows of a regression on 100 coefficients cost 100
+entries, not ten million.
+"""
+
+import numpy as np
+import scipy.sparse
+
+from tfp_diag.sparsity.budget import check_entries
+from tfp_diag.sparsity.dependency import Csr
+from tfp_diag.sparsity.flow import Flow
+
+__all__ = ['EMPTY', 'MANY', 'Multisets']
+
+# The number of the multiset without members.
+EMPTY = 0
+# How often is 'many': two or more.
+MANY = 2
+
+
+class Multisets:
+  """A table of distinct multisets; elements have numbers of its rows."""
+
+  def __init__(self, num_coordinates: int) -> None:
+    """The empty multiset, and each coordinate by itself.
+
+    Args:
+      num_coordinates: `int`.
+    """
+    self.num_coordinates = num_coordinates
+    indptr = np.concatenate([[0], np.arange(num_coordinates + 1)])
+    self._chunks = [
+      _matrix(
+        np.ones(num_coordinates, np.int8),
+        np.arange(num_coordinates),
+        indptr,
+        num_coordinates,
+      )
+    ]
+    self._table = self._chunks[0]
+    self._size = num_coordinates + 1
+    self._numbers = {}
+    self._sums = {}
+
+  @property
+  def table(self) -> Csr:
+    """The multisets, by their members: how often, 1 or `MANY`."""
+    if len(self._chunks) > 1:
+      self._table = scipy.sparse.vstack(self._chunks, format='csr')
+      self._chunks = [self._table]
+    return self._table
+
+  def singletons(self, count: int, start: int = 0) -> np.ndarray:
+    """Each of some elements is a coordinate: int array of numbers."""
+    return np.arange(1 + start, 1 + start + count)
+
+  def apply(self, flow: Flow, numbers: np.ndarray) -> np.ndarray:
+    """The multisets of the outputs of a flow, from those of its inputs."""
+    for kind, data in flow.stages:
+      if kind == 'gather':
+        numbers = _picked(numbers, data)
+      elif kind == 'collect':
+        numbers = self._collected(numbers, *data)
+      else:
+        numbers = self._united(
+          data.indptr.astype(np.int64), numbers[data.indices]
+        )
+    return numbers
+
+  def plus(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Element by element the sum of two multisets."""
+    key = id(left), id(right)
+    known = self._sums.get(key)
+    if known is None:
+      known = left, right, self._plus(left, right)
+      self._sums[key] = known
+    return known[2]
+
+  def _plus(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    if not right.any():
+      return left
+    if not left.any():
+      return right
+    pairs, inverse = distinct_pairs(left, right)
+    sums = self._united(2 * np.arange(len(pairs) + 1), pairs.reshape(-1))
+    return sums[inverse]
+
+  def often(self, numbers: np.ndarray) -> np.ndarray:
+    """The same members, each of them many times."""
+    return self.plus(numbers, numbers)
+
+  def members(self, numbers: np.ndarray, at_least: int = 1) -> np.ndarray:
+    """The coordinates in any of some multisets, as a bool array.
+
+    Args:
+      numbers: int array.
+      at_least: how often a coordinate has to be in one of them.
+
+    Returns:
+      bool array, one per coordinate.
+    """
+    rows = self.table[np.unique(numbers)]
+    found = np.zeros(self.num_coordinates, bool)
+    found[rows.indices[rows.data >= at_least]] = True
+    return found
+
+  def common(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """The coordinates that are in both multisets of any pair, a bool array."""
+    found = np.zeros(self.num_coordinates, bool)
+    pairs, _ = distinct_pairs(left, right)
+    pairs = pairs[(pairs != EMPTY).all(1)]
+    if len(pairs):
+      one, other = pairs.T
+      sizes = np.diff(self.table.indptr)
+      check_entries(int(sizes[one].sum() + sizes[other].sum()))
+      both = self.table[one].multiply(self.table[other])
+      found[both.tocsr().indices] = True
+    return found
+
+  def within(self, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Each multiset without the coordinates that are not in a bool array."""
+    first, inverse = np.unique(numbers, return_inverse=True)
+    rows = self.table[first]
+    stays = kept[rows.indices]
+    indptr = np.concatenate([[0], np.cumsum(stays)])[rows.indptr]
+    reduced = _matrix(
+      rows.data[stays], rows.indices[stays], indptr, self.num_coordinates
+    )
+    return self._interned(reduced)[inverse.reshape(-1)]
+
+  def _collected(
+    self, numbers: np.ndarray, segment: np.ndarray, count: int
+  ) -> np.ndarray:
+    kept = np.flatnonzero(segment >= 0)
+    if not len(kept):
+      return np.zeros(count, np.int64)
+    order = kept[np.argsort(segment[kept], kind='stable')]
+    indptr = np.zeros(count + 1, np.int64)
+    np.cumsum(np.bincount(segment[kept], minlength=count), out=indptr[1:])
+    return self._united(indptr, numbers[order])
+
+  def _united(self, indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The sum of the multisets of each run of numbers."""
+    combined = scipy.sparse.csr_matrix(
+      (np.ones(len(numbers), np.int64), numbers, indptr),
+      shape=(len(indptr) - 1, self._size),
+    )
+    combined.sum_duplicates()
+    np.minimum(combined.data, MANY, out=combined.data)
+    # Of the empty one there is nothing to add.
+    combined.data[combined.indices == EMPTY] = 0
+    combined.eliminate_zeros()
+    first, inverse = _distinct_rows(combined)
+    return self._summed(combined[first])[inverse]
+
+  def _summed(self, combined: Csr) -> np.ndarray:
+    """Numbers of sums of multisets: few rows, over the table."""
+    counts = np.diff(combined.indptr)
+    result = np.zeros(combined.shape[0], np.int64)
+    alone = np.flatnonzero(counts == 1)
+    place = combined.indptr[alone]
+    alone = alone[combined.data[place] == 1]
+    result[alone] = combined.indices[combined.indptr[alone]]
+    mixed = counts > 0
+    mixed[alone] = False
+    rows = np.flatnonzero(mixed)
+    if len(rows):
+      combined = combined[rows]
+      sizes = np.diff(self.table.indptr)
+      check_entries(int(sizes[combined.indices].sum(dtype=np.int64)))
+      sums = (combined @ self.table.astype(np.int64)).tocsr()
+      sums.sort_indices()
+      np.minimum(sums.data, MANY, out=sums.data)
+      result[rows] = self._interned(sums.astype(np.int8))
+    return result
+
+  def _interned(self, rows: Csr) -> np.ndarray:
+    """The numbers of some multisets, which are written down if they are new."""
+    result = np.zeros(rows.shape[0], np.int64)
+    if not rows.nnz:
+      return result
+    keys = _keys(rows)
+    sizes = np.diff(rows.indptr)
+    single = np.flatnonzero(sizes == 1)
+    single = single[rows.data[rows.indptr[single]] == 1]
+    result[single] = rows.indices[rows.indptr[single]] + 1
+    is_new = sizes > 0
+    is_new[single] = False
+    new = []
+    for row in np.flatnonzero(is_new):
+      key = int(keys[row]), int(sizes[row])
+      number = self._numbers.get(key)
+      if number is None:
+        number = self._size + len(new)
+        self._numbers[key] = number
+        new.append(row)
+      result[row] = number
+    if new:
+      self._chunks.append(rows[np.asarray(new)])
+      self._size += len(new)
+    # Two multisets of one key are next to impossible; none may be mistaken.
+    if (self.table[result] != rows).nnz:
+      raise RuntimeError('Two multisets of coordinates have the same key.')
+    return result
+
+
+def distinct_pairs(
+  left: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The distinct pairs of two int arrays, and which one each element is."""
+  base = int(right.max(initial=0)) + 1
+  keys, inverse = np.unique(
+    left.astype(np.int64) * base + right, return_inverse=True
+  )
+  return np.stack(np.divmod(keys, base), 1), inverse.reshape(-1)
+
+
+def _picked(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
+  if not len(numbers):
+    return np.zeros(len(index), np.int64)
+  return np.where(index >= 0, numbers[index], EMPTY)
+
+
+def _distinct_rows(matrix: Csr) -> tuple[np.ndarray, np.ndarray]:
+  """Representatives of the distinct rows, and which one each row equals."""
+  _, first, inverse = np.unique(
+    _keys(matrix), return_index=True, return_inverse=True
+  )
+  inverse = inverse.reshape(-1)
+  # As for `_interned`.
+  if (matrix[first[inverse]] != matrix).nnz:
+    everything = np.arange(matrix.shape[0])
+    return everything, everything
+  return first, inverse
+
+
+def _keys(matrix: Csr) -> np.ndarray:
+  """A number for each row, by its columns and values."""
+  with np.errstate(over='ignore'):
+    z = matrix.indices.astype(np.uint64) * np.uint64(4)
+    z += matrix.data.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(z)])
+    return sums[matrix.indptr[1:]] - sums[matrix.indptr[:-1]]
+
+
+def _matrix(
+  data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, columns: int
+) -> Csr:
+  return scipy.sparse.csr_matrix(
+    (data, indices, indptr), shape=(len(indptr) - 1, columns)
+  )
