@@ -33,10 +33,11 @@ from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.coloring import color_diagonal
-from tfp_diag.sparsity.expansion import can_expand, expand
+from tfp_diag.sparsity.expansion import expand, expandable
 from tfp_diag.sparsity.graph import Graph, trace
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.sparsity.unique_paths import Sweep
 
 __all__ = [
   'Decision',
@@ -315,7 +316,8 @@ def _analysis(
   if evaluation.graph.has_variables and not request.is_asked and plan is None:
     return None, ()
   n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
-  limit = budget.DEFAULT if request.is_asked else max(_MAX_UNASKED, 32 * n)
+  is_planned = request.is_asked or plan is not None
+  limit = budget.DEFAULT if is_planned else max(_MAX_UNASKED, 32 * n)
   try:
     with budget.at_most(limit):
       analysis = analyze(
@@ -400,8 +402,8 @@ def _proposals(
           terms.note,
         )
       )
-  if sweep.num_colors(colors) > _SWEEP and analysis.sweeps is not None:
-    found += _swept(analysis)
+  if problem.kind == 'hessian' and sweep.num_colors(colors) > _SWEEP:
+    found += _swept(problem, analysis, evaluation, retrace)
   is_few = sweep.num_colors(colors) <= _FEW
   if is_few and colors.size > _SMALL and not analysis.has_curved_sums:
     return found
@@ -417,23 +419,36 @@ def _proposals(
   return found
 
 
-def _swept(analysis: Analysis) -> list[Proposal]:
+def _swept(
+  problem: Problem,
+  analysis: Analysis,
+  evaluation: Evaluation,
+  retrace: Callable | None,
+) -> list[Proposal]:
   """Reverse sweeps with squared derivatives, and passes for the rest."""
+  pattern = analysis.pattern
+  written_out = _written_out(problem, analysis, evaluation, retrace)
+  # What a fused normalizer couples is followed through its parts.
+  analysis, evaluation = written_out or (analysis, evaluation)
   sweeps = analysis.sweeps
-  if sweeps is None or not sweeps.sweeps:
+  if sweeps is None:
+    return []
+  # What costs more than its passes is left to them.
+  kept = [s for s in sweeps.sweeps if _cost_of_sweep(s) < s.coordinates.sum()]
+  sweeps = sweeps.only(kept)
+  if not kept:
     return []
   left = np.flatnonzero(sweeps.left_over)
   colors = np.full(sweeps.left_over.size, -1, np.int32)
-  among = analysis.pattern.matrix[left][:, left]
+  among = pattern.matrix[left][:, left]
   colors[left] = color_diagonal(among).colors
-  terms = SquaredSweeps(sweeps, colors)
-  cost = _SWEEP * terms.num_sweeps + sweep.num_colors(colors)
-  cost += sum(
-    2 * _VJP * f.num_rows * f.work for s in sweeps.sweeps for f in s.frontiers
-  )
-  return [
-    Proposal('squared sweeps', terms.num_passes, cost, terms, terms.note)
-  ]
+  terms = SquaredSweeps(sweeps, colors, evaluation)
+  cost = sum(map(_cost_of_sweep, kept)) + sweep.num_colors(colors)
+  return [Proposal('squared sweeps', terms.num_passes, cost, terms, terms.note)]
+
+
+def _cost_of_sweep(one: Sweep) -> float:
+  return _SWEEP + sum(2 * _VJP * f.num_rows * f.work for f in one.frontiers)
 
 
 def _op_by_op(terms: HessianTerms, name: str) -> Proposal:
@@ -459,19 +474,13 @@ def _around_cuts(
 ) -> list[Proposal]:
   if problem.kind == 'hessian':
     return []
-  ys = None
-  graph = evaluation.graph
-  if can_expand(graph.ops):
-    # With normalizers written out they can be held.
-    graph = _expanded(graph)
-    rank = problem.rank_of(evaluation.ys)
-    more = retrace and (lambda shapes: _expanded(retrace(shapes)))
-    written_out = analyze(graph, rank, more)
-    if written_out is not None:
-      analysis, ys = written_out, list(graph.ys)
+  written_out = _written_out(problem, analysis, evaluation, retrace)
+  # With normalizers written out they can be held.
+  analysis, expanded = written_out or (analysis, None)
   found = []
   for cuts, pattern in analysis.cuts():
-    terms = JacobianTerms(cuts, color_diagonal(pattern).colors, columns, ys)
+    colors = color_diagonal(pattern).colors
+    terms = JacobianTerms(cuts, colors, columns, expanded)
     cost = _HELD_PASS * terms.num_passes
     found.append(
       Proposal('around cuts', terms.num_passes, cost, terms, terms.note)
@@ -479,17 +488,25 @@ def _around_cuts(
   return found
 
 
-def _expanded(graph: Graph) -> Graph:
-  """The same function, with more ops in place of some."""
-  with graph.graph.as_default():
-    before = len(graph.graph.get_operations())
-    try:
-      ys = expand(graph.ops, graph.ys)
-    except CannotSay:
-      return graph
-  more = graph.graph.get_operations()[before:]
-  ops = (*graph.ops, *more)
-  return Graph(graph.graph, graph.xs, tuple(ys), ops, graph.scope)
+def _written_out(
+  problem: Problem,
+  analysis: Analysis,
+  evaluation: Evaluation,
+  retrace: Callable | None,
+) -> tuple[Analysis, Evaluation] | None:
+  """The same function, with more ops in place of some, or None."""
+  places = expandable(analysis.walked, evaluation.graph)
+  if not places:
+    return None
+  try:
+    expanded = evaluation.written_out(places)
+    more = retrace and (lambda shapes: expand(retrace(shapes), places))
+    rank = problem.rank_of(evaluation.ys)
+    is_hessian = problem.kind == 'hessian'
+    found = analyze(expanded.graph, rank, more, is_hessian)
+  except CannotSay:
+    return None
+  return found and (found, expanded)
 
 
 def _schedule(

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal import basis, linear_map, sweep
-from tfp_diag.diagonal.linear_map import LinearMap
+from tfp_diag.diagonal import basis, sweep
+from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.sparsity.cuts import Cuts, Product
 
@@ -41,14 +41,14 @@ class JacobianTerms:
     colors: int32 array, one color per coordinate: those of the Jacobian while
       the values of the cuts are held.
     num_samples: Python int, the number of samples.
-    ys: List of Tensors to differentiate, if others than those of the function:
-      the same, with their normalizers written out.
+    evaluation: `Evaluation` of the same function with its normalizers written
+      out, to which the ops belong; None if they belong to the one at hand.
   """
 
   found: Cuts
   colors: np.ndarray
   num_samples: int
-  ys: list | None = None
+  evaluation: Evaluation | None = None
 
   how = 'around cuts'
 
@@ -78,8 +78,8 @@ class JacobianTerms:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
     derivative = call.derivative
-    if self.ys is not None:
-      derivative = linear_map.linear_map_of_graph(self.ys, xs)
+    if self.evaluation is not None:
+      derivative = self.evaluation.jacobian()
     held = [op.outputs[0] for op in self.found.held]
     within = _Call(derivative, xs, rank, held)
     diag = sweep.diagonal(

@@ -42,6 +42,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfp_diag.sparsity.expansion import expand
 from tfp_diag.sparsity.graph import Graph
 
 __all__ = [
@@ -239,6 +240,22 @@ class Evaluation:
   def ys(self) -> list:
     """The Tensors that are differentiated."""
     return list(self.graph.ys)
+
+  def written_out(self, places: Collection[int]) -> 'Evaluation':
+    """The same function, of which some ops are written out with more ops.
+
+    Args:
+      places: of these ops in `graph.ops`.
+
+    Returns:
+      `Evaluation`.
+
+    Raises:
+      CannotSay: If an op cannot be repeated.
+    """
+    with _recording(self._tapes):
+      graph = expand(self.graph, places)
+    return type(self)(self.result, graph, self._tapes, self.op_types)
 
   def jacobian(self) -> LinearMap:
     """The transposed Jacobian of `ys` by `xs`."""

@@ -34,6 +34,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import local, sweep
+from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
@@ -57,10 +58,12 @@ class SquaredSweeps:
     found: `Sweeps` of the graph at hand.
     colors: int32 array, one per coordinate: the colors of those that are left
       over, and -1 for the others.
+    evaluation: `Evaluation` to which the ops of `found` belong.
   """
 
   found: Sweeps
   colors: np.ndarray
+  evaluation: Evaluation
 
   how = 'squared sweeps'
 
@@ -99,7 +102,7 @@ class SquaredSweeps:
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
-    walk = _Walk(call, self.found)
+    walk = _Walk(call, self.evaluation, self.found)
     total = [tf.zeros_like(x) for x in xs]
     for one in self.found.sweeps:
       masks = _split(one.coordinates, xs, rank)
@@ -125,12 +128,13 @@ class SquaredSweeps:
 class _Walk:
   """The ops of one call, from the value back to xs."""
 
-  def __init__(self, call: Call, found: Sweeps) -> None:
+  def __init__(self, call: Call, evaluation: Evaluation, found: Sweeps) -> None:
     self._call = call
     self._found = found
     self._walked = found.walked
-    (self._value,) = call.evaluation.ys
-    terms = [*found.squares, *(f.term for s in found.sweeps for f in s.frontiers)]
+    (self._value,) = evaluation.ys
+    frontiers = [f for one in found.sweeps for f in one.frontiers]
+    terms = [*found.squares, *(f.term for f in frontiers)]
     ops = list(dict.fromkeys(self._op(term.step) for term in terms))
     outputs = [op.outputs[0] for op in ops]
     adjoints = call.derivative.between([self._value], outputs).apply(

@@ -14,47 +14,72 @@
 # ============================================================================
 """Writes out ops that compute with a normalizer, so that it can be held."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Collection, Sequence
 
 from tfp_diag.sparsity.evaluation import repeat_op
+from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.registry import CannotSay, facts
+from tfp_diag.sparsity.tape import Loop
+from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['can_expand', 'expand']
+__all__ = ['expand', 'expandable']
 
 
-def can_expand(ops: Sequence) -> bool:
-  """Whether there is anything to write out.
+def expandable(walked: Walked, graph: Graph) -> list[int]:
+  """Which ops of a function can be written out with more ops.
 
   Args:
-    ops: list of `tf.Operation`.
+    walked: `Walked`.
+    graph: `Graph` at hand.
 
   Returns:
-    `bool`.
+    list of int: places in `graph.ops`.
   """
-  return any(facts(op.type).written_out for op in ops)
+  found = set()
+  for step in walked.tape.steps:
+    if isinstance(step, Loop):
+      continue
+    known = facts(step.op_type)
+    if known.written_out is not None and not any(
+      step.inputs[k].depends for k in known.written_out_but_for
+    ):
+      found.add(walked.at_hand(step.op))
+  return [place for place, op in enumerate(graph.ops) if op in found]
 
 
-def expand(ops: Sequence, targets: Sequence) -> list:
+def expand(graph: Graph, places: Collection[int]) -> Graph:
   """Repeats what follows a softmax, with the softmax written out.
 
   Args:
-    ops: list of `tf.Operation`: those of a function, in order.
-    targets: list of Tensors, of which some are their results.
+    graph: `Graph`, to which ops are added.
+    places: of the ops in `graph.ops` that are written out.
 
   Returns:
-    list of Tensors of the same values, up to rounding.
+    `Graph` of the same function: values are the same up to rounding.
 
   Raises:
     CannotSay: If an op cannot be repeated.
   """
+  with graph.graph.as_default():
+    before = len(graph.graph.get_operations())
+    ys = _repeated(graph.ops, places, graph.ys)
+    more = graph.graph.get_operations()[before:]
+  return dataclasses.replace(graph, ys=tuple(ys), ops=(*graph.ops, *more))
+
+
+def _repeated(
+  ops: Sequence, places: Collection[int], targets: Sequence
+) -> list:
   written = {}
 
   def latest(tensor):
     return written.get(tensor.ref(), tensor)
 
-  for op in ops:
-    write_out = facts(op.type).written_out
-    if write_out is not None:
+  for place, op in enumerate(ops):
+    if place in places:
+      write_out = facts(op.type).written_out
+      assert write_out is not None
       results = [write_out(*map(latest, op.inputs))]
     elif any(tensor.ref() in written for tensor in op.inputs):
       if op.op_def.is_stateful:

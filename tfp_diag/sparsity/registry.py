@@ -95,6 +95,7 @@ class OpFacts:
     on_integers: A NumPy function that does the same with integers and flags.
     written_out: A function of its inputs that writes it out with its
       normalizer as a Tensor of its own.
+    written_out_but_for: Numbers of inputs that must be constant for that.
     squares: How the squares of its derivatives are had, beside those of
       elementwise ops and of `moved_inputs`; a `Squares`, or a function of a
       `tf.Operation` that returns one; None if they are not.
@@ -117,6 +118,7 @@ class OpFacts:
   counts: Callable | None = None
   on_integers: Callable | None = None
   written_out: Callable | None = None
+  written_out_but_for: tuple[int, ...] = ()
   squares: 'Squares | Callable | None' = None
 
 

@@ -145,6 +145,21 @@ class Sweeps(NamedTuple):
   left_over: np.ndarray
   reasons: tuple
 
+  def only(self, sweeps: Sequence[Sweep]) -> 'Sweeps':
+    """With some of the sweeps; what the others are for is left over."""
+    done = np.zeros(len(self.left_over), bool)
+    for one in sweeps:
+      done |= one.coordinates
+    reasons = dict(self.reasons)
+    for one in self.sweeps:
+      if not np.all(done[one.coordinates]):
+        for term in one.left_out:
+          reasons.setdefault(term.step.label, 0)
+          reasons[term.step.label] += int(one.coordinates.sum())
+    return self._replace(
+      sweeps=tuple(sweeps), left_over=~done, reasons=tuple(reasons.items())
+    )
+
 
 def find_sweeps(walked: Walked) -> Sweeps | None:
   """Looks for the coordinates that need no pass.
@@ -388,6 +403,11 @@ class _Finder:
       return self._sets.members(sides[0], MANY)
     return self._sets.common(*sides)
 
+  def _reached(self, term: Term) -> np.ndarray:
+    """The coordinates that a term depends on, as a bool array."""
+    sides = self._sides(self._sets, self._numbers, term)
+    return self._sets.members(np.concatenate(sides))
+
   def _sides(
     self, sets: Multisets, numbers: dict, term: Term, mask: Any = slice(None)
   ) -> list[np.ndarray]:
@@ -553,9 +573,10 @@ class _Finder:
     )
     folded = np.stack([self._of_one_sample(row) for row in table])
     left_over = self._of_one_sample(left_over)
-    # What is covered in some samples only is covered in none.
-    whole = np.stack([self._of_one_sample(row, np.all) for row in table])
-    left_over |= (folded & ~whole).any(0)
+    # What is covered in some samples must be covered in all that matter.
+    for (frontier, covered), row in zip(found, folded):
+      free = covered | ~self._reached(frontier.term)
+      left_over |= row & ~self._of_one_sample(free, np.all)
     kinds, place = np.unique(folded[:, ~left_over], axis=1, return_inverse=True)
     place = place.reshape(-1)
     rest = np.flatnonzero(~left_over)
@@ -628,5 +649,3 @@ def _work(step: Any) -> float:
     # Of a product of matrices: how many products of numbers.
     return math.sqrt(math.prod(float(size) for size in sizes)) / 4
   return float(max(sizes, default=0))
-
-

@@ -273,7 +273,5 @@ def _sparse_matmul(op):
   width = dense.shape[1]
   each = np.arange(width)
   products = Flow.gather(column[:, None] * width + each, dense.size)
-  flow = products.then(
-    Flow.collect(row[:, None] * width + each, output.size)
-  )
+  flow = products.then(Flow.collect(row[:, None] * width + each, output.size))
   return Structure((Arrow(0, (3,), flow),))

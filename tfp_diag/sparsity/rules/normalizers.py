@@ -36,5 +36,40 @@ def _log_softmax(logits):
   return shifted - tf.math.log(tf.reduce_sum(exp, axis=-1, keepdims=True))
 
 
+def _with_value(value, like):
+  """A value, under the derivatives of something that is written out."""
+  return like + tf.stop_gradient(value - like)
+
+
+def _cross_entropy(logits, labels):
+  """With TensorFlow's gradient, for which the labels add up to one.
+
+  Right while the labels are constants.
+  """
+  value = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
+  chosen = tf.reduce_sum(labels * logits, axis=-1)
+  return _with_value(value, tf.reduce_logsumexp(logits, axis=-1) - chosen)
+
+
+def _sparse_cross_entropy(logits, labels):
+  value = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+  mask = tf.one_hot(labels, tf.shape(logits)[-1], dtype=logits.dtype)
+  chosen = tf.reduce_sum(mask * logits, axis=-1)
+  return _with_value(value, tf.reduce_logsumexp(logits, axis=-1) - chosen)
+
+
+def _half_sum_of_squares(x):
+  return tf.reduce_sum(tf.square(x)) / 2
+
+
 register_facts('Softmax', written_out=_softmax)
 register_facts('LogSoftmax', written_out=_log_softmax)
+register_facts(
+  'SoftmaxCrossEntropyWithLogits',
+  written_out=_cross_entropy,
+  written_out_but_for=(1,),
+)
+register_facts(
+  'SparseSoftmaxCrossEntropyWithLogits', written_out=_sparse_cross_entropy
+)
+register_facts('L2Loss', written_out=_half_sum_of_squares)
