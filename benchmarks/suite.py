@@ -86,6 +86,15 @@ SERIES = {
     ['logistic_regression', [n, 1, 1000]] for n in (10, 32, 100, 316, 1000)
   ],
   'batch': [['gaussian_3d', [10**k]] for k in range(6)],
+  'network_rows': [
+    ['classifier_weights', [8, 16, rows, 1]] for rows in (10, 100, 1000, 10_000)
+  ],
+  'network_width': [
+    ['classifier_weights', [8, hidden, 128, 1]] for hidden in (4, 16, 64, 256)
+  ],
+  'network_batch': [
+    ['classifier_weights', [4, 8, 64, 10**k]] for k in range(4)
+  ],
 }
 
 QUICK_SERIES = {
