@@ -43,13 +43,27 @@ CASES = [
   ['softmax', [200, 64]],
   ['mlp_field', [64, 64, 64]],
   ['network_weights', [4, 8, 64, 16]],
+  ['deep_network_weights', [8, 16, 16, 128, 16]],
+  ['deep_network_weights', [8, 16, 16, 128, 4, 10]],
+  ['classifier_weights', [8, 16, 128, 16]],
+  ['softmax_regression', [20, 10, 500, 16]],
+  ['horseshoe', [25, 500, 16]],
+  ['negative_binomial', [20, 500, 16]],
+  ['ordinal', [20, 6, 500, 16]],
+  ['cox', [20, 500, 16]],
+  ['mixture', [5, 500, 16]],
+  ['latent_gp', [100, 16]],
   ['elementwise', [1_000_000]],
   ['chain', [100_000]],
   ['arrowhead', [1000, 16]],
   ['stochastic_volatility', [5000, 4]],
   ['state_space', [200, 4, 8]],
   ['hierarchical', [200, 1000, 32]],
+  ['poisson_mixed', [5, 50, 500, 16]],
+  ['binomial_mixed', [5, 50, 500, 16]],
   ['item_response', [400, 100, 10_000, 8]],
+  ['item_response_2pl', [100, 50, 2000, 8]],
+  ['matrix_factorization', [60, 40, 3, 1000, 8]],
   ['phi4', [64, 4]],
   ['brusselator', [32, 4]],
 ]
@@ -58,6 +72,7 @@ QUICK_CASES = [
   ['gaussian_3d', [100]],
   ['chain', [1000]],
   ['hierarchical', [20, 100, 4]],
+  ['classifier_weights', [2, 4, 16, 4, 3]],
 ]
 
 # What grows, and the cases as it does.
@@ -71,6 +86,15 @@ SERIES = {
     ['logistic_regression', [n, 1, 1000]] for n in (10, 32, 100, 316, 1000)
   ],
   'batch': [['gaussian_3d', [10**k]] for k in range(6)],
+  'network_rows': [
+    ['classifier_weights', [8, 16, rows, 1]] for rows in (10, 100, 1000, 10_000)
+  ],
+  'network_width': [
+    ['classifier_weights', [8, hidden, 128, 1]] for hidden in (4, 16, 64, 256)
+  ],
+  'network_batch': [
+    ['classifier_weights', [4, 8, 64, 10**k]] for k in range(4)
+  ],
 }
 
 QUICK_SERIES = {

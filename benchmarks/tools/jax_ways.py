@@ -37,9 +37,11 @@ class JaxOps:
   """See `numpy_ops.NumpyOps`."""
 
   exp = staticmethod(jnp.exp)
+  log = staticmethod(jnp.log)
   log1p = staticmethod(jnp.log1p)
   tanh = staticmethod(jnp.tanh)
   softplus = staticmethod(jax.nn.softplus)
+  lgamma = staticmethod(jax.scipy.special.gammaln)
   stack = staticmethod(jnp.stack)
   matmul = staticmethod(jnp.matmul)
   sum_axis = staticmethod(jnp.sum)
@@ -55,6 +57,18 @@ class JaxOps:
   @staticmethod
   def logsumexp(x):
     return jax.nn.logsumexp(x, axis=-1)
+
+  @staticmethod
+  def cumsum(x):
+    return jnp.cumsum(x, axis=-1)
+
+  @staticmethod
+  def unflatten(x, shape):
+    return jnp.reshape(x, (*x.shape[:-1], *shape))
+
+  @staticmethod
+  def concat(parts):
+    return jnp.concatenate(parts, axis=-1)
 
   @staticmethod
   def take(x, indices):

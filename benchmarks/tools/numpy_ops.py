@@ -15,6 +15,7 @@
 """The functions that a case may use, in NumPy."""
 
 import numpy as np
+import scipy.special
 
 __all__ = ['NumpyOps']
 
@@ -23,8 +24,10 @@ class NumpyOps:
   """Definitions: `x` has any number of batch axes in front."""
 
   exp = staticmethod(np.exp)
+  log = staticmethod(np.log)
   log1p = staticmethod(np.log1p)
   tanh = staticmethod(np.tanh)
+  lgamma = staticmethod(scipy.special.gammaln)
   stack = staticmethod(np.stack)
 
   @staticmethod
@@ -52,9 +55,24 @@ class NumpyOps:
     return largest + np.log(np.sum(np.exp(x - largest[..., None]), axis=-1))
 
   @staticmethod
-  def matmul(x, matrix):
-    """Rows `x` times a constant matrix."""
-    return x @ matrix
+  def cumsum(x):
+    """Over the last axis."""
+    return np.cumsum(x, axis=-1)
+
+  @staticmethod
+  def matmul(x, y):
+    """Rows `x` times a matrix; the leading axes are broadcast."""
+    return x @ y
+
+  @staticmethod
+  def unflatten(x, shape):
+    """The last axis as axes of a shape."""
+    return np.reshape(x, (*x.shape[:-1], *shape))
+
+  @staticmethod
+  def concat(parts):
+    """Along the last axis."""
+    return np.concatenate(parts, axis=-1)
 
   @staticmethod
   def take(x, indices):

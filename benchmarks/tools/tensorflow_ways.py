@@ -32,9 +32,11 @@ class TensorFlowOps:
   """See `numpy_ops.NumpyOps`."""
 
   exp = staticmethod(tf.exp)
+  log = staticmethod(tf.math.log)
   log1p = staticmethod(tf.math.log1p)
   tanh = staticmethod(tf.tanh)
   softplus = staticmethod(tf.nn.softplus)
+  lgamma = staticmethod(tf.math.lgamma)
   stack = staticmethod(tf.stack)
   matmul = staticmethod(tf.matmul)
   sum_axis = staticmethod(tf.reduce_sum)
@@ -50,6 +52,18 @@ class TensorFlowOps:
   @staticmethod
   def logsumexp(x):
     return tf.reduce_logsumexp(x, axis=-1)
+
+  @staticmethod
+  def cumsum(x):
+    return tf.cumsum(x, axis=-1)
+
+  @staticmethod
+  def unflatten(x, shape):
+    return tf.reshape(x, [*x.shape[:-1], *shape])
+
+  @staticmethod
+  def concat(parts):
+    return tf.concat(parts, axis=-1)
 
   @staticmethod
   def take(x, indices):

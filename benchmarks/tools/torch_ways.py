@@ -27,9 +27,11 @@ class TorchOps:
   """See `numpy_ops.NumpyOps`."""
 
   exp = staticmethod(torch.exp)
+  log = staticmethod(torch.log)
   log1p = staticmethod(torch.log1p)
   tanh = staticmethod(torch.tanh)
   softplus = staticmethod(torch.nn.functional.softplus)
+  lgamma = staticmethod(torch.lgamma)
   matmul = staticmethod(torch.matmul)
   stack = staticmethod(torch.stack)
   sum_axis = staticmethod(torch.sum)
@@ -54,6 +56,18 @@ class TorchOps:
   @staticmethod
   def logsumexp(x):
     return torch.logsumexp(x, dim=-1)
+
+  @staticmethod
+  def cumsum(x):
+    return torch.cumsum(x, dim=-1)
+
+  @staticmethod
+  def unflatten(x, shape):
+    return torch.reshape(x, (*x.shape[:-1], *shape))
+
+  @staticmethod
+  def concat(parts):
+    return torch.cat(parts, dim=-1)
 
   @staticmethod
   def take(x, indices):

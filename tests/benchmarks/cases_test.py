@@ -14,37 +14,78 @@
 # ============================================================================
 """Every case: its closed form, and its definition in NumPy and TensorFlow."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfp_diag
 from benchmarks import cases, suite
+from benchmarks.cases import models, regressions
 from benchmarks.tools import tensorflow_ways
 from benchmarks.tools.numpy_ops import NumpyOps
 
 TINY = {
   'arrowhead': [5, 2],
+  'binomial_mixed': [2, 3, 7, 2],
   'brusselator': [3, 2],
   'chain': [6, 2],
+  'classifier_weights': [2, 3, 5, 2, 3],
+  'cox': [3, 6, 2],
+  'deep_network_weights': [2, 3, 2, 4, 2],
   'elementwise': [4, 2],
   'gaussian': [4, 3],
   'gaussian_3d': [2],
   'hierarchical': [3, 8, 2],
+  'horseshoe': [3, 6, 2],
   'item_response': [3, 2, 7, 2],
+  'item_response_2pl': [3, 2, 7, 2],
+  'latent_gp': [4, 2],
   'log_normalizer': [5, 2],
   'logistic_regression': [3, 2, 10],
+  'matrix_factorization': [3, 2, 2, 5, 2],
+  'mixture': [3, 5, 2],
   'mlp_field': [3, 4, 2],
+  'negative_binomial': [3, 6, 2],
   'network_weights': [2, 3, 5, 2],
+  'ordinal': [2, 5, 12, 2],
   'phi4': [3, 2],
+  'poisson_mixed': [2, 3, 7, 2],
   'softmax': [4, 2],
+  'softmax_regression': [3, 4, 6, 2],
   'state_space': [3, 2, 2],
   'stochastic_volatility': [5, 2],
 }
 
+MODELS = [*models.__all__, *regressions.__all__]
+
+SEVERAL_OUTPUTS = ['deep_network_weights', [2, 3, 2, 4, 2, 3]]
+
 
 def tiny(name):
   return cases.make_case([name, TINY[name]])
+
+
+class Float64Ops(tensorflow_ways.TensorFlowOps):
+  @staticmethod
+  def array(values):
+    return tf.constant(values, tf.float64)
+
+
+def dense_diagonal(case, x):
+  """By the whole Hessian in float64, without the package."""
+  x = tf.constant(x, tf.float64)
+  with tf.GradientTape() as outer:
+    outer.watch(x)
+    with tf.GradientTape() as inner:
+      inner.watch(x)
+      value = case.fn(Float64Ops, x, 1.0)
+    gradient = inner.gradient(value, x)
+  dense = outer.batch_jacobian(gradient, x)
+  n = case.num_coordinates
+  diagonal = tf.linalg.diag_part(tf.reshape(dense, [case.batch, n, n]))
+  return tf.reshape(diagonal, x.shape)
 
 
 def test_every_case_is_here():
@@ -119,6 +160,54 @@ def test_dense_derivatives(name):
   )
 
 
+@pytest.mark.parametrize(
+  'description',
+  [[name, TINY[name]] for name in MODELS] + [SEVERAL_OUTPUTS],
+  ids=lambda description: '-'.join(map(str, description)),
+)
+def test_the_diagonal_is_that_of_a_dense_hessian(description):
+  case = cases.make_case(description)
+  x = case.start()
+  expected = dense_diagonal(case, x)
+  np.testing.assert_allclose(
+    case.diagonal(x.astype(np.float64)), expected, rtol=1e-9, atol=1e-9
+  )
+  fn = tensorflow_ways.function_of(case, 1.0)
+  found = tfp_diag.diag_hessian(fn, tf.constant(x), [case.batch])[-1]
+  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def jax_ways(monkeypatch):
+  # On the processor: two frameworks do not share a GPU well.
+  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
+  pytest.importorskip('jax')
+  from benchmarks.tools import jax_ways
+
+  return jax_ways
+
+
+@pytest.mark.parametrize('name', TINY)
+def test_one_definition_for_jax(name, jax_ways):
+  case = tiny(name)
+  x = case.start()
+  found = [
+    jax_ways.flat_function(case, 1.0)(part)
+    for part in x.reshape(case.batch, -1)
+  ]
+  expected = tensorflow_ways.function_of(case, 1.0)(tf.constant(x))
+  np.testing.assert_allclose(
+    np.reshape(found, expected.shape), expected, rtol=2e-5, atol=1e-5
+  )
+  if name in MODELS:
+    np.testing.assert_allclose(
+      jax_ways.dense(case)(x, 1),
+      case.diagonal(x.astype(np.float64)),
+      rtol=1e-4,
+      atol=1e-4,
+    )
+
+
 def test_every_suite_can_be_made():
   quick = [*suite.QUICK_CASES, *suite.QUICK_TARGETS]
   for series in (suite.QUICK_SERIES, suite.QUICK_STRUCTURES):
@@ -127,6 +216,14 @@ def test_every_suite_can_be_made():
     case = cases.make_case(description)
     assert case.start().shape == (case.batch, *case.event_shape)
   assert {name for name, _ in suite.CASES} == set(TINY)
+
+
+def test_no_two_cases_have_one_name():
+  # The rows of a run are kept by name.
+  described = [*suite.CASES, *itertools.chain(*suite.SERIES.values())]
+  different = {str(description) for description in described}
+  names = {cases.make_case(description).name for description in described}
+  assert len(names) == len(different)
 
 
 def test_an_unknown_case_is_named():
