@@ -191,9 +191,7 @@ def decide(
   rank = problem.rank_of(evaluation.ys)
   plan = request.plan
   retrace = _retrace(problem)
-  analysis, seen, notes = _analysis(
-    problem, evaluation, rank, request, retrace
-  )
+  analysis, seen, notes = _analysis(problem, evaluation, rank, request, retrace)
   chunk_size = request.chunk_size
   if plan is not None:
     chunk_size = plan.chunk_size
@@ -309,7 +307,7 @@ def _analysis(
   request: Request,
   retrace: Callable | None,
 ) -> tuple[Analysis | None, SparsityPattern | None, tuple]:
-  """What the graph at hand is seen to be, its pattern, and why there is none."""
+  """What the graph at hand is seen to be, its pattern, and notes."""
   plan, graph = request.plan, evaluation.graph
   is_hessian = problem.kind == 'hessian'
   if plan is not None and not plan.needs_analysis(graph):
@@ -453,7 +451,11 @@ def _swept(
 
 
 def _cost_of_sweep(one: Sweep) -> float:
-  return _SWEEP + sum(2 * _VJP * f.num_rows * f.work for f in one.frontiers)
+  links = [link for frontier in one.frontiers for link in frontier.links]
+  return _SWEEP + sum(
+    (2 if link.is_by_rows else 3) * _VJP * link.num_passes * link.work
+    for link in links
+  )
 
 
 def _op_by_op(terms: HessianTerms, name: str) -> Proposal:
