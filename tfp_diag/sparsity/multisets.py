@@ -130,6 +130,24 @@ class Multisets:
     found[rows.indices[rows.data >= at_least]] = True
     return found
 
+  def sizes(self, numbers: np.ndarray) -> np.ndarray:
+    """How many distinct members some multisets have, an int array."""
+    return np.diff(self.table.indptr)[numbers]
+
+  def entries(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The members of some multisets, one after the other.
+
+    Args:
+      numbers: int array.
+
+    Returns:
+      place: int array, which one of `numbers` each entry belongs to.
+      member: int array, the coordinate.
+    """
+    rows = self.table[numbers]
+    place = np.repeat(np.arange(len(numbers)), np.diff(rows.indptr))
+    return place, rows.indices
+
   def common(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The coordinates that are in both multisets of any pair, a bool array."""
     found = np.zeros(self.num_coordinates, bool)

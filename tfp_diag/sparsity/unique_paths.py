@@ -50,7 +50,7 @@ weights p, and a next frontier is looked for.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,7 +58,7 @@ import numpy as np
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.budget import PatternTooDenseError
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets, distinct_pairs
+from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
@@ -77,6 +77,8 @@ __all__ = [
 
 # A frontier takes two passes for each of so many rows at most.
 _MAX_ROWS = 64
+# So many are few.
+_FEW_PASSES = 4
 # So many frontiers follow each other at most.
 _MAX_LINKS = 3
 # So many classes of coordinates have a sweep of their own at most.
@@ -498,7 +500,8 @@ class _Finder:
       list of: the coordinates that are covered, and a tuple of `Link`s.
     """
     found, bad = [], bad.copy()
-    for is_once in (True, False):
+    # Cheap ones first, then what needs another one, then what takes long.
+    for is_once, most in ((True, _FEW_PASSES), (False, 1), (True, _MAX_ROWS)):
       for value, tensor in self._candidates(between):
         if not bad.any():
           return found
@@ -510,7 +513,7 @@ class _Finder:
         if not asked.any() or not (is_once or value.rows != rows.size):
           continue
         covered, link = self._link(value, rows, asked, between)
-        if link is None:
+        if link is None or link.num_passes > most:
           continue
         if is_once:
           found.append((covered, (link,)))
@@ -588,12 +591,12 @@ class _Finder:
     sets = Multisets(blocks)
     numbers = {value: 1 + block}
     self._spread(sets, numbers, inside, held=value, counts=False)
-    pairs, inverse = distinct_pairs(*rows.of(sets, numbers))
-    members = [_members(sets, pair) for pair in pairs]
-    if max(map(len, members), default=0) > 1:
+    united = sets.plus(*rows.of(sets, numbers))
+    sizes = sets.sizes(united)
+    if sizes.max(initial=0) > 1:
       return None
-    of_pair = [next(iter(each), -1) for each in members]
-    block_of_row = np.asarray(of_pair, np.int64)[inverse]
+    block_of_row = np.full(rows.size, -1)
+    block_of_row[sizes == 1] = sets.entries(united[sizes == 1])[1]
     reached = block_of_row >= 0
     if np.bincount(block_of_row[reached]).max(initial=0) <= 1:
       return ()
@@ -620,24 +623,19 @@ class _Finder:
     sets = Multisets(value.rows)
     reach = {value: sets.singletons(value.rows)}
     self._spread(sets, reach, inside, held=value, counts=False)
-    pairs, _ = distinct_pairs(*rows.of(sets, reach))
-    covered = asked.copy()
-    colors = 0
-    for pair in pairs:
-      members = sorted(_members(sets, pair))
-      if len(members) > _MAX_ROWS:
-        return None
-      if len(members) > 1:
-        flow = Flow.collect(np.zeros(len(members), np.int64), 1)
-        united = self._sets.apply(flow, numbers[members])
-        covered &= ~self._sets.members(united, MANY)
-        while colors <= len(value.shape):
-          color = np.asarray(members) % math.prod(
-            value.shape[len(value.shape) - colors :]
-          )
-          if len(np.unique(color)) == len(members):
-            break
-          colors += 1
+    united = np.unique(sets.plus(*rows.of(sets, reach)))
+    if sets.sizes(united).max(initial=0) > _MAX_ROWS:
+      return None
+    row, element = sets.entries(united)
+    flow = Flow.pairs(row, element, len(united), value.rows)
+    covered = asked & ~self._sets.members(
+      self._sets.apply(flow, numbers), MANY
+    )
+    for colors in range(len(value.shape) + 1):
+      count = math.prod(value.shape[len(value.shape) - colors :])
+      key = row * count + element % count
+      if len(np.unique(key)) == len(key):
+        break
     shape = value.shape[len(value.shape) - colors :]
     tensor = self._tensor_of(value)
     if (
@@ -759,16 +757,6 @@ def _has_last(tensor: Any, shape: tuple) -> bool:
     return True
   rank = tensor.shape.rank
   return rank is not None and tensor.shape[rank - len(shape) :] == list(shape)
-
-
-def _members(sets: Multisets, pair: Collection[int]) -> set:
-  table = sets.table
-  return {
-    int(k)
-    for number in pair
-    if number != EMPTY
-    for k in table.indices[table.indptr[number] : table.indptr[number + 1]]
-  }
 
 
 def _distinct_arrows(step: Step) -> list[tuple]:
