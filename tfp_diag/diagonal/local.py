@@ -22,7 +22,7 @@ from tfp_diag.diagonal import linear_map
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.sparsity.evaluation import repeat_op
 
-__all__ = ['add', 'local_hessian', 'local_jacobian', 'sum_to']
+__all__ = ['add', 'local_hessian', 'local_jacobian', 'slopes', 'sum_to']
 
 
 def local_hessian(
@@ -84,6 +84,35 @@ def local_jacobian(
   return linear_map.linearize(
     lambda: _repeated(op, groups, arguments), arguments
   )
+
+
+def slopes(
+  op: tf.Operation, group: tuple, argument: tf.Tensor, order: int
+) -> list:
+  """The derivatives of an elementwise op by one argument.
+
+  Args:
+    op: `tf.Operation`.
+    group: Tuple of Python ints, the inputs that the argument stands for.
+    argument: Tensor of the shape of the op's result.
+    order: Python int, the highest order.
+
+  Returns:
+    List of a Tensor for each order from 1 on; None if it vanishes.
+  """
+  argument = tf.identity(argument)
+  found = []
+
+  def of_order(k):
+    if k == 0:
+      return _repeated(op, [group], [argument])
+    return linear_map.linearize(lambda: of_order(k - 1), [argument]).of_ones()
+
+  for k in range(1, order + 1):
+    # A constant has no derivative.
+    is_zero = found and found[-1] is None
+    found.append(None if is_zero else of_order(k)[0])
+  return found
 
 
 def _repeated(

@@ -22,19 +22,22 @@ the value by each of its elements, where the other elements are held:
     a is used twice:          the contributions add up
 
 `sparsity.unique_paths` says for which coordinates that is exact, and where the
-sweep has to start anew from a frontier.
+sweep has to start anew from a frontier. Where it need not, `c`, the derivative
+of third order, goes along:
+
+    c(a) = phi'^3 c(v) + 3 phi' phi'' q(v) + phi''' adjoint(v)
+    c(a_j) = sum_i A_ij^3 c(v_i)
 """
 
 import dataclasses
-import functools
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import local, sweep
-from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
@@ -103,28 +106,58 @@ class SquaredSweeps:
 
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
-    xs, rank = call.xs, call.rank
-    walk = _Walk(call, self.evaluation, self.found)
-    total = [tf.zeros_like(x) for x in xs]
-    for one in self.found.sweeps:
-      masks = _split(one.coordinates, xs, rank)
-      diag = walk.swept(one, [bool(mask.any()) for mask in masks])
-      for k, (mask, d) in enumerate(zip(masks, diag)):
-        if d is not None and mask.any():
-          d = tf.reshape(tf.cast(d, total[k].dtype), tf.shape(xs[k]))
-          # Not a product: what is not wanted may be infinite.
-          total[k] = d if mask.all() else tf.where(mask, d, total[k])
+    (total,) = self._swept(call, self.found.sweeps, 2)
     if self.found.left_over.any():
       rest = sweep.diagonal(
         call.derivative,
-        sweep.Colors.of(self.colors, xs, rank),
-        xs,
+        sweep.Colors.of(self.colors, call.xs, call.rank),
+        call.xs,
         'auto',
         call.chunk_size,
       )
-      masks = _split(self.found.left_over, xs, rank)
+      masks = _split(self.found.left_over, call.xs, call.rank)
       total = [tf.where(*each) for each in zip(masks, rest, total)]
-    return [tf.ensure_shape(d, x.shape) for d, x in zip(total, xs)]
+    return [tf.ensure_shape(d, x.shape) for d, x in zip(total, call.xs)]
+
+  @property
+  def has_third(self) -> np.ndarray:
+    """The coordinates of which there are third derivatives, a bool array."""
+    found = np.zeros(len(self.colors), bool)
+    for one in self._plain:
+      found |= one.coordinates
+    return found
+
+  def third(self, call: Call) -> list:
+    """The unmixed third derivatives, zero where `has_third` is False.
+
+    Args:
+      call: `Call`.
+
+    Returns:
+      List of Tensors shaped as `call.xs`.
+    """
+    _, total = self._swept(call, self._plain, 3)
+    return [tf.ensure_shape(d, x.shape) for d, x in zip(total, call.xs)]
+
+  @property
+  def _plain(self) -> list[Sweep]:
+    return [one for one in self.found.sweeps if not one.frontiers]
+
+  def _swept(self, call: Call, sweeps: Sequence[Sweep], order: int) -> list:
+    """Derivatives of the orders from 2 on, for the coordinates of sweeps."""
+    xs = call.xs
+    walk = _Walk(call, self.evaluation, self.found)
+    totals = [[tf.zeros_like(x) for x in xs] for _ in range(order - 1)]
+    for one in sweeps:
+      masks = _split(one.coordinates, xs, call.rank)
+      found = walk.swept(one, [bool(mask.any()) for mask in masks], order)
+      for k, (mask, derivatives) in enumerate(zip(masks, found)):
+        for total, d in zip(totals, derivatives):
+          if d is not None and mask.any():
+            d = tf.reshape(tf.cast(d, total[k].dtype), tf.shape(xs[k]))
+            # Not a product: what is not wanted may be infinite.
+            total[k] = d if mask.all() else tf.where(mask, d, total[k])
+    return totals
 
 
 class _Walk:
@@ -146,36 +179,60 @@ class _Walk:
     self._tensors = dict(zip(self._walked.inputs, call.xs))
     self._tensors.update(tensors_at_hand(self._walked))
 
-  def swept(self, one: Sweep, wanted: Sequence[bool]) -> list:
-    """Contributions to the parts, of which some are wanted; None for none."""
+  def swept(
+    self, one: Sweep, wanted: Sequence[bool], order: int
+  ) -> list[tuple]:
+    """What the sweep brings to the parts, of which some are wanted.
+
+    Args:
+      one: `Sweep`.
+      wanted: For each part whether it is.
+      order: 2, or 3 for derivatives of second and third order.
+
+    Returns:
+      List of tuples of a Tensor or None, for each order.
+    """
     needed = {v for v, w in zip(self._walked.inputs, wanted) if w}
     steps = []
     for step in self._walked.tape.steps:
       if any(v in needed for v in step.inputs):
         needed.update(y for y in step.outputs if y.depends)
         steps.append(step)
-    found = {}
+    found = _Sums(order)
     for frontier in one.frontiers:
-      _add(found, frontier.value, self._from_frontier(frontier))
-    squares = {}
-    for term in self._found.squares:
-      if term not in one.left_out:
-        squares.setdefault(term.step, []).append(term)
+      found.add(frontier.value, [self._from_frontier(frontier)])
+    curved = {
+      (term.step, term.left)
+      for term in self._found.squares
+      if term not in one.left_out
+    }
     for step in reversed(steps):
       if isinstance(step, Loop):
         continue
-      for term in squares.get(step, ()):
-        value = step.inputs[term.left[0]]
-        weight = self._weight(term)
-        if value in needed and weight is not None:
-          tensor = self._op(step).inputs[term.left[0]]
-          _add(found, value, local.sum_to(weight, tensor))
-      cotangents = [_sum(found, y) for y in step.outputs]
-      if any(q is not None for q in cotangents):
-        for value, q in self._through(step, cotangents, needed):
-          _add(found, value, q)
+      after = [found.of(y) for y in step.outputs]
+      for value, kind, group in self._groups(step):
+        if value not in needed:
+          continue
+        if kind == 'elementwise':
+          is_curved = (step, group) in curved
+          found.add(value, self._elementwise(step, group, is_curved, after[0]))
+        else:
+          for k in group:
+            found.add(value, self._linear(step, kind, k, after))
     return [
-      _sum(found, v) if w else None for v, w in zip(self._walked.inputs, wanted)
+      found.of(v) if w else (None,) * (order - 1)
+      for v, w in zip(self._walked.inputs, wanted)
+    ]
+
+  def _groups(self, step: Step) -> list[tuple]:
+    """The arguments of an op: the value, its kind, and which inputs it is."""
+    found = {}
+    for k, value in enumerate(step.inputs):
+      kind = kind_of_squares(step, k, self._walked)
+      if value.depends and kind is not None:
+        found.setdefault(value, (kind, []))[1].append(k)
+    return [
+      (value, kind, tuple(which)) for value, (kind, which) in found.items()
     ]
 
   def _op(self, step: Step) -> tf.Operation:
@@ -184,7 +241,6 @@ class _Walk:
       raise LookupError(f'{step.label} is not in the graph at hand')
     return op
 
-  @functools.lru_cache(None)  # noqa: B019 (as long as this object)
   def _weight(self, term: Term) -> tf.Tensor | None:
     """The second derivative of an op, times its adjoint, of its own shape."""
     op = self._op(term.step)
@@ -257,80 +313,104 @@ class _Walk:
       one_pass, [tf.zeros_like(start)], link.num_passes, self._call.chunk_size
     )[0]
 
-  def _through(self, step: Step, cotangents: list, needed: set) -> list:
-    """What the squared derivatives of an op make of `q` of its outputs."""
-    inputs = {}
-    for k, value in enumerate(step.inputs):
-      kind = kind_of_squares(step, k, self._walked)
-      if value in needed and value.depends and kind is not None:
-        inputs.setdefault(value, (kind, []))[1].append(k)
-    result = []
-    for value, (kind, which) in inputs.items():
-      if kind == 'elementwise':
-        result.append((value, self._elementwise(step, which, cotangents[0])))
-        continue
-      result += [
-        (value, self._linear(step, kind, k, cotangents)) for k in which
-      ]
-    return [(value, q) for value, q in result if q is not None]
-
   def _elementwise(
-    self, step: Step, which: Sequence, q: tf.Tensor
-  ) -> tf.Tensor | None:
+    self, step: Step, group: tuple, is_curved: bool, after: tuple
+  ) -> list:
+    """The derivatives by an argument of an op, from those by its result."""
     op = self._op(step)
-    group = tuple(which)
-    argument = _broadcast(op, group)
-    (slope,) = local.local_jacobian(op, [group], [argument]).apply(
-      [0], [tf.ones_like(op.outputs[0])], [0]
-    )
-    if slope is None:
-      return None
-    squared = slope * (slope * tf.cast(q, slope.dtype))
-    return local.sum_to(squared, op.inputs[group[0]])
+    adjoint = self._adjoints[op] if is_curved else None
+    if adjoint is None and all(d is None for d in after):
+      return []
+    order = len(after) + 1 if adjoint is not None else 1
+    slopes = local.slopes(op, group, _broadcast(op, group), order)
+    first, *higher = slopes
+    results = []
+    for power, d in enumerate(after, start=2):
+      terms = []
+      if d is not None and first is not None:
+        terms.append(_times(first, power) * tf.cast(d, first.dtype))
+      if adjoint is not None and higher[power - 2] is not None:
+        terms.append(higher[power - 2] * adjoint)
+      q = after[0]
+      if power == 3 and q is not None and adjoint is not None:
+        if first is not None and higher[0] is not None:
+          terms.append(3 * first * higher[0] * tf.cast(q, first.dtype))
+      results.append(
+        local.sum_to(tf.add_n(terms), op.inputs[group[0]]) if terms else None
+      )
+    return results
 
   def _linear(
-    self, step: Step, kind: Squares, k: int, cotangents: list
-  ) -> tf.Tensor | None:
+    self, step: Step, kind: Squares, k: int, after: Sequence[tuple]
+  ) -> list:
+    """The derivatives by an input of a linear op, from those by its results."""
     op = self._op(step)
-    outputs = [i for i, q in enumerate(cotangents) if q is not None]
-    seeds = [cotangents[i] for i in outputs]
+    results = []
+    for power, cotangents in enumerate(zip(*after), start=2):
+      outputs = [i for i, d in enumerate(cotangents) if d is not None]
+      if not outputs:
+        results.append(None)
+        continue
+      linear = self._power_of(op, step.inputs[k], kind, k, power)
+      seeds = [cotangents[i] for i in outputs]
+      (result,) = linear.apply(outputs, seeds, [0])
+      if kind is Squares.ALONE and result is not None:
+        ones = [tf.ones_like(op.outputs[i]) for i in outputs]
+        (slope,) = linear.apply(outputs, ones, [0])
+        result *= _times(slope, power - 1)
+      results.append(result)
+    return results
+
+  def _power_of(
+    self, op: tf.Operation, value: Value, kind: Squares, k: int, power: int
+  ) -> LinearMap:
+    """The op by one of its inputs, with powers of what it is multiplied by."""
     if op.inputs[k].dtype == tf.resource:
       # A variable that is read in parts.
-      variable = self._tensors[step.inputs[k]]
-      linear = self._call.derivative.between(list(op.outputs), [variable])
-      return linear.apply(outputs, seeds, [0])[0]
+      variable = self._tensors[value]
+      return self._call.derivative.between(list(op.outputs), [variable])
     groups = [(k,)]
     arguments = [op.inputs[k]]
     if kind is Squares.OPERANDS:
       others = [
-        (i,)
+        i
         for i, tensor in enumerate(op.inputs)
         if i != k and tensor.dtype.is_floating
       ]
-      groups += others
-      arguments += [tf.square(op.inputs[i]) for (i,) in others]
-    linear = local.local_jacobian(op, groups, arguments)
-    (result,) = linear.apply(outputs, seeds, [0])
-    if kind is Squares.ALONE and result is not None:
-      ones = [tf.ones_like(op.outputs[i]) for i in outputs]
-      result *= linear.apply(outputs, ones, [0])[0]
-    return result
+      groups += [(i,) for i in others]
+      arguments += [_times(op.inputs[i], power) for i in others]
+    return local.local_jacobian(op, groups, arguments)
+
+
+class _Sums:
+  """Derivatives by values, of all orders from 2 on, as they add up."""
+
+  def __init__(self, order: int) -> None:
+    self._order = order
+    self._pieces = {}
+
+  def add(self, value: Value, derivatives: Sequence) -> None:
+    """Adds to each order a Tensor or None."""
+    pieces = self._pieces.setdefault(
+      value, [[] for _ in range(self._order - 1)]
+    )
+    for piece, d in zip(pieces, derivatives):
+      if d is not None:
+        piece.append(d)
+
+  def of(self, value: Value) -> tuple:
+    """The sum for each order, a Tensor or None."""
+    pieces = self._pieces.get(value, [[]] * (self._order - 1))
+    return tuple(tf.add_n(piece) if piece else None for piece in pieces)
+
+
+def _times(x: tf.Tensor, power: int) -> tf.Tensor:
+  """A small power."""
+  return math.prod([x] * (power - 1), start=x)
 
 
 def _broadcast(op: tf.Operation, group: Sequence) -> tf.Tensor:
   return tf.broadcast_to(op.inputs[group[0]], tf.shape(op.outputs[0]))
-
-
-def _add(found: dict, value: Value, q: Any) -> None:
-  if q is not None:
-    found.setdefault(value, []).append(q)
-
-
-def _sum(found: dict, value: Value) -> tf.Tensor | None:
-  pieces = found.get(value)
-  if not pieces:
-    return None
-  return pieces[0] if len(pieces) == 1 else tf.add_n(pieces)
 
 
 def _split(mask: np.ndarray, xs: Sequence, rank: int) -> list:

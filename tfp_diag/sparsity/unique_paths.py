@@ -628,9 +628,7 @@ class _Finder:
       return None
     row, element = sets.entries(united)
     flow = Flow.pairs(row, element, len(united), value.rows)
-    covered = asked & ~self._sets.members(
-      self._sets.apply(flow, numbers), MANY
-    )
+    covered = asked & ~self._sets.members(self._sets.apply(flow, numbers), MANY)
     for colors in range(len(value.shape) + 1):
       count = math.prod(value.shape[len(value.shape) - colors :])
       key = row * count + element % count
