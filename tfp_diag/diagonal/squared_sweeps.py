@@ -39,6 +39,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import local, sweep
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
+from tfp_diag.sparsity.paths import kind_of_squares
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.unique_paths import (
@@ -47,7 +48,6 @@ from tfp_diag.sparsity.unique_paths import (
   Sweep,
   Sweeps,
   Term,
-  kind_of_squares,
   tensors_at_hand,
 )
 from tfp_diag.sparsity.value import Value

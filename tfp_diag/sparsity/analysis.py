@@ -32,13 +32,14 @@ from tfp_diag.sparsity.cuts import Cuts, cut_tape, find_cuts
 from tfp_diag.sparsity.dependency import Csr, Dependency
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import (
   SampleMixingError,
   check_samples,
 )
 from tfp_diag.sparsity.second_order import SecondOrder
-from tfp_diag.sparsity.tape import Columns, Tape
+from tfp_diag.sparsity.tape import Columns, Loop, Tape
 from tfp_diag.sparsity.traits import Facts
 from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
@@ -137,11 +138,16 @@ class Analysis:
     return curved_ops, self._pattern_of(tape)
 
   @functools.cached_property
+  def paths(self) -> Paths:
+    """How many paths lead from each coordinate to each element."""
+    return Paths(self.walked)
+
+  @functools.cached_property
   def sweeps(self) -> Sweeps | None:
     """Which coordinates of a Hessian reverse sweeps are enough for."""
     if not self._is_hessian or not self.walked.num_samples:
       return None
-    return find_sweeps(self.walked)
+    return find_sweeps(self.paths)
 
   def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.
@@ -162,8 +168,12 @@ class Analysis:
     walked = self.walked
     rank = walked.sample_rank
     rows = walked.inputs if self._is_hessian else walked.outputs
-    matrix_of = _hessian if self._is_hessian else _jacobian
-    matrix, notes = matrix_of(tape, walked, counts)
+    if not self._is_hessian:
+      matrix, notes = _jacobian(tape, walked, counts)
+    elif any(isinstance(step, Loop) for step in tape.steps):
+      matrix, notes = _hessian(tape, walked, counts)
+    else:
+      matrix, notes = _hessian_by_paths(tape, self.paths, counts)
     if self._may_mix:
       notes = [
         *notes,
@@ -207,6 +217,7 @@ def _jacobian(
 def _hessian(
   tape: Tape, walked: Walked, counts: dict | None
 ) -> tuple[Csr, list]:
+  """By dependencies of each element: where there are loops."""
   seeds, size = _seeds(walked)
   columns = Columns(Groups(size))
   second_order = SecondOrder(columns.groups)
@@ -215,6 +226,24 @@ def _hessian(
     alive = {value: np.ones(value.rows, bool)}
     tape.backward(alive)
     tape.run(seeds, walked.outputs, columns, alive, second_order, counts)
+  return second_order.finish(), second_order.notes
+
+
+def _hessian_by_paths(
+  tape: Tape, paths: Paths, counts: dict | None
+) -> tuple[Csr, list]:
+  """The same where elements that are alike are treated once."""
+  sets, (value,) = paths.sets, paths.walked.outputs
+  second_order = SecondOrder(Groups(sets.num_coordinates))
+  if value.depends:
+    alive = {value: np.ones(value.rows, bool)}
+    tape.backward(alive)
+    for step in tape.steps:
+      for left, right in paths.meetings(step, alive):
+        second_order.add(left, right)
+  if counts is not None:
+    for known, numbers in paths.numbers.items():
+      counts[known] = sets.sizes(numbers)
   return second_order.finish(), second_order.notes
 
 

@@ -19,14 +19,16 @@ it: a coordinate is in it as often as there are paths, once or 'many' times
 (which stands for two or more). The rows of a data set are treated alike, so
 that many elements have the same multiset. It is written once, and an element
 has its number: 100,000 rows of a regression on 100 coefficients cost 100
-entries, not ten million.
+entries, not ten million. Multisets are told apart by numbers of 64 bits that
+are computed from them; that two of a million have the same is as likely as 3 in
+100 million.
 """
 
 import numpy as np
 import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
-from tfp_diag.sparsity.dependency import Csr
+from tfp_diag.sparsity.dependency import Csr, Dependency
 from tfp_diag.sparsity.flow import Flow
 
 __all__ = ['EMPTY', 'MANY', 'Multisets']
@@ -35,6 +37,8 @@ __all__ = ['EMPTY', 'MANY', 'Multisets']
 EMPTY = 0
 # How often is 'many': two or more.
 MANY = 2
+# So many lists of known multisets are looked through.
+_MAX_KNOWN = 8
 
 
 class Multisets:
@@ -58,7 +62,7 @@ class Multisets:
     ]
     self._table = self._chunks[0]
     self._size = num_coordinates + 1
-    self._numbers = {}
+    self._known = []
     self._sums = {}
 
   @property
@@ -100,9 +104,31 @@ class Multisets:
       return left
     if not left.any():
       return right
-    pairs, inverse = distinct_pairs(left, right)
+    pairs, inverse = self.pairs(left, right)
     sums = self._united(2 * np.arange(len(pairs) + 1), pairs.reshape(-1))
     return sums[inverse]
+
+  def pairs(
+    self, left: np.ndarray, right: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct pairs of two int arrays, and which one each element is.
+
+    Args:
+      left, right: int arrays, numbers of multisets.
+
+    Returns:
+      pairs: int array [number of pairs, 2].
+      place: int array, the pair that each element is.
+    """
+    one, i = self.distinct(left)
+    other, j = self.distinct(right)
+    keys, count = i * len(other) + j, len(one) * len(other)
+    if count <= 8 * len(keys):
+      distinct, place = _distinct_small(keys, count)
+    else:
+      distinct, place = np.unique(keys, return_inverse=True)
+    i, j = np.divmod(distinct, len(other))
+    return np.stack([one[i], other[j]], 1), place.reshape(-1)
 
   def often(self, numbers: np.ndarray) -> np.ndarray:
     """The same members, each of them many times."""
@@ -110,10 +136,10 @@ class Multisets:
 
   def support(self, numbers: np.ndarray) -> np.ndarray:
     """The same members, each of them once."""
-    first, inverse = np.unique(numbers, return_inverse=True)
+    first, inverse = self.distinct(numbers)
     rows = self.table[first]
     rows.data = np.ones_like(rows.data)
-    return self._interned(rows)[inverse.reshape(-1)]
+    return self._interned(rows)[inverse]
 
   def members(self, numbers: np.ndarray, at_least: int = 1) -> np.ndarray:
     """The coordinates in any of some multisets, as a bool array.
@@ -125,7 +151,7 @@ class Multisets:
     Returns:
       bool array, one per coordinate.
     """
-    rows = self.table[np.unique(numbers)]
+    rows = self.table[self.distinct(numbers)[0]]
     found = np.zeros(self.num_coordinates, bool)
     found[rows.indices[rows.data >= at_least]] = True
     return found
@@ -148,10 +174,18 @@ class Multisets:
     place = np.repeat(np.arange(len(numbers)), np.diff(rows.indptr))
     return place, rows.indices
 
+  def dependency(self, numbers: np.ndarray) -> Dependency:
+    """The members of some multisets as rows."""
+    rows = self.table[numbers]
+    rows.sort_indices()
+    return Dependency(
+      rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
+    )
+
   def common(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The coordinates that are in both multisets of any pair, a bool array."""
     found = np.zeros(self.num_coordinates, bool)
-    pairs, _ = distinct_pairs(left, right)
+    pairs, _ = self.pairs(left, right)
     pairs = pairs[(pairs != EMPTY).all(1)]
     if len(pairs):
       one, other = pairs.T
@@ -163,39 +197,56 @@ class Multisets:
 
   def within(self, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """Each multiset without the coordinates that are not in a bool array."""
-    first, inverse = np.unique(numbers, return_inverse=True)
+    first, inverse = self.distinct(numbers)
     rows = self.table[first]
     stays = kept[rows.indices]
     indptr = np.concatenate([[0], np.cumsum(stays)])[rows.indptr]
     reduced = _matrix(
       rows.data[stays], rows.indices[stays], indptr, self.num_coordinates
     )
-    return self._interned(reduced)[inverse.reshape(-1)]
+    return self._interned(reduced)[inverse]
 
   def _collected(
     self, numbers: np.ndarray, segment: np.ndarray, count: int
   ) -> np.ndarray:
-    kept = np.flatnonzero(segment >= 0)
-    if not len(kept):
-      return np.zeros(count, np.int64)
-    order = kept[np.argsort(segment[kept], kind='stable')]
+    kept = segment >= 0
+    if not kept.all():
+      numbers, segment = numbers[kept], segment[kept]
+    if np.any(segment[1:] < segment[:-1]):
+      order = np.argsort(segment, kind='stable')
+      numbers, segment = numbers[order], segment[order]
     indptr = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(segment[kept], minlength=count), out=indptr[1:])
-    return self._united(indptr, numbers[order])
+    np.cumsum(np.bincount(segment, minlength=count), out=indptr[1:])
+    return self._united(indptr, numbers)
 
   def _united(self, indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The sum of the multisets of each run of numbers."""
-    combined = scipy.sparse.csr_matrix(
+    distinct, place = self.distinct(numbers)
+    # Runs of the same numbers, in any order, have the same sum.
+    mixed = _scrambled(distinct)
+    mixed[distinct == EMPTY] = 0
+    sums = np.zeros(len(numbers) + 1, np.uint64)
+    np.cumsum(mixed[place], out=sums[1:])
+    keys = sums[indptr[1:]] - sums[indptr[:-1]]
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    runs = scipy.sparse.csr_matrix(
       (np.ones(len(numbers), np.int64), numbers, indptr),
       shape=(len(indptr) - 1, self._size),
     )
+    combined = runs[first]
     combined.sum_duplicates()
     np.minimum(combined.data, MANY, out=combined.data)
     # Of the empty one there is nothing to add.
     combined.data[combined.indices == EMPTY] = 0
     combined.eliminate_zeros()
-    first, inverse = _distinct_rows(combined)
-    return self._summed(combined[first])[inverse]
+    return self._summed(combined)[inverse.reshape(-1)]
+
+  def distinct(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct numbers, and which one each is; there are not many."""
+    if len(numbers) < self._size // 8:
+      distinct, place = np.unique(numbers, return_inverse=True)
+      return distinct, place.reshape(-1)
+    return _distinct_small(numbers, self._size)
 
   def _summed(self, combined: Csr) -> np.ndarray:
     """Numbers of sums of multisets: few rows, over the table."""
@@ -221,42 +272,46 @@ class Multisets:
   def _interned(self, rows: Csr) -> np.ndarray:
     """The numbers of some multisets, which are written down if they are new."""
     result = np.zeros(rows.shape[0], np.int64)
-    if not rows.nnz:
-      return result
-    keys = _keys(rows)
     sizes = np.diff(rows.indptr)
     single = np.flatnonzero(sizes == 1)
     single = single[rows.data[rows.indptr[single]] == 1]
     result[single] = rows.indices[rows.indptr[single]] + 1
-    is_new = sizes > 0
-    is_new[single] = False
-    new = []
-    for row in np.flatnonzero(is_new):
-      key = int(keys[row]), int(sizes[row])
-      number = self._numbers.get(key)
-      if number is None:
-        number = self._size + len(new)
-        self._numbers[key] = number
-        new.append(row)
-      result[row] = number
-    if new:
-      self._chunks.append(rows[np.asarray(new)])
+    rest = sizes > 0
+    rest[single] = False
+    rest = np.flatnonzero(rest)
+    if not len(rest):
+      return result
+    keys, first, place = np.unique(
+      _keys(rows)[rest], return_index=True, return_inverse=True
+    )
+    numbers = np.zeros(len(keys), np.int64)
+    for known, known_numbers in self._known:
+      at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+      numbers = np.where(known[at] == keys, known_numbers[at], numbers)
+    new = np.flatnonzero(numbers == 0)
+    if len(new):
+      numbers[new] = self._size + np.arange(len(new))
+      self._chunks.append(rows[rest[first[new]]])
       self._size += len(new)
-    # Two multisets of one key are next to impossible; none may be mistaken.
-    if (self.table[result] != rows).nnz:
-      raise RuntimeError('Two multisets of coordinates have the same key.')
+      self._known.append((keys[new], numbers[new]))
+      if len(self._known) > _MAX_KNOWN:
+        all_keys, all_numbers = map(np.concatenate, zip(*self._known))
+        order = np.argsort(all_keys)
+        self._known = [(all_keys[order], all_numbers[order])]
+    result[rest] = numbers[place.reshape(-1)]
     return result
 
 
-def distinct_pairs(
-  left: np.ndarray, right: np.ndarray
+def _distinct_small(
+  numbers: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """The distinct pairs of two int arrays, and which one each element is."""
-  base = int(right.max(initial=0)) + 1
-  keys, inverse = np.unique(
-    left.astype(np.int64) * base + right, return_inverse=True
-  )
-  return np.stack(np.divmod(keys, base), 1), inverse.reshape(-1)
+  """As `np.unique`, of numbers below a size, without sorting."""
+  occurs = np.zeros(size, bool)
+  occurs[numbers] = True
+  distinct = np.flatnonzero(occurs)
+  place = np.zeros(size, np.int64)
+  place[distinct] = np.arange(len(distinct))
+  return distinct, place[numbers]
 
 
 def _picked(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -265,29 +320,23 @@ def _picked(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
   return np.where(index >= 0, numbers[index], EMPTY)
 
 
-def _distinct_rows(matrix: Csr) -> tuple[np.ndarray, np.ndarray]:
-  """Representatives of the distinct rows, and which one each row equals."""
-  _, first, inverse = np.unique(
-    _keys(matrix), return_index=True, return_inverse=True
-  )
-  inverse = inverse.reshape(-1)
-  # As for `_interned`.
-  if (matrix[first[inverse]] != matrix).nnz:
-    everything = np.arange(matrix.shape[0])
-    return everything, everything
-  return first, inverse
-
-
 def _keys(matrix: Csr) -> np.ndarray:
   """A number for each row, by its columns and values."""
+  mixed = _scrambled(
+    matrix.indices.astype(np.uint64) * np.uint64(4)
+    + matrix.data.astype(np.uint64)
+  )
+  sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
+  return sums[matrix.indptr[1:]] - sums[matrix.indptr[:-1]]
+
+
+def _scrambled(numbers: np.ndarray) -> np.ndarray:
+  """Spreads numbers over 64 bits (the finalizer of splitmix64)."""
   with np.errstate(over='ignore'):
-    z = matrix.indices.astype(np.uint64) * np.uint64(4)
-    z += matrix.data.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    z = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z ^= z >> np.uint64(31)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(z)])
-    return sums[matrix.indptr[1:]] - sums[matrix.indptr[:-1]]
+    return z ^ (z >> np.uint64(31))
 
 
 def _matrix(

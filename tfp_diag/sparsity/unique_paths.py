@@ -59,6 +59,7 @@ from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.budget import PatternTooDenseError
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import MANY, Multisets
+from tfp_diag.sparsity.paths import Paths, kind_of_squares
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
@@ -71,7 +72,6 @@ __all__ = [
   'Sweeps',
   'Term',
   'find_sweeps',
-  'kind_of_squares',
   'tensors_at_hand',
 ]
 
@@ -222,77 +222,40 @@ class Sweeps(NamedTuple):
     )
 
 
-def find_sweeps(walked: Walked) -> Sweeps | None:
+def find_sweeps(paths: Paths) -> Sweeps | None:
   """Looks for the coordinates that need no pass.
 
   Args:
-    walked: `Walked`, with second derivatives, of a scalar per sample.
+    paths: `Paths` of a function with one scalar per sample, walked with second
+      derivatives.
 
   Returns:
     `Sweeps`, or None if there are none for want of memory.
   """
   try:
-    return _Finder(walked).find()
+    return _Finder(paths).find()
   except PatternTooDenseError:
     return None
-
-
-def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
-  """How the squares of the derivatives of an op by an input are had.
-
-  Args:
-    step: `Step`.
-    number: `int`, of the input.
-    walked: `Walked`.
-
-  Returns:
-    'elementwise', a `Squares`, or None.
-  """
-  op = walked.at_hand(step.op)
-  if op is None or step.is_fallback or not _is_plain(step, op):
-    return None
-  known = registry.facts(step.op_type)
-  if known.elementwise is not None:
-    return 'elementwise'
-  squares = known.squares
-  if squares is not None and not isinstance(squares, Squares):
-    squares = squares(op)
-  if squares is not None:
-    return squares
-  moved = known.moved_inputs
-  moved = range(len(op.inputs))[moved] if isinstance(moved, slice) else moved
-  return Squares.SAME if number in moved else None
-
-
-def _is_plain(step: Step, op: Any) -> bool:
-  """Whether the values are those of the op, and real numbers."""
-  if len(step.inputs) != len(op.inputs):
-    return False
-  values = (*step.inputs, *step.outputs)
-  return all(v.shape is not None for v in values) and not any(
-    v.dtype.is_complex for v in values
-  )
 
 
 class _Finder:
   """Multiplicities of the values of a function, and what follows."""
 
-  def __init__(self, walked: Walked) -> None:
+  def __init__(self, paths: Paths) -> None:
+    walked = paths.walked
     self._walked = walked
     self._steps = walked.tape.steps
     self._size = sum(v.rows for v in walked.inputs)
-    self._sets = Multisets(self._size)
-    self._seeds, start = {}, 0
-    for value in walked.inputs:
-      self._seeds[value] = self._sets.singletons(value.rows, start)
-      start += value.rows
+    self._sets = paths.sets
+    self._numbers = paths.numbers
+    self._spread = paths.spread
+    self._sides = paths.sides
     self._tensors = dict(tensors_at_hand(walked))
     self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
     walked.tape.backward(self._alive)
 
   def find(self) -> Sweeps:
     """As `find_sweeps`."""
-    self._numbers = self._spread(self._sets, dict(self._seeds), self._steps)
     squares, troubles, reasons = [], [], {}
     left_over = np.zeros(self._size, bool)
     for place, step in enumerate(self._steps):
@@ -333,65 +296,6 @@ class _Finder:
     if new.any():
       label = 'a loop' if isinstance(step, Loop) else step.label
       reasons[label] = reasons.get(label, 0) + int(new.sum())
-
-  def _spread(
-    self,
-    sets: Multisets,
-    numbers: dict,
-    steps: Sequence,
-    held: Value | None = None,
-    counts: bool = True,
-  ) -> dict:
-    """The multisets of all values, from those of some.
-
-    Args:
-      sets: `Multisets`.
-      numbers: dict from `Value` to int array; added to.
-      steps: those to go through.
-      held: `Value` that counts as constant, or None.
-      counts: whether ops without squares count as many paths.
-
-    Returns:
-      dict from `Value` to int array.
-    """
-    for step in steps:
-      if not any(value in numbers for value in step.inputs):
-        continue
-      if isinstance(step, Loop):
-        self._spread_loop(sets, numbers, step)
-        continue
-      results = {}
-      for arrow, flow in _distinct_arrows(step):
-        output = step.outputs[arrow.output]
-        inputs = [step.inputs[k] for k in arrow.inputs]
-        if not output.depends or not any(v in numbers for v in inputs):
-          continue
-        before = [
-          numbers[v] if v in numbers else np.zeros(v.rows, np.int64)
-          for v in inputs
-        ]
-        after = sets.apply(
-          flow, before[0] if len(before) == 1 else np.concatenate(before)
-        )
-        if counts and any(
-          kind_of_squares(step, k, self._walked) is None for k in arrow.inputs
-        ):
-          after = sets.often(after)
-        known = results.get(output)
-        results[output] = after if known is None else sets.plus(known, after)
-      for output, after in results.items():
-        if output is not held:
-          numbers[output] = after
-    return numbers
-
-  def _spread_loop(self, sets: Multisets, numbers: dict, loop: Loop) -> None:
-    known = [numbers[v] for v in dict.fromkeys(loop.inputs) if v in numbers]
-    everything = np.unique(np.concatenate(known))
-    flow = Flow.dense(1, len(everything))
-    (united,) = sets.often(sets.apply(flow, everything))
-    for value in loop.outputs:
-      if value.depends:
-        numbers[value] = np.full(value.rows, united)
 
   def _is_alive(self, step: Any) -> bool:
     masks = [self._alive.get(y) for y in step.outputs]
@@ -445,17 +349,7 @@ class _Finder:
       if number is not None and mask is not None:
         found |= self._sets.members(number[mask])
     for pair in step.structure.pairs:
-      sides = []
-      for which, flow in (
-        (pair.left_inputs, pair.left),
-        (pair.right_inputs, pair.right),
-      ):
-        before = [
-          self._numbers.get(v, np.zeros(v.rows, np.int64))
-          for v in (step.inputs[k] for k in which)
-        ]
-        sides.append(self._sets.apply(flow, np.concatenate(before)))
-      found |= self._sets.common(*sides)
+      found |= self._sets.common(*self._sides(step, pair))
     return found
 
   def _bad(self, term: Term) -> np.ndarray:
@@ -623,16 +517,23 @@ class _Finder:
     sets = Multisets(value.rows)
     reach = {value: sets.singletons(value.rows)}
     self._spread(sets, reach, inside, held=value, counts=False)
-    united = np.unique(sets.plus(*rows.of(sets, reach)))
-    if sets.sizes(united).max(initial=0) > _MAX_ROWS:
+    united, _ = sets.distinct(sets.plus(*rows.of(sets, reach)))
+    sizes = sets.sizes(united)
+    most = sizes.max(initial=0)
+    if most > _MAX_ROWS:
       return None
+    united = united[sizes > 1]
     row, element = sets.entries(united)
     flow = Flow.pairs(row, element, len(united), value.rows)
-    covered = asked & ~self._sets.members(self._sets.apply(flow, numbers), MANY)
+    meet = self._sets.members(self._sets.apply(flow, numbers), MANY)
+    covered = asked & ~meet
     for colors in range(len(value.shape) + 1):
       count = math.prod(value.shape[len(value.shape) - colors :])
+      if count < most:
+        continue
+      # Those of a row have different colors.
       key = row * count + element % count
-      if len(np.unique(key)) == len(key):
+      if np.bincount(key).max(initial=0) <= 1:
         break
     shape = value.shape[len(value.shape) - colors :]
     tensor = self._tensor_of(value)
@@ -755,23 +656,6 @@ def _has_last(tensor: Any, shape: tuple) -> bool:
     return True
   rank = tensor.shape.rank
   return rank is not None and tensor.shape[rank - len(shape) :] == list(shape)
-
-
-def _distinct_arrows(step: Step) -> list[tuple]:
-  """The arrows with their flows; an argument that is there twice is one.
-
-  Of an elementwise op: `x * x` has one derivative by x.
-  """
-  is_elementwise = registry.facts(step.op_type).elementwise is not None
-  seen, found = set(), []
-  for arrow in step.structure.arrows:
-    if is_elementwise and not step.is_fallback:
-      key = arrow.output, step.inputs[arrow.inputs[0]]
-      if key in seen:
-        continue
-      seen.add(key)
-    found.append((arrow, arrow.flow))
-  return found
 
 
 def _work(step: Any) -> float:

@@ -1,0 +1,205 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""How many paths lead from the coordinates to the values of a function."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tfp_diag.sparsity import registry
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.multisets import Multisets
+from tfp_diag.sparsity.registry import Squares
+from tfp_diag.sparsity.structure import Pair
+from tfp_diag.sparsity.tape import Loop, Step
+from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.walk import Walked
+
+__all__ = ['Paths', 'kind_of_squares']
+
+
+class Paths:
+  """How many paths lead from each coordinate to each element of each value.
+
+  Attributes:
+    walked: `Walked`.
+    sets: `Multisets` of all coordinates of all samples.
+    numbers: dict from `Value` to int array: the multiset of each element.
+  """
+
+  def __init__(self, walked: Walked) -> None:
+    self.walked = walked
+    self.sets = Multisets(sum(v.rows for v in walked.inputs))
+    self.numbers, start = {}, 0
+    for value in walked.inputs:
+      self.numbers[value] = self.sets.singletons(value.rows, start)
+      start += value.rows
+    self.spread(self.sets, self.numbers, walked.tape.steps)
+
+  def spread(
+    self,
+    sets: Multisets,
+    numbers: dict,
+    steps: Sequence,
+    held: Value | None = None,
+    counts: bool = True,
+  ) -> dict:
+    """The multisets of all values, from those of some.
+
+    Args:
+      sets: `Multisets`.
+      numbers: dict from `Value` to int array; added to.
+      steps: those to go through.
+      held: `Value` that counts as constant, or None.
+      counts: whether ops without squares count as many paths.
+
+    Returns:
+      dict from `Value` to int array.
+    """
+    for step in steps:
+      if not any(value in numbers for value in step.inputs):
+        continue
+      if isinstance(step, Loop):
+        self._spread_loop(sets, numbers, step)
+        continue
+      results = {}
+      for arrow, flow in _distinct_arrows(step):
+        output = step.outputs[arrow.output]
+        inputs = [step.inputs[k] for k in arrow.inputs]
+        if not output.depends or not any(v in numbers for v in inputs):
+          continue
+        before = [
+          numbers[v] if v in numbers else np.zeros(v.rows, np.int64)
+          for v in inputs
+        ]
+        after = sets.apply(
+          flow, before[0] if len(before) == 1 else np.concatenate(before)
+        )
+        if counts and any(
+          kind_of_squares(step, k, self.walked) is None for k in arrow.inputs
+        ):
+          after = sets.often(after)
+        known = results.get(output)
+        results[output] = after if known is None else sets.plus(known, after)
+      for output, after in results.items():
+        if output is not held:
+          numbers[output] = after
+    return numbers
+
+  def meetings(self, step: Step, alive: dict) -> Iterator[tuple]:
+    """The coordinates that meet in the second derivatives of an op.
+
+    Args:
+      step: `Step`.
+      alive: dict from `Value` to bool array: the elements that matter.
+
+    Yields:
+      Two `Dependency`s: all of a row of the one meet all of that of the other.
+    """
+    masks = [alive.get(y) for y in step.outputs]
+    if all(mask is None or not mask.any() for mask in masks):
+      return
+    for k in step.structure.curved:
+      if masks[k] is not None:
+        numbers = self._of(step.outputs[k])[masks[k]]
+        rows = self.sets.dependency(self.sets.distinct(numbers)[0])
+        yield rows, rows
+    for pair in step.structure.pairs:
+      if pair.output is not None and masks[pair.output] is None:
+        continue
+      sides = self.sides(step, pair)
+      if pair.output is not None:
+        sides = [side[masks[pair.output]] for side in sides]
+      pairs, _ = self.sets.pairs(*sides)
+      yield tuple(self.sets.dependency(side) for side in pairs.T)
+
+  def sides(self, step: Step, pair: Pair) -> list[np.ndarray]:
+    """The multisets of the two sides of each row of a pair of an op."""
+    found = []
+    for which, flow in (
+      (pair.left_inputs, pair.left),
+      (pair.right_inputs, pair.right),
+    ):
+      before = [self._of(step.inputs[k]) for k in which]
+      found.append(self.sets.apply(flow, np.concatenate(before)))
+    return found
+
+  def _of(self, value: Value) -> np.ndarray:
+    known = self.numbers.get(value)
+    return np.zeros(value.rows, np.int64) if known is None else known
+
+  def _spread_loop(self, sets: Multisets, numbers: dict, loop: Loop) -> None:
+    known = [numbers[v] for v in dict.fromkeys(loop.inputs) if v in numbers]
+    everything, _ = sets.distinct(np.concatenate(known))
+    flow = Flow.dense(1, len(everything))
+    (united,) = sets.often(sets.apply(flow, everything))
+    for value in loop.outputs:
+      if value.depends:
+        numbers[value] = np.full(value.rows, united)
+
+
+def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
+  """How the squares of the derivatives of an op by an input are had.
+
+  Args:
+    step: `Step`.
+    number: `int`, of the input.
+    walked: `Walked`.
+
+  Returns:
+    'elementwise', a `Squares`, or None.
+  """
+  op = walked.at_hand(step.op)
+  if op is None or step.is_fallback or not _is_plain(step, op):
+    return None
+  known = registry.facts(step.op_type)
+  if known.elementwise is not None:
+    return 'elementwise'
+  squares = known.squares
+  if squares is not None and not isinstance(squares, Squares):
+    squares = squares(op)
+  if squares is not None:
+    return squares
+  moved = known.moved_inputs
+  moved = range(len(op.inputs))[moved] if isinstance(moved, slice) else moved
+  return Squares.SAME if number in moved else None
+
+
+def _is_plain(step: Step, op: Any) -> bool:
+  """Whether the values are those of the op, and real numbers."""
+  if len(step.inputs) != len(op.inputs):
+    return False
+  values = (*step.inputs, *step.outputs)
+  return all(v.shape is not None for v in values) and not any(
+    v.dtype.is_complex for v in values
+  )
+
+
+def _distinct_arrows(step: Step) -> list[tuple]:
+  """The arrows with their flows; an argument that is there twice is one.
+
+  Of an elementwise op: `x * x` has one derivative by x.
+  """
+  is_elementwise = registry.facts(step.op_type).elementwise is not None
+  seen, found = set(), []
+  for arrow in step.structure.arrows:
+    if is_elementwise and not step.is_fallback:
+      key = arrow.output, step.inputs[arrow.inputs[0]]
+      if key in seen:
+        continue
+      seen.add(key)
+    found.append((arrow, arrow.flow))
+  return found
