@@ -68,9 +68,8 @@ class Linear(Protocol):
     self,
     members: Sequence[int],
     seeds: Sequence,
-    results: Sequence[int] | None = None,
   ) -> list:
-    """As `LinearMap.apply`."""
+    """As `LinearMap.apply`; of several diagonals, one after the other."""
     ...
 
   def connects(self, members: Sequence[int]) -> bool:
@@ -244,8 +243,12 @@ class Evaluation:
     """The transposed Jacobian of `ys` by `xs`."""
     return LinearMap(_tape_gradient(self._tapes[0]), self.ys, self.xs)
 
-  def hessian(self) -> tuple:
+  def hessian(self, check_gradient: Callable | None = None) -> tuple:
     """The gradient of the only one of `ys`, and the Hessian.
+
+    Args:
+      check_gradient: Python callable that may raise; takes the gradient while
+        it is still None for a part without a path.
 
     Returns:
       gradient: List of Tensors shaped as `xs`; zeros for a part without a path.
@@ -258,6 +261,8 @@ class Evaluation:
     first, second, *_ = self._tapes
     with _recording(self._tapes[1:]), recorded_ops() as backward:
       gradient = _tape_gradient(first)([value], self.xs, [tf.ones_like(value)])
+      if check_gradient is not None:
+        check_gradient(gradient)
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
