@@ -42,6 +42,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfp_diag.diagonal.powers import finite_powers
 from tfp_diag.sparsity.graph import Graph
 
 __all__ = [
@@ -450,7 +451,8 @@ def _of_connected(gradient: Callable) -> Callable:
       return [None] * len(sources)
     targets, seeds = zip(*pairs)
     try:
-      result = gradient(list(targets), list(sources), list(seeds))
+      with finite_powers:
+        result = gradient(list(targets), list(sources), list(seeds))
     except LookupError as e:
       raise MissingGradientError(
         '`fn` cannot be differentiated as often as this derivative needs: '
