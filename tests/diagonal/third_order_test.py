@@ -71,7 +71,7 @@ def test_a_sweep_fills_both_diagonals_of_each_part():
   for schedule in ('unrolled', 'pfor', 'while_loop'):
 
     def what(passes, xs, schedule=schedule):
-      colors = sweep.Colors.from_vector([0, 1, 0, 1, 2, 3, 2, 3], [[4], [4]])
+      colors = sweep.Colors.from_vector([0, 1, 0, 1, 1, 2, 1, 2], [[4], [4]])
       return sweep.diagonal(passes, colors, xs, schedule, 3, num_diagonals=2)
 
     found = evaluated(
