@@ -43,6 +43,10 @@ from tfp_diag.stochastic_diag_jacobian import stochastic_diag_jacobian  # noqa: 
 from tfp_diag.stochastic_diagonal import StochasticDiagonal  # noqa: E402
 from tfp_diag.trace_jacobian_exact import trace_jacobian_exact  # noqa: E402
 from tfp_diag.trace_jacobian_hutchinson import trace_jacobian_hutchinson  # noqa: E402
+from tfp_diag.unmixed_derivatives import (  # noqa: E402
+  UnmixedDerivatives,
+  unmixed_derivatives,
+)
 from tfp_diag.version import __version__  # noqa: E402
 
 if TYPE_CHECKING:
@@ -54,6 +58,7 @@ __all__ = [
   'LazyJacobian',
   'Plan',
   'StochasticDiagonal',
+  'UnmixedDerivatives',
   '__version__',
   'clear_cache',
   'diag_hessian',
@@ -71,6 +76,7 @@ __all__ = [
   'stochastic_diag_jacobian',
   'trace_jacobian_exact',
   'trace_jacobian_hutchinson',
+  'unmixed_derivatives',
 ]
 
 # These need TensorFlow Probability, whose import takes seconds.

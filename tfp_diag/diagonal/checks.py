@@ -21,6 +21,7 @@ or more, each time they are drawn. XLA has no assertions and drops them.
 """
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.linear_map import LinearMap
+from tfp_diag.diagonal.linear_map import Linear, LinearMap
 from tfp_diag.internal import batching
 from tfp_diag.internal.batching import SampleShape
 
@@ -43,6 +44,9 @@ __all__ = [
 
 # A wrong result goes unseen with a probability of at most 2^-10.
 _NUM_DRAWS = 10
+# A pass of third order is quadratic in the signs, not linear: a draw shows a
+# wrong result with a probability of 1/4 or more.
+_NUM_DRAWS_OF_THIRD_ORDER = 24
 
 
 @contextlib.contextmanager
@@ -90,7 +94,7 @@ def check_sample_shape(xs: Sequence, sample_shape: SampleShape) -> None:
 
 def check(
   diag: Sequence,
-  derivative: LinearMap,
+  derivative: Linear,
   decision: Any,
   xs: Sequence,
   rank: int,
@@ -99,17 +103,19 @@ def check(
   """Asserts that other seeds give the same diagonal.
 
   Args:
-    diag: List of Tensors, the diagonal.
-    derivative: The `LinearMap` in reverse mode that it came from.
+    diag: List of Tensors, the diagonal; several, one after the other.
+    derivative: What it comes from in reverse mode, a `LinearMap` or `Linear`.
     decision: `Decision` that was followed.
     xs: List of Tensors, the parts.
     rank: Python int, the number of sample dimensions.
     plan: `Plan` that was followed, or None.
   """
   colors = sweep.Colors.of(decision.colors, xs, rank)
+  num_diagonals = len(diag) // len(xs)
   uses_terms = decision.terms is not None
-  derivatives = {'reverse': derivative}
+  derivatives: dict[str, Linear] = {'reverse': derivative}
   if decision.mode == 'forward':
+    assert isinstance(derivative, LinearMap)
     derivatives['forward'] = derivative.transposed()
 
   def again(mode, signs):
@@ -119,6 +125,7 @@ def check(
       xs,
       'auto' if uses_terms else decision.schedule,
       decision.chunk_size,
+      num_diagonals=num_diagonals,
     )
 
   def coordinate_signs(draw):
@@ -141,6 +148,7 @@ def check(
   if uses_terms:
     _assert_agreement(
       diag,
+      len(xs),
       lambda draw: _at_random_coordinates(derivative, diag, xs, rank, draw),
       'The way that was found to be cheaper than passes '
       f'({decision.terms.how}) disagrees with them: this is a fault of '
@@ -149,12 +157,14 @@ def check(
   elif decision.colors is not None:
     _assert_agreement(
       diag,
+      len(xs),
       lambda draw: again(mode, coordinate_signs(draw)),
       _WRONG_COLORS if plan is None else _WRONG_PLAN,
     )
   if rank:
     _assert_agreement(
       diag,
+      len(xs),
       lambda draw: again(mode, sample_signs(draw)),
       '`sample_shape` promises independent samples, but `fn` mixes them, so '
       'the diagonal is wrong. Pass `sample_shape=None` to treat everything as '
@@ -163,6 +173,7 @@ def check(
   if mode == 'forward':
     _assert_agreement(
       diag,
+      len(xs),
       lambda draw: again('reverse', coordinate_signs(draw)),
       'Forward and reverse mode disagree: some op of `fn` has a gradient that '
       "is not linear in its cotangent. Pass `mode='reverse'`, or mend it.",
@@ -170,13 +181,13 @@ def check(
 
 
 def deviation_at_one(
-  diag: Sequence, derivative: LinearMap, xs: Sequence, rank: int
+  diag: Sequence, derivative: Linear, xs: Sequence, rank: int
 ) -> list:
   """How far a diagonal is off at a random coordinate of each sample.
 
   Args:
-    diag: List of Tensors, the diagonal.
-    derivative: `LinearMap` in reverse mode.
+    diag: List of Tensors, the diagonal; several, one after the other.
+    derivative: What it comes from in reverse mode, a `LinearMap` or `Linear`.
     xs: List of Tensors, the parts.
     rank: Python int, the number of sample dimensions.
 
@@ -206,7 +217,7 @@ _WRONG_COLORS = (
 
 
 def _at_random_coordinates(
-  derivative: LinearMap, diag: Sequence, xs: Sequence, rank: int, draw: Any
+  derivative: Linear, diag: Sequence, xs: Sequence, rank: int, draw: Any
 ) -> list:
   """The diagonal, with one coordinate of each sample by an ordinary pass."""
   parts = list(range(len(xs)))
@@ -231,7 +242,7 @@ def _at_random_coordinates(
   results = derivative.apply(parts, seeds)
   return [
     tf.where(mask, tf.zeros_like(d) if r is None else r, d)
-    for mask, d, r in zip(masks, diag, results)
+    for mask, d, r in zip(itertools.cycle(masks), diag, results)
   ]
 
 
@@ -244,8 +255,13 @@ def _random_signs(
   return tf.cast(2 * bits - 1, dtype)
 
 
-def _assert_agreement(diag: Sequence, again: Callable, message: str) -> None:
-  """Asserts that `_NUM_DRAWS` further draws give `diag`, part by part."""
+def _assert_agreement(
+  diag: Sequence, num_parts: int, again: Callable, message: str
+) -> None:
+  """Asserts that further draws give `diag`, part by part."""
+  num_draws = _NUM_DRAWS
+  if len(diag) > num_parts:
+    num_draws = _NUM_DRAWS_OF_THIRD_ORDER
 
   def one_draw(draw, deviations):
     return draw + 1, [
@@ -254,16 +270,17 @@ def _assert_agreement(diag: Sequence, again: Callable, message: str) -> None:
     ]
 
   _, deviations = tf.while_loop(
-    lambda draw, _: draw < _NUM_DRAWS,
+    lambda draw, _: draw < num_draws,
     one_draw,
     (0, [tf.zeros([], d.dtype) for d in diag]),
-    maximum_iterations=_NUM_DRAWS,
+    maximum_iterations=num_draws,
   )
   for i, deviation in enumerate(deviations):
+    part = i % num_parts
     tf.debugging.assert_less_equal(
       deviation,
       tf.constant(tolerance(deviation.dtype), deviation.dtype),
-      message=f'{message} (Seen in part {i}.)',
+      message=f'{message} (Seen in part {part}.)',
     )
 
 

@@ -47,6 +47,7 @@ class ConstantHessian:
   num_samples: int
 
   how = 'shared by the samples'
+  max_order = 3
 
   @property
   def num_passes(self) -> int:
@@ -63,12 +64,14 @@ class ConstantHessian:
     xs, rank = call.xs, call.rank
     colors = sweep.Colors.of(self.colors, xs, rank)
     diag = _over_samples(colors, self.num_samples, rank, call.derivative, xs)
-    return [
-      tf.zeros_like(x)
+    zeros = [tf.zeros_like(x) for x in xs]
+    diag = [
+      zero
       if d is None
       else tf.ensure_shape(tf.broadcast_to(d, tf.shape(x)), x.shape)
-      for d, x in zip(diag, xs)
+      for d, x, zero in zip(diag, xs, zeros)
     ]
+    return diag + zeros if call.order == 3 else diag
 
 
 def _over_samples(

@@ -237,16 +237,23 @@ def decide(
       proposals += _proposals(
         problem, analysis, evaluation, colors, samples, retrace
       )
+    proposals = [
+      p
+      for p in proposals
+      if p.terms is None or p.terms.max_order >= problem.order
+    ]
   planned = plan.how if plan is not None and plan.uses_terms else None
   proposals.sort(key=lambda p: (p.name != planned, p.cost))
   num_samples = _SAMPLES_IF_OPEN if samples is None else samples
-  if plan is not None and plan.uses_terms and request.schedule == 'auto':
+  # A plan promises nothing of third derivatives.
+  is_promised = plan is not None and plan.uses_terms and problem.order < 3
+  if is_promised and request.schedule == 'auto':
     _compare_with_plan(plan, proposals[0], num_samples)
   mode, schedule = request.mode, request.schedule
   if plan is not None:
     mode = plan.choose_mode(mode)
     schedule = plan.schedule if schedule == 'auto' else schedule
-  if proposals[0].terms is not None:
+  if proposals[0].terms is not None or problem.order == 3:
     mode = 'reverse'
   elif schedule == 'auto':
     schedule = _schedule(analysis, colors, samples)

@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfp_diag.diagonal import checks, graphs, linear_map, sweep
-from tfp_diag.diagonal.decide import Decision, Request, decide
-from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
+from tfp_diag.diagonal.decide import Decision, Request, Schedule, decide
+from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 from tfp_diag.diagonal.terms import Call
+from tfp_diag.diagonal.third_order import ThirdOrder
 from tfp_diag.internal import nest
 from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity.registry import facts
@@ -116,11 +117,14 @@ class Diagonal(NamedTuple):
     result: List of what the function returned.
     gradient: List of Tensors shaped as the parts; empty for a Jacobian.
     diag: List of Tensors shaped as the parts.
+    third: List of Tensors shaped as the parts, the unmixed third derivatives;
+      empty where they are not asked for.
   """
 
   result: Any
   gradient: list
   diag: list
+  third: list
 
 
 def run_diagonal(
@@ -195,31 +199,46 @@ def diagonal(
   decision = decide(problem, evaluation, request)
   gradient = []
   if problem.kind == 'hessian':
-    gradient, derivative = evaluation.hessian()
+    gradient, derivative = evaluation.hessian(problem.check_gradient)
   else:
     derivative = evaluation.jacobian()
+  passes: Linear = derivative
+  if problem.order == 3:
+    passes = ThirdOrder(evaluation, derivative)
   rank = problem.rank_of(evaluation.ys)
   xs = evaluation.xs
   diag, deviation = None, []
   if decision.terms is not None:
-    call = Call(evaluation, derivative, xs, rank, decision.chunk_size)
+    chunk_size = decision.chunk_size
+    call = Call(evaluation, derivative, xs, rank, chunk_size, problem.order)
     diag = by_terms(decision, call)
   if diag is None:
-    diag = _by_passes(decision, derivative, evaluation, problem)
+    diag = _by_passes(decision, passes, evaluation, problem)
   elif is_first is not None:
     deviation = tf.cond(
       is_first,
-      lambda: checks.deviation_at_one(diag, derivative, xs, rank),
+      lambda: checks.deviation_at_one(diag, passes, xs, rank),
       lambda: [tf.zeros([], d.dtype) for d in diag],
     )
   if request.validate:
     checks.check_sample_shape(xs, problem.promised)
-    checks.check(diag, derivative, decision, xs, rank, request.plan)
-  return Diagonal(evaluation.result, gradient, diag), deviation
+    checks.check(diag, passes, decision, xs, rank, request.plan)
+  second, third = diag[: len(xs)], diag[len(xs) :]
+  return Diagonal(evaluation.result, gradient, second, third), deviation
 
 
 def by_terms(decision: Decision, call: Call) -> list | None:
-  """The diagonal, or None, with a warning, if the passes have to do it."""
+  """The diagonal, or None, with a warning, if the passes have to do it.
+
+  The one place where terms are evaluated.
+
+  Args:
+    decision: `Decision`.
+    call: `Call`; its order says which derivatives are asked for.
+
+  Returns:
+    List as `Terms.diagonal` returns it, or None.
+  """
   terms = decision.terms
   if terms is None:
     return None
@@ -239,7 +258,7 @@ def by_terms(decision: Decision, call: Call) -> list | None:
 
 def _by_passes(
   decision: Decision,
-  derivative: LinearMap,
+  derivative: Linear,
   evaluation: Evaluation,
   problem: Problem,
 ) -> list:
@@ -248,7 +267,7 @@ def _by_passes(
 
   colors = sweep.Colors.of(decision.colors, xs, rank)
 
-  def sweep_over(linear_map, schedule=decision.schedule):
+  def sweep_over(linear_map: Linear, schedule: Schedule = decision.schedule):
     return sweep.diagonal(
       linear_map,
       colors,
@@ -256,16 +275,18 @@ def _by_passes(
       schedule,
       decision.chunk_size,
       loop_among(evaluation),
+      problem.num_diagonals,
     )
 
   if decision.mode != 'forward':
     return sweep_over(derivative)
+  assert isinstance(derivative, LinearMap)
   diag = sweep_over(derivative.transposed())
   if problem.kind == 'hessian':
     return diag
   # XLA does not differentiate a loop within a branch.
   is_short = colors.is_static and colors.num_colors <= _MAX_IN_BRANCH
-  schedule = 'unrolled' if is_short else decision.schedule
+  schedule: Schedule = 'unrolled' if is_short else decision.schedule
   return _finite_where_possible(diag, lambda: sweep_over(derivative, schedule))
 
 

@@ -48,6 +48,7 @@ class HessianTerms:
   num_samples: int
 
   how = 'op by op'
+  max_order = 2
 
   @property
   def num_colors(self) -> int:

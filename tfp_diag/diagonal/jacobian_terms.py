@@ -51,6 +51,7 @@ class JacobianTerms:
   evaluation: Evaluation | None = None
 
   how = 'around cuts'
+  max_order = 1
 
   @property
   def num_passes(self) -> int:

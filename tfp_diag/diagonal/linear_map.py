@@ -42,6 +42,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
+from tfp_diag.diagonal.powers import finite_powers
 from tfp_diag.sparsity.expansion import expand
 from tfp_diag.sparsity.graph import Graph
 
@@ -69,9 +70,8 @@ class Linear(Protocol):
     self,
     members: Sequence[int],
     seeds: Sequence,
-    results: Sequence[int] | None = None,
   ) -> list:
-    """As `LinearMap.apply`."""
+    """As `LinearMap.apply`; of several diagonals, one after the other."""
     ...
 
   def connects(self, members: Sequence[int]) -> bool:
@@ -261,8 +261,12 @@ class Evaluation:
     """The transposed Jacobian of `ys` by `xs`."""
     return LinearMap(_tape_gradient(self._tapes[0]), self.ys, self.xs)
 
-  def hessian(self) -> tuple:
+  def hessian(self, check_gradient: Callable | None = None) -> tuple:
     """The gradient of the only one of `ys`, and the Hessian.
+
+    Args:
+      check_gradient: Python callable that may raise; takes the gradient while
+        it is still None for a part without a path.
 
     Returns:
       gradient: List of Tensors shaped as `xs`; zeros for a part without a path.
@@ -275,6 +279,8 @@ class Evaluation:
     first, second, *_ = self._tapes
     with _recording(self._tapes[1:]), recorded_ops() as backward:
       gradient = _tape_gradient(first)([value], self.xs, [tf.ones_like(value)])
+      if check_gradient is not None:
+        check_gradient(gradient)
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
@@ -462,7 +468,8 @@ def _of_connected(gradient: Callable) -> Callable:
       return [None] * len(sources)
     targets, seeds = zip(*pairs)
     try:
-      result = gradient(list(targets), list(sources), list(seeds))
+      with finite_powers:
+        result = gradient(list(targets), list(sources), list(seeds))
     except LookupError as e:
       raise MissingGradientError(
         '`fn` cannot be differentiated as often as this derivative needs: '

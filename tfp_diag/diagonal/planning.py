@@ -59,7 +59,12 @@ class Trial:
     if decision.terms is not None:
       xs = self.evaluation.xs
       call = Call(
-        self.evaluation, derivative, xs, self.rank, decision.chunk_size
+        self.evaluation,
+        derivative,
+        xs,
+        self.rank,
+        decision.chunk_size,
+        self._problem.order,
       )
       diag = evaluate.by_terms(decision, call)
       if diag is None:

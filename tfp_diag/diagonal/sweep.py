@@ -201,11 +201,12 @@ def diagonal(
   schedule: Schedule,
   chunk_size: int,
   obstacle: str | None = None,
+  num_diagonals: int = 1,
 ) -> list:
   """The diagonal of a linear map, by as many passes as there are colors.
 
   Args:
-    linear_map: A `LinearMap`.
+    linear_map: A `LinearMap`, or what gives several diagonals in each pass.
     colors: `Colors`.
     xs: List of Tensors or Variables, the parts; only their shapes and dtypes
       matter.
@@ -214,11 +215,12 @@ def diagonal(
       'while_loop' in parallel.
     obstacle: Python str or None. The type of an op that pfor would only fail
       on when it is too late to choose another schedule.
+    num_diagonals: Python int, how many diagonals a pass gives.
 
   Returns:
-    List of Tensors shaped as `xs`.
+    List of Tensors shaped as `xs`; of several diagonals, one after the other.
   """
-  result = [tf.zeros_like(x) for x in xs]
+  result = [tf.zeros_like(x) for x in xs] * num_diagonals
   for members, start, stop in colors.groups():
     run = _choose(schedule, start, stop, obstacle)
     if run is not _unrolled and not linear_map.connects(members):
@@ -227,10 +229,9 @@ def diagonal(
     def one_color(k, members=members):
       return _one_color(linear_map, colors, xs, members, k)
 
-    parts = run(
-      one_color, [result[i] for i in members], start, stop, chunk_size
-    )
-    for i, part in zip(members, parts):
+    places = [d * len(xs) + i for d in range(num_diagonals) for i in members]
+    parts = run(one_color, [result[i] for i in places], start, stop, chunk_size)
+    for i, part in zip(places, parts):
       result[i] = part
   return result
 
@@ -299,7 +300,8 @@ def _one_color(
     k: Python int, or scalar int32 Tensor.
 
   Returns:
-    List with, for each member, a Tensor of the part's shape, or None.
+    List with, for each member, a Tensor of the part's shape, or None; of
+    several diagonals, one after the other.
   """
   masks, seeds, signs = [], [], []
   for i in members:
@@ -317,7 +319,8 @@ def _one_color(
   results = linear_map.apply(members, seeds)
   # `where`, not a product: what other coordinates hold may be infinite.
   diag = []
-  for i, mask, sign, r in zip(members, masks, signs, results):
+  per_member = itertools.cycle(zip(members, masks, signs))
+  for r, (i, mask, sign) in zip(results, per_member):
     if r is not None:
       r = tf.where(mask, sign * r, tf.zeros([], r.dtype))
       r = tf.ensure_shape(r, xs[i].shape)

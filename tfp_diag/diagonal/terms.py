@@ -30,6 +30,8 @@ class Call(NamedTuple):
     xs: List of Tensors, the parts.
     rank: Python int, the number of sample dimensions.
     chunk_size: Python int, how many passes run together.
+    order: Python int, how often the function is differentiated: 3 where the
+      unmixed third derivatives are asked for, too.
   """
 
   evaluation: Evaluation
@@ -37,6 +39,7 @@ class Call(NamedTuple):
   xs: list
   rank: int
   chunk_size: int
+  order: int
 
 
 class Terms(Protocol):
@@ -44,9 +47,12 @@ class Terms(Protocol):
 
   Attributes:
     how: Three words for `str(plan)`.
+    max_order: Python int: 1 for a Jacobian, 2 for a Hessian, 3 for what gives
+      unmixed third derivatives, too. Only asked for as much.
   """
 
   how: str
+  max_order: int
 
   @property
   def num_passes(self) -> int:
@@ -59,5 +65,8 @@ class Terms(Protocol):
     ...
 
   def diagonal(self, call: Call) -> list:
-    """The diagonal: list of Tensors shaped as `call.xs`."""
+    """The diagonal: list of Tensors shaped as `call.xs`.
+
+    Where `call.order` is 3, the third derivatives follow, shaped as `call.xs`.
+    """
     ...

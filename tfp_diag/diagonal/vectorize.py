@@ -25,11 +25,12 @@ function for the op is given a counted axis. Where TensorFlow keeps these
 functions elsewhere, an op that may roll along a negative axis is refused.
 """
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
+
+from tfp_diag.diagonal.replaced import Replaced
 
 try:
   from tensorflow.python.ops.parallel_for.pfor import (
@@ -65,32 +66,12 @@ def vectorized_map(fn: Callable, elems: Any) -> Any:
     return tf.vectorized_map(fn, elems, fallback_to_while_loop=False)
 
 
-class _CountedRolls:
-  """While it is entered, however often and by whichever thread, rolls count."""
-
-  def __init__(self) -> None:
-    self._lock = threading.Lock()
-    self._depth = 0
-    self._original: Any = None
-
-  def __enter__(self) -> None:
-    with self._lock:
-      if not self._depth:
-        self._original = _REGISTRY['Roll']
-        _REGISTRY['Roll'] = self._convert
-      self._depth += 1
-
-  def __exit__(self, *_: Any) -> None:
-    with self._lock:
-      self._depth -= 1
-      if not self._depth:
-        _REGISTRY['Roll'] = self._original
-
-  def _convert(self, pfor_input: Any) -> Any:
-    return self._original(_CountedAxis(pfor_input))
-
-
-_COUNTED_ROLLS = _CountedRolls()
+# While it is entered, the axes of rolls are counted from the front.
+_COUNTED_ROLLS = Replaced(
+  _REGISTRY,
+  'Roll',
+  lambda convert: lambda pfor_input: convert(_CountedAxis(pfor_input)),
+)
 
 
 class _CountedAxis:

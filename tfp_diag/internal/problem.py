@@ -19,7 +19,7 @@ from typing import Any
 
 from tfp_diag.internal import arguments, batching, nest
 
-__all__ = ['HessianProblem', 'JacobianProblem', 'Problem']
+__all__ = ['HessianProblem', 'JacobianProblem', 'Problem', 'ThirdOrderProblem']
 
 
 class Problem:
@@ -38,6 +38,8 @@ class Problem:
   # 'jacobian' or 'hessian', and how often the function is differentiated.
   kind: str = 'jacobian'
   order: int = 1
+  # How many diagonals are asked for: each has the shapes of the parts.
+  num_diagonals: int = 1
   needs_fn: bool = True
 
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
@@ -73,6 +75,14 @@ class Problem:
     """The Tensors that are differentiated, from what `fn` returned."""
     return batching.checked_outputs(nest.flatten(result), parts, self.rank or 0)
 
+  def check_gradient(self, gradient: list) -> None:
+    """Raises if a function may not have this gradient; here it may be None.
+
+    Args:
+      gradient: List with a Tensor for each part, or None without a path.
+    """
+    del gradient
+
   def rank_of(self, ys) -> int:
     """The number of sample dimensions, from what `outputs` returned."""
     del ys
@@ -105,3 +115,10 @@ class HessianProblem(Problem):
   def rank_of(self, ys):
     """As `Problem.rank_of`."""
     return ys[0].shape.rank
+
+
+class ThirdOrderProblem(HessianProblem):
+  """Of which the unmixed third derivatives are asked for, too."""
+
+  order = 3
+  num_diagonals = 2

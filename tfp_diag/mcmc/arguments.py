@@ -21,6 +21,7 @@ __all__ = [
   'as_log_prob',
   'as_parts',
   'check_callable',
+  'check_gradients',
   'check_step_size',
   'check_target',
   'is_list_like',
@@ -118,25 +119,23 @@ def as_log_prob(value):
   return tf.convert_to_tensor(value)
 
 
-def check_target(target_log_prob, gradients, parts):
+def check_target(target_log_prob, parts):
   """Refuses what a target log density may not return.
 
   Args:
     target_log_prob: Tensor, what it returned.
-    gradients: List of its gradients with respect to the parts, or Nones.
     parts: List of Tensors, the state.
 
   Raises:
     TypeError: if its dtype is not that of the state.
-    ValueError: if its shape is not the leading shape of every part, or if it
-      does not depend on a part.
+    ValueError: if its shape is not the leading shape of every part.
   """
   if target_log_prob.shape.rank is None:
     raise ValueError(
       '`target_log_prob_fn` returned a Tensor of unknown rank, so that chain '
       'and event axes cannot be told apart; use `tf.ensure_shape` in it.'
     )
-  for i, (x, g) in enumerate(zip(parts, gradients)):
+  for i, x in enumerate(parts):
     if x.dtype != target_log_prob.dtype:
       raise TypeError(
         f'`target_log_prob_fn` returned {target_log_prob.dtype.name} for a '
@@ -152,6 +151,18 @@ def check_target(target_log_prob, gradients, parts):
         'are the first axes of the state, and what it adds up over are the '
         'last ones, as `tf.reduce_sum(..., axis=-1)` does.'
       )
+
+
+def check_gradients(gradients):
+  """Refuses a target log density that does not depend on a part.
+
+  Args:
+    gradients: List of its gradients with respect to the parts, or Nones.
+
+  Raises:
+    ValueError: if there is a None.
+  """
+  for i, g in enumerate(gradients):
     if g is None:
       raise ValueError(
         f'`target_log_prob_fn` does not depend on part {i} of the state, or is '

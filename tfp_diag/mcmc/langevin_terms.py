@@ -20,7 +20,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.diag_jacobian import diag_jacobian
-from tfp_diag.mcmc.arguments import as_log_prob, check_target, is_list_like
+from tfp_diag.mcmc.arguments import (
+  as_log_prob,
+  check_gradients,
+  check_target,
+  is_list_like,
+)
 
 __all__ = [
   'LangevinTerms',
@@ -70,7 +75,8 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
     lambda *parts: as_log_prob(target_log_prob_fn(*parts)),
     [tf.identity(x) for x in parts],
   )
-  check_target(target_log_prob, gradients, parts)
+  check_target(target_log_prob, parts)
+  check_gradients(gradients)
   gradients = [
     _like(x, tf.convert_to_tensor(g)) for x, g in zip(parts, gradients)
   ]

@@ -20,8 +20,11 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from tfp_diag.mcmc.langevin_terms import LangevinTerms, evaluate
-from tfp_diag.mcmc.unmixed_derivatives import unmixed_derivatives
+from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.evaluate import run_diagonal
+from tfp_diag.internal.problem import ThirdOrderProblem
+from tfp_diag.mcmc.arguments import as_log_prob, check_gradients, check_target
+from tfp_diag.mcmc.langevin_terms import LangevinTerms
 
 __all__ = ['LocalHessianPreconditioner']
 
@@ -107,8 +110,9 @@ class LocalHessianPreconditioner:
         'curvature that is believed.'
       )
 
+  @tf.autograph.experimental.do_not_convert
   def evaluate(self, target_log_prob_fn, parts, parallel_iterations):
-    """Evaluates the target and this scale at a point.
+    """Evaluates the target, once, and this scale at a point.
 
     Args:
       target_log_prob_fn: Callable of the parts.
@@ -120,21 +124,21 @@ class LocalHessianPreconditioner:
       target_log_prob: Tensor of the chain shape.
       terms: A `LangevinTerms` of lists.
     """
-    target_log_prob, gradients = evaluate(
-      target_log_prob_fn, None, parts, parallel_iterations
+    found = run_diagonal(
+      _TargetProblem(target_log_prob_fn, list(parts)),
+      Request(chunk_size=parallel_iterations),
     )
-    second, third = unmixed_derivatives(
-      target_log_prob_fn, parts, target_log_prob.shape.rank, parallel_iterations
-    )
-    scales = [self._scale(-h, -dh) for h, dh in zip(second, third)]
-    return target_log_prob, LangevinTerms(
-      gradient=gradients,
-      volatility=[
-        tf.ensure_shape(s, x.shape) for (s, _), x in zip(scales, parts)
-      ],
-      volatility_gradient=[
-        tf.ensure_shape(ds, x.shape) for (_, ds), x in zip(scales, parts)
-      ],
+    (target_log_prob,) = found.result
+    scales = [self._scale(-h, -dh) for h, dh in zip(found.diag, found.third)]
+
+    def like_parts(tensors):
+      # Tells the graph their shapes, for loop invariants.
+      return [tf.ensure_shape(t, x.shape) for t, x in zip(tensors, parts)]
+
+    return as_log_prob(target_log_prob), LangevinTerms(
+      gradient=like_parts(found.gradient),
+      volatility=like_parts([s for s, _ in scales]),
+      volatility_gradient=like_parts([ds for _, ds in scales]),
     )
 
   def _scale(self, curvature, slope):
@@ -147,6 +151,20 @@ class LocalHessianPreconditioner:
     scale = tf.math.rsqrt(tf.maximum(soft_curvature, floor))
     scale_slope = -0.5 * scale**3 * derivative * slope
     return scale, tf.where(is_floored, tf.zeros_like(scale), scale_slope)
+
+
+class _TargetProblem(ThirdOrderProblem):
+  """A target log density; what does not fit is said in the kernel's words."""
+
+  def outputs(self, result, parts):
+    """As `Problem.outputs`: the log density of each chain."""
+    target_log_prob = as_log_prob(result)
+    check_target(target_log_prob, parts)
+    return [target_log_prob]
+
+  def check_gradient(self, gradient):
+    """As `Problem.check_gradient`."""
+    check_gradients(gradient)
 
 
 # t coth t = Σ c_n t²ⁿ with c_n = 2²ⁿ B_2n / (2n)!, for |t| < π. At |t| < 0.3

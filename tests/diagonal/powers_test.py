@@ -1,0 +1,112 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Powers have all their derivatives at zero, where TensorFlow's own are NaN."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfp_diag import diag_hessian, unmixed_derivatives
+from tfp_diag.diagonal import linear_map, powers
+
+REGIMES = ('eager', 'function', 'xla')
+X = np.array([[0.0, 1.5], [-2.0, 0.0]])
+
+
+def by_hand(n, order):
+  factor = np.prod(n - np.arange(order))
+  return factor * X ** max(n - order, 0)
+
+
+def run(regime, fn, x):
+  if regime == 'eager':
+    return fn(x)
+  function = tf.function(
+    fn, autograph=False, jit_compile=regime == 'xla' or None
+  )
+  return function(x)
+
+
+@pytest.mark.parametrize('regime', REGIMES)
+@pytest.mark.parametrize('n', range(6))
+def test_derivatives_at_zero(n, regime):
+  def fn(x):
+    return tf.reduce_sum(x ** float(n), -1) + tf.reduce_sum(x**2, -1) ** 2
+
+  # The square of the sum of squares, on top.
+  square = np.sum(X**2, -1, keepdims=True)
+  found = run(regime, lambda x: unmixed_derivatives(fn, x), tf.constant(X))
+  second = by_hand(n, 2) + 4 * square + 8 * X**2
+  np.testing.assert_allclose(found.gradient, by_hand(n, 1) + 4 * square * X)
+  np.testing.assert_allclose(found.second, second, atol=1e-12)
+  np.testing.assert_allclose(found.third, by_hand(n, 3) + 24 * X, atol=1e-12)
+  alone = run(
+    regime,
+    lambda x: diag_hessian(lambda x: tf.reduce_sum(x ** float(n), -1), x)[2],
+    tf.constant(X),
+  )
+  np.testing.assert_allclose(alone, by_hand(n, 2))
+
+
+def test_exponents_that_are_not_whole_or_not_constant():
+  x = tf.constant([[0.5, 2.0]], tf.float64)
+  for exponent in (2.5, -2.0, 0.5):
+    third = unmixed_derivatives(
+      lambda x, n=exponent: tf.reduce_sum(x**n, -1), x
+    ).third
+    factor = exponent * (exponent - 1) * (exponent - 2)
+    np.testing.assert_allclose(third, factor * x ** (exponent - 3))
+  # By the exponent, and by a base that is broadcast.
+  n = tf.constant([[3.0, 2.0]], tf.float64)
+  base = tf.constant([[2.0]], tf.float64)
+  found = unmixed_derivatives(lambda b, n: tf.reduce_sum(b**n, -1), [base, n])
+  np.testing.assert_allclose(found.third[0], [[6.0]], atol=1e-12)
+  np.testing.assert_allclose(found.third[1], np.log(2.0) ** 3 * 2.0**n)
+
+
+def test_a_watched_constant_exponent_has_its_gradient():
+  @tf.function(autograph=False)
+  def by_exponent(x):
+    n = tf.constant(2.0, tf.float64)
+    derivative = linear_map.linearize(lambda: [tf.pow(x, n)], [n])
+    return derivative.of_ones()[0]
+
+  np.testing.assert_allclose(
+    by_exponent(tf.constant(3.0, tf.float64)), 9.0 * np.log(3.0)
+  )
+
+
+def test_only_while_this_package_differentiates():
+  before = powers._TABLE['Pow']
+  unmixed_derivatives(lambda x: tf.reduce_sum(x**2, -1), tf.constant(X))
+  assert powers._TABLE['Pow'] is before
+  with powers.finite_powers, powers.finite_powers:
+    assert powers._TABLE['Pow'] is not before
+  assert powers._TABLE['Pow'] is before
+
+
+def test_tensorflow_alone_has_none():
+  """When TensorFlow has mended this, `powers` can go."""
+  x = tf.constant(0.0)
+  with tf.GradientTape() as third:
+    third.watch(x)
+    with tf.GradientTape() as second:
+      second.watch(x)
+      with tf.GradientTape() as first:
+        first.watch(x)
+        y = x**2
+      slope = first.gradient(y, x)
+    curvature = second.gradient(slope, x)
+  assert np.isnan(third.gradient(curvature, x))

@@ -1,0 +1,80 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Gradients of powers that stay finite at zero.
+
+TensorFlow (2.21 and before) differentiates `x**n` to `n * x**(n - 1)`, whatever
+`n` is: the third derivative of `x**2` is `0 * x**-1`, which is not a number at
+zero. There is no public way to replace the gradient of an op on a tape. So
+while this package differentiates, TensorFlow's own function for the op is given
+one that knows constant whole exponents. Where TensorFlow keeps these functions
+elsewhere, its own stay.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from tfp_diag.diagonal.replaced import Replaced
+
+__all__ = ['finite_powers']
+
+try:
+  from tensorflow.python.framework.ops import _gradient_registry
+
+  _TABLE: Any = _gradient_registry._registry
+  _ORIGINAL: Callable = _TABLE['Pow']['type']
+except (AttributeError, ImportError, KeyError):  # Another TensorFlow.
+  _TABLE = None
+
+
+def _gradient_of_power(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
+  """By the base and by the exponent, as TensorFlow's own."""
+  exponent = _whole_exponent(op)
+  if exponent is None:
+    return _ORIGINAL(op, cotangent)
+  base = op.inputs[0]
+  if exponent == 0:
+    by_base = tf.zeros_like(cotangent)
+  elif exponent == 1:
+    by_base = cotangent
+  elif exponent == 2:
+    by_base = cotangent * (2.0 * base)
+  else:
+    lower = tf.constant(exponent - 1.0, base.dtype)
+    by_base = cotangent * (float(exponent) * tf.pow(base, lower))
+  if 1 in (getattr(op, 'skip_input_indices', None) or ()):
+    return by_base, None
+  return by_base, _ORIGINAL(op, cotangent)[1]
+
+
+def _whole_exponent(op: tf.Operation) -> int | None:
+  """The exponent if it is one constant number of 0, 1, 2, ..., or None."""
+  exponent = op.inputs[1]
+  if not exponent.dtype.is_floating or exponent.shape.rank != 0:
+    return None
+  value = tf.get_static_value(exponent)
+  if value is None or not float(value).is_integer() or value < 0:
+    return None
+  return int(value)
+
+
+# Entered wherever something is differentiated.
+finite_powers: Any = contextlib.nullcontext()
+if _TABLE is not None:
+  finite_powers = Replaced(
+    _TABLE, 'Pow', lambda entry: {**entry, 'type': _gradient_of_power}
+  )

@@ -1,0 +1,53 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""An entry of a table of TensorFlow's, replaced for a while."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ['Replaced']
+
+
+class Replaced:
+  """While it is entered, however often and by whichever thread."""
+
+  def __init__(self, table: Any, key: str, make: Callable) -> None:
+    """Replaces nothing yet.
+
+    Args:
+      table: Dict.
+      key: Python str, a key of it.
+      make: Python callable, the entry to the one that takes its place.
+    """
+    self._table = table
+    self._key = key
+    self._make = make
+    self._lock = threading.Lock()
+    self._depth = 0
+    self._original: Any = None
+
+  def __enter__(self) -> None:
+    with self._lock:
+      if not self._depth:
+        self._original = self._table[self._key]
+        self._table[self._key] = self._make(self._original)
+      self._depth += 1
+
+  def __exit__(self, *_: Any) -> None:
+    with self._lock:
+      self._depth -= 1
+      if not self._depth:
+        self._table[self._key] = self._original

@@ -1,0 +1,169 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The exact second and third derivatives by each coordinate alone."""
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import tensorflow as tf
+
+from tfp_diag.diagonal import evaluate, sweep
+from tfp_diag.diagonal.decide import Request, Schedule
+from tfp_diag.internal import arguments
+from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.problem import HessianProblem, ThirdOrderProblem
+from tfp_diag.plan import Plan, check_plan
+
+__all__ = ['UnmixedDerivatives', 'unmixed_derivatives']
+
+
+class UnmixedDerivatives(NamedTuple):
+  """A function and its derivatives by each coordinate alone.
+
+  Attributes:
+    value: Tensor of the sample shape, what the function returned.
+    gradient: Structure of the state: ∂f/∂x_j.
+    second: Structure of the state: ∂²f/∂x_j², the diagonal of the Hessian.
+    third: Structure of the state: ∂³f/∂x_j³; None if not asked for.
+  """
+
+  value: Any
+  gradient: Any
+  second: Any
+  third: Any
+
+
+@tf.autograph.experimental.do_not_convert
+def unmixed_derivatives(
+  fn: Callable,
+  xs: Any,
+  order: Literal[2, 3] = 3,
+  sample_shape: SampleShape | None = None,
+  *,
+  plan: Plan | None = None,
+  schedule: Schedule = 'auto',
+  parallel_iterations: int = 10,
+  validate_args: bool = False,
+  name: str | None = None,
+) -> UnmixedDerivatives:
+  """Computes value, gradient, ∂²f/∂x_j² and ∂³f/∂x_j³ of `fn`.
+
+  For the drift of a sampler whose scale follows the curvature, say. Coordinates
+  that share a pass in `tfp_diag.diag_hessian` share it here: where ∂²f/∂x_j∂x_k
+  is zero everywhere, so is each of its derivatives. A pass of a color gives its
+  second derivatives and, by one more reverse sweep [1], the third ones. `fn` is
+  called once in each trace; an eager call traces as in `diag_hessian`.
+
+  When not: without structure each coordinate has a color of its own, and third
+  derivatives take a pass for each of them. What adds up second derivatives op
+  by op (`order=2` does) has no third ones.
+
+  Args:
+    fn: Python callable that returns one scalar per sample, a Tensor of shape
+      `sample_shape`; called as in `tfp_diag.diag_hessian`. Of TensorFlow ops.
+      What it closes over is held, also if that is `xs`.
+    xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
+      `sample_shape + event_shape_i`, of a floating dtype each; or
+      `tf.Variable`s.
+    order: 2 or 3, the highest derivative that is computed.
+    sample_shape: The leading shape that all parts share, whose entries are
+      independent samples. Default: the shape of what `fn` returns.
+    plan: What `tfp_diag.plan_diag_hessian` returned for this function and these
+      event shapes; refused, or replaced with a warning, as in `diag_hessian`.
+      With `order=3` its colors, schedule and chunk size are followed, not its
+      mode: the passes are reverse ones. `None` makes the plan of this call.
+    schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
+      `tfp_diag.diag_jacobian`.
+    parallel_iterations: Python int, how many passes run together.
+      A plan brings its own chunk size.
+    validate_args: Python bool. Checks at run time, as in `diag_hessian`, that
+      `sample_shape` leads every part, that samples do not mix, and that the
+      colors fit the function; for second and third derivatives. XLA has no
+      assertions: under it nothing is checked.
+    name: Python str, name of the ops. Default: `'unmixed_derivatives'`.
+
+  Returns:
+    `UnmixedDerivatives`, a namedtuple:
+    value: Tensor of shape `sample_shape`, what `fn` returned.
+    gradient, second, third: Structures of `xs`, of its shapes and dtypes.
+      `third` is None with `order=2`. Zero for a part that `fn` does not use.
+      They can be differentiated by a tape around.
+
+  Raises:
+    ValueError: if `order` is neither 2 nor 3, if `fn` does not return one
+      scalar per sample, or an argument does not fit, as a `plan` of another
+      function; the sentence says which and how to mend it.
+    tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
+      sample depends on another one. Names the op.
+    TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
+      Tensor in Python (NumPy, `.numpy()`, `float()`); if `plan` is not a plan.
+    LookupError: if an op of `fn` cannot be differentiated `order` times in
+      TensorFlow.
+    tf.errors.InvalidArgumentError: with `validate_args`, for a promise that
+      does not hold.
+
+  #### Examples
+
+  Neighbors in a chain meet, so two passes do for a chain of any length.
+
+  ```python
+  x = tf.constant([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])  # Two samples.
+  value, gradient, second, third = unmixed_derivatives(
+    lambda x: tf.reduce_sum(x[..., 1:] ** 2 * x[..., :-1] ** 3, axis=-1), x
+  )
+  second
+  # ==> [[3., 24.25, 2.], [6., 8., 2.]]
+  third
+  # ==> [[6., 24., 0.], [6., 6., 0.]]
+  ```
+
+  #### References
+
+  [1]: Andreas Griewank and Andrea Walther (2008). _Evaluating Derivatives:
+       Principles and Techniques of Algorithmic Differentiation_, second
+       edition. SIAM. Chapter 5 (repeating and extending reverse), chapter 8
+       (coloring), and chapter 13 on higher derivatives.
+  """
+  with tf.name_scope(name or 'unmixed_derivatives'):
+    _check_order(order)
+    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
+    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    problem_type = ThirdOrderProblem if order == 3 else HessianProblem
+    problem = problem_type(fn, xs, sample_shape)
+    check_plan(plan, problem)
+    request = Request('auto', schedule, parallel_iterations, None, plan)
+    if validate_args:
+      request = request._replace(validate=True)
+      problem.promise(sample_shape)
+    found = evaluate.run_diagonal(
+      problem, request, plan is not None and plan.jit_compile
+    )
+    (value,) = found.result
+    return UnmixedDerivatives(
+      value,
+      problem.pack(found.gradient),
+      problem.pack(found.diag),
+      problem.pack(found.third) if order == 3 else None,
+    )
+
+
+def _check_order(order: Any) -> None:
+  is_bool = isinstance(order, bool)
+  if is_bool or not isinstance(order, int) or order not in (2, 3):
+    raise ValueError(
+      f'`order` is {order!r}; it can be 2, for the diagonal of the Hessian, or '
+      '3, for third derivatives besides. For the gradient alone use '
+      '`tf.GradientTape`.'
+    )
