@@ -444,6 +444,9 @@ def _swept(
     return []
   # What costs more than its passes is left to them.
   kept = [s for s in sweeps.sweeps if _cost_of_sweep(s) < s.coordinates.sum()]
+  if problem.order == 3:
+    # A frontier says nothing about third derivatives.
+    kept = [s for s in kept if not s.frontiers]
   sweeps = sweeps.only(kept)
   if not kept:
     return []

@@ -27,7 +27,7 @@ from tfp_diag.diagonal import checks, graphs, linear_map, sweep
 from tfp_diag.diagonal.decide import Decision, Request, Schedule, decide
 from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 from tfp_diag.diagonal.terms import Call
-from tfp_diag.diagonal.third_order import ThirdOrder
+from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import nest
 from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity.registry import facts
@@ -202,9 +202,7 @@ def diagonal(
     gradient, derivative = evaluation.hessian(problem.check_gradient)
   else:
     derivative = evaluation.jacobian()
-  passes: Linear = derivative
-  if problem.order == 3:
-    passes = ThirdOrder(evaluation, derivative)
+  passes = passes_of(evaluation, derivative, problem.order)
   rank = problem.rank_of(evaluation.ys)
   xs = evaluation.xs
   diag, deviation = None, []

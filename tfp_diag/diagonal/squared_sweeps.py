@@ -30,6 +30,7 @@ of third order, goes along:
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -39,6 +40,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import local, sweep
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
+from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.sparsity.paths import kind_of_squares
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
@@ -60,7 +62,8 @@ class SquaredSweeps:
   """A Hessian whose diagonal takes a sweep for each class of coordinates.
 
   Attributes:
-    found: `Sweeps` of the graph at hand.
+    found: `Sweeps` of the graph at hand; for third derivatives without
+      frontiers.
     colors: int32 array, one per coordinate: the colors of those that are left
       over, and -1 for the others.
     evaluation: `Evaluation` to which the ops of `found` belong.
@@ -71,6 +74,7 @@ class SquaredSweeps:
   evaluation: Evaluation
 
   how = 'squared sweeps'
+  max_order = 3
 
   @property
   def num_sweeps(self) -> int:
@@ -106,58 +110,32 @@ class SquaredSweeps:
 
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
-    (total,) = self._swept(call, self.found.sweeps, 2)
-    if self.found.left_over.any():
-      rest = sweep.diagonal(
-        call.derivative,
-        sweep.Colors.of(self.colors, call.xs, call.rank),
-        call.xs,
-        'auto',
-        call.chunk_size,
-      )
-      masks = _split(self.found.left_over, call.xs, call.rank)
-      total = [tf.where(*each) for each in zip(masks, rest, total)]
-    return [tf.ensure_shape(d, x.shape) for d, x in zip(total, call.xs)]
-
-  @property
-  def has_third(self) -> np.ndarray:
-    """The coordinates of which there are third derivatives, a bool array."""
-    found = np.zeros(len(self.colors), bool)
-    for one in self._plain:
-      found |= one.coordinates
-    return found
-
-  def third(self, call: Call) -> list:
-    """The unmixed third derivatives, zero where `has_third` is False.
-
-    Args:
-      call: `Call`.
-
-    Returns:
-      List of Tensors shaped as `call.xs`.
-    """
-    _, total = self._swept(call, self._plain, 3)
-    return [tf.ensure_shape(d, x.shape) for d, x in zip(total, call.xs)]
-
-  @property
-  def _plain(self) -> list[Sweep]:
-    return [one for one in self.found.sweeps if not one.frontiers]
-
-  def _swept(self, call: Call, sweeps: Sequence[Sweep], order: int) -> list:
-    """Derivatives of the orders from 2 on, for the coordinates of sweeps."""
-    xs = call.xs
+    xs, order = call.xs, call.order
     walk = _Walk(call, self.evaluation, self.found)
-    totals = [[tf.zeros_like(x) for x in xs] for _ in range(order - 1)]
-    for one in sweeps:
+    total = [tf.zeros_like(x) for x in xs] * (order - 1)
+    for one in self.found.sweeps:
       masks = _split(one.coordinates, xs, call.rank)
       found = walk.swept(one, [bool(mask.any()) for mask in masks], order)
       for k, (mask, derivatives) in enumerate(zip(masks, found)):
-        for total, d in zip(totals, derivatives):
+        for place, d in zip(range(k, len(total), len(xs)), derivatives):
           if d is not None and mask.any():
-            d = tf.reshape(tf.cast(d, total[k].dtype), tf.shape(xs[k]))
+            d = tf.reshape(tf.cast(d, xs[k].dtype), tf.shape(xs[k]))
             # Not a product: what is not wanted may be infinite.
-            total[k] = d if mask.all() else tf.where(mask, d, total[k])
-    return totals
+            total[place] = d if mask.all() else tf.where(mask, d, total[place])
+    if self.found.left_over.any():
+      rest = sweep.diagonal(
+        passes_of(call.evaluation, call.derivative, order),
+        sweep.Colors.of(self.colors, xs, call.rank),
+        xs,
+        'auto',
+        call.chunk_size,
+        num_diagonals=order - 1,
+      )
+      masks = _split(self.found.left_over, xs, call.rank) * (order - 1)
+      total = [tf.where(*each) for each in zip(masks, rest, total)]
+    return [
+      tf.ensure_shape(d, x.shape) for d, x in zip(total, itertools.cycle(xs))
+    ]
 
 
 class _Walk:

@@ -25,9 +25,23 @@ derivatives, and a pass of a color gives both.
 
 from collections.abc import Sequence
 
-from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
+from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 
-__all__ = ['ThirdOrder']
+__all__ = ['ThirdOrder', 'passes_of']
+
+
+def passes_of(evaluation: Evaluation, hessian: LinearMap, order: int) -> Linear:
+  """What a pass gives: second derivatives, and third ones if asked for.
+
+  Args:
+    evaluation: `Evaluation`.
+    hessian: `LinearMap` in reverse mode, from `evaluation.hessian`.
+    order: Python int, 2 or 3.
+
+  Returns:
+    `Linear`, with `order - 1` diagonals.
+  """
+  return ThirdOrder(evaluation, hessian) if order == 3 else hessian
 
 
 class ThirdOrder:
