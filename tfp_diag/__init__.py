@@ -24,6 +24,11 @@ quiet_start()
 
 # isort: split
 from tfp_diag import sparsity  # noqa: E402
+from tfp_diag.diag_gauss_newton import (  # noqa: E402
+  GaussNewtonDiagonal,
+  diag_gauss_newton,
+  plan_diag_gauss_newton,
+)
 from tfp_diag.diag_hessian import diag_hessian  # noqa: E402
 from tfp_diag.diag_hessian_over_dataset import (  # noqa: E402
   DatasetDiagonal,
@@ -54,6 +59,7 @@ if TYPE_CHECKING:
 
 __all__ = [
   'DatasetDiagonal',
+  'GaussNewtonDiagonal',
   'LazyHessian',
   'LazyJacobian',
   'Plan',
@@ -61,6 +67,7 @@ __all__ = [
   'UnmixedDerivatives',
   '__version__',
   'clear_cache',
+  'diag_gauss_newton',
   'diag_hessian',
   'diag_hessian_over_dataset',
   'diag_jacobian',
@@ -69,6 +76,7 @@ __all__ = [
   'jacobian',
   'load_plan',
   'mcmc',
+  'plan_diag_gauss_newton',
   'plan_diag_hessian',
   'plan_diag_jacobian',
   'sparsity',

@@ -50,6 +50,12 @@ _MODE_NAMES: dict[str, dict[Mode, str]] = {
     'auto': 'auto',
   },
 }
+_MODE_NAMES['gauss_newton'] = _MODE_NAMES['hessian']
+_NAMES = {
+  'jacobian': 'Jacobian',
+  'hessian': 'Hessian',
+  'gauss_newton': 'Gauss-Newton matrix',
+}
 _PASSES = 'passes'
 
 
@@ -82,7 +88,7 @@ class Plan:
   says what runs instead. A pattern that the caller gave is believed.
 
   Attributes:
-    kind: 'jacobian' or 'hessian'.
+    kind: 'jacobian', 'hessian' or 'gauss_newton'.
     colors: int32 array, the color of each coordinate, parts in order.
       Coordinates of one color share a pass.
     pattern: `tfp_diag.sparsity.SparsityPattern`, which derivatives can be
@@ -192,6 +198,11 @@ class Plan:
         f'`tfp_diag.diag_{self.kind}(..., plan=plan)`, or load it with '
         '`tfp_diag.load_plan(path, fn=fn)`.'
       )
+    if self.kind == 'gauss_newton':
+      raise ValueError(
+        'This plan does not hold the weights of the residuals. Pass it to '
+        '`tfp_diag.diag_gauss_newton(residual_fn, xs, weights, plan=plan)`.'
+      )
     function = self._function
     if function is None:
       function = tf.function(
@@ -226,7 +237,7 @@ class Plan:
     Raises:
       ValueError: If the plan was made for something else.
     """
-    self.check(problem.kind, problem.parts, problem.rank)
+    self.check(problem.plan_kind, problem.parts, problem.rank)
     problem.rank = self.sample_rank
     problem.parts = [
       p
@@ -249,7 +260,7 @@ class Plan:
       1: 'for samples of shape [B]',
     }.get(self.sample_rank, f'{self.sample_rank} sample dimensions')
     lines = [
-      f'Plan for a diagonal {self.kind.capitalize()}: {cost}',
+      f'Plan for a diagonal {_NAMES[self.kind]}: {cost}',
       f'  coordinates  {n:,}, of event shape {shapes}; {samples}',
       f'  pattern      {nnz:,} nonzeros, {nnz / max(n, 1):.1f} per coordinate',
       f'  passes       {self.mode}, {self.how}',
@@ -271,14 +282,14 @@ class Plan:
     """Raises a ValueError if the plan is for something else.
 
     Args:
-      kind: 'jacobian' or 'hessian', what is being computed.
+      kind: what is being computed, as `Plan.kind`.
       xs: List of Tensors, the parts.
       sample_rank: Python int, the number of sample dimensions, or None: any.
     """
     if kind != self.kind:
       raise ValueError(
-        f'`plan` is for a diagonal {self.kind.capitalize()}, not for a '
-        f'diagonal {kind.capitalize()}. Make one with '
+        f'`plan` is for a diagonal {_NAMES[self.kind]}, not for a '
+        f'diagonal {_NAMES[kind]}. Make one with '
         f'`tfp_diag.plan_diag_{kind}`.'
       )
     if sample_rank is not None and sample_rank != self.sample_rank:
@@ -379,8 +390,8 @@ def check_plan(plan: Plan | None, problem: Problem) -> None:
   if not isinstance(plan, Plan):
     raise TypeError(
       f'`plan` is {plan!r}, which is not a plan. Pass what '
-      f'`tfp_diag.plan_diag_{problem.kind}` or `tfp_diag.load_plan` returned, '
-      'or None.'
+      f'`tfp_diag.plan_diag_{problem.plan_kind}` or `tfp_diag.load_plan` '
+      'returned, or None.'
     )
   plan.fitted(problem)
 
@@ -544,7 +555,7 @@ def make_plan(
     raise NoStructureError('Nothing is known of the structure of `fn`.')
   notes = list(dict.fromkeys([*trial.notes, *_structure_notes(used, decision)]))
   return Plan(
-    kind=problem.kind,
+    kind=problem.plan_kind,
     colors=colors,
     pattern=used,
     mode=mode_name(problem.kind, decision.mode),

@@ -333,6 +333,9 @@ def _analysis(
   try:
     with budget.at_most(limit):
       analysis = analyze(graph, rank, retrace, is_hessian)
+      linear = problem.linear_ops(evaluation.result)
+      if analysis is not None and linear:
+        analysis = analysis.linear_up_to(linear)
       if analysis is not None and has_pattern:
         pattern = analysis.pattern
   except budget.UnknownShapeError:
@@ -513,7 +516,7 @@ def _written_out(
 ) -> tuple[Analysis, Evaluation] | None:
   """The same function, with more ops in place of some, or None."""
   places = expandable(analysis.walked, evaluation.graph)
-  if not places:
+  if not places or problem.linear_ops(evaluation.result):
     return None
   try:
     expanded = evaluation.written_out(places)

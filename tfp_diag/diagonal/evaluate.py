@@ -25,11 +25,12 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import checks, graphs, linear_map, sweep
 from tfp_diag.diagonal.decide import Decision, Request, Schedule, decide
+from tfp_diag.diagonal.gauss_newton import GaussNewtonPasses
 from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import nest
-from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.problem import GaussNewtonProblem, Problem
 from tfp_diag.sparsity.registry import facts
 
 __all__ = [
@@ -203,6 +204,9 @@ def diagonal(
   else:
     derivative = evaluation.jacobian()
   passes = passes_of(evaluation, derivative, problem.order)
+  if isinstance(problem, GaussNewtonProblem):
+    residuals, weights = problem.weighted(evaluation.result, evaluation.xs)
+    passes = GaussNewtonPasses(derivative, residuals, weights, evaluation.xs)
   rank = problem.rank_of(evaluation.ys)
   xs = evaluation.xs
   diag, deviation = None, []

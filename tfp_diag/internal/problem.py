@@ -17,9 +17,17 @@
 from collections.abc import Callable
 from typing import Any
 
+import tensorflow as tf
+
 from tfp_diag.internal import arguments, batching, nest
 
-__all__ = ['HessianProblem', 'JacobianProblem', 'Problem', 'ThirdOrderProblem']
+__all__ = [
+  'GaussNewtonProblem',
+  'HessianProblem',
+  'JacobianProblem',
+  'Problem',
+  'ThirdOrderProblem',
+]
 
 
 class Problem:
@@ -41,6 +49,23 @@ class Problem:
   # How many diagonals are asked for: each has the shapes of the parts.
   num_diagonals: int = 1
   needs_fn: bool = True
+
+  @property
+  def plan_kind(self) -> str:
+    """What `Plan.kind` says: `tfp_diag.diag_{plan_kind}` follows the plan."""
+    return self.kind
+
+  def linear_ops(self, result: Any) -> list:
+    """The last ops of what has no second derivative that counts.
+
+    Args:
+      result: What `call` returned.
+
+    Returns:
+      List of `tf.Operation`: with these and before there is none.
+    """
+    del result
+    return []
 
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
     if self.needs_fn or fn is not None:
@@ -122,3 +147,97 @@ class ThirdOrderProblem(HessianProblem):
 
   order = 3
   num_diagonals = 2
+
+
+class GaussNewtonProblem(HessianProblem):
+  """Residuals r; half of `w (r - c)^2`, with the constant c = r, is the value.
+
+  Its Hessian is `J^T diag(w) J`: what the second derivatives of r are
+  multiplied by is zero.
+  """
+
+  def __init__(
+    self, fn: Callable, xs: Any, sample_shape: Any, weights: Any = None
+  ) -> None:
+    super().__init__(fn, xs, sample_shape)
+    self.weights = None if weights is None else nest.flatten(weights)
+
+  @property
+  def plan_kind(self) -> str:
+    """As `Problem.plan_kind`."""
+    return 'gauss_newton'
+
+  def call(self, parts: list) -> Any:
+    """As `Problem.call`."""
+    result = super().call(parts)
+    self._is_one = not isinstance(result, (list, tuple))
+    return result
+
+  def packed_result(self, result: list) -> Any:
+    """What the function returned, from the list of what it returned."""
+    return result[0] if self._is_one else result
+
+  def linear_ops(self, result: Any) -> list:
+    """As `Problem.linear_ops`: those that return the residuals."""
+    return [r.op for r in nest.flatten(result) if tf.is_tensor(r)]
+
+  def outputs(self, result, parts):
+    """As `Problem.outputs`: the value, one scalar per sample."""
+    rank = self.rank or 0
+    terms = []
+    for r, w in zip(*self.weighted(result, parts)):
+      square = tf.square(r - tf.stop_gradient(r))
+      if w is not None:
+        square *= tf.stop_gradient(w)
+      terms.append(tf.reduce_sum(square, axis=list(range(rank, r.shape.rank))))
+    # As many as there are parts of the residuals, and of their dtypes.
+    return [tf.add_n([tf.cast(t, terms[0].dtype) for t in terms]) / 2]
+
+  def weighted(self, result: Any, parts: list) -> tuple[list, list]:
+    """The residuals and their weights, from what `call` returned.
+
+    Args:
+      result: Structure of Tensors.
+      parts: List of Tensors, those of the state.
+
+    Returns:
+      residuals: List of Tensors.
+      weights: List of a Tensor or None for each of them.
+    """
+    residuals = batching.checked_outputs(
+      nest.flatten(result), parts, self.rank or 0
+    )
+    if self.weights is None:
+      return residuals, [None] * len(residuals)
+    if len(self.weights) != len(residuals):
+      raise ValueError(
+        f'`weights` has {len(self.weights)} parts, but `residual_fn` returns '
+        f'{len(residuals)}. Give one Tensor for each, of its shape or one that '
+        'broadcasts to it.'
+      )
+    found = []
+    for w, r in zip(self.weights, residuals):
+      w = tf.convert_to_tensor(w, dtype_hint=r.dtype)
+      if w.dtype != r.dtype:
+        raise TypeError(
+          f'`weights` has dtype {w.dtype.name}, but the residuals have dtype '
+          f'{r.dtype.name}. Cast one of them.'
+        )
+      try:
+        shape = tf.broadcast_static_shape(w.shape, r.shape)
+        fits = shape.is_compatible_with(r.shape)
+      except ValueError:
+        fits = False
+      if not fits:
+        raise ValueError(
+          f'`weights` has shape {w.shape}, which does not broadcast to the '
+          f'shape {r.shape} of the residuals. Give a weight for each of them, '
+          'or one that axes of size 1 share.'
+        )
+      found.append(w)
+    return residuals, found
+
+  def rank_of(self, ys):
+    """As `Problem.rank_of`."""
+    del ys
+    return self.rank or 0

@@ -14,8 +14,9 @@
 # ============================================================================
 """What a graph is seen to be: each question about it is answered once."""
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import scipy.sparse
@@ -93,6 +94,27 @@ class Analysis:
     self.walked = walked
     self._is_hessian = is_hessian
     self._may_mix = may_mix
+
+  def linear_up_to(self, ops: Collection) -> 'Analysis':
+    """The same, as if there were no curvature up to some ops.
+
+    Args:
+      ops: `tf.Operation`s of the graph at hand, the last ones without.
+
+    Returns:
+      `Analysis`.
+    """
+    linear, before = set(), set()
+    for step in reversed(self.walked.tape.steps):
+      is_last = not isinstance(step, Loop) and (
+        self.walked.at_hand(step.op) in ops
+      )
+      if is_last or any(y in before for y in step.outputs):
+        linear.add(step)
+        before.update(v for v in step.inputs if v.depends)
+    tape = without(self.walked.tape, linear)
+    walked = dataclasses.replace(self.walked, tape=tape)
+    return Analysis(walked, self._is_hessian, self._may_mix)
 
   @functools.cached_property
   def pattern(self) -> SparsityPattern:

@@ -271,11 +271,11 @@ def _is_large_piece(step: Step | Loop) -> bool:
 
 
 def without(tape: Tape, steps: Collection) -> Tape:
-  """The tape as if some ops were linear."""
+  """The tape as if some ops were linear; loops stay as they are."""
   result = Tape()
   result.steps = [
     dataclasses.replace(step, structure=Structure(step.structure.arrows))
-    if step in steps
+    if step in steps and not isinstance(step, Loop)
     else step
     for step in tape.steps
   ]

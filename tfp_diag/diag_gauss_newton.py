@@ -1,0 +1,192 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The exact diagonal of a Gauss-Newton matrix."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tfp_diag.diagonal import evaluate, sweep
+from tfp_diag.diagonal.decide import Request, Schedule
+from tfp_diag.internal import arguments
+from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.problem import GaussNewtonProblem
+from tfp_diag.plan import Plan, check_plan, make_plan
+
+__all__ = [
+  'GaussNewtonDiagonal',
+  'diag_gauss_newton',
+  'plan_diag_gauss_newton',
+]
+
+
+class GaussNewtonDiagonal(NamedTuple):
+  """What `diag_gauss_newton` returns.
+
+  Attributes:
+    residuals: What `residual_fn` has returned.
+    diag: Structure of the state: the diagonal of `J^T diag(w) J`.
+  """
+
+  residuals: Any
+  diag: Any
+
+
+@tf.autograph.experimental.do_not_convert
+def diag_gauss_newton(
+  residual_fn: Callable,
+  xs: Any,
+  weights: Any = None,
+  sample_shape: SampleShape = (),
+  *,
+  plan: Plan | None = None,
+  schedule: Schedule = 'auto',
+  parallel_iterations: int = 10,
+  validate_args: bool = False,
+  name: str | None = None,
+) -> GaussNewtonDiagonal:
+  """Computes the diagonal of `J^T diag(w) J`, J the Jacobian of residuals.
+
+  That is the diagonal of the Gauss-Newton approximation to the Hessian of
+  `sum(w * residuals**2) / 2` [1]. With the means of independent normal
+  observations as residuals, and one over their variances as weights, it is the
+  diagonal of the Fisher information; for another distribution of the
+  exponential family with its natural parameters as residuals, and their
+  variance functions as weights [2].
+
+  It is exact, and found as `tfp_diag.diag_hessian` finds the diagonal of a
+  Hessian: where each coordinate reaches a residual on one path, as a
+  coefficient of a regression does or a weight of a network with one hidden
+  layer, one reverse sweep with squared derivatives is enough; `print(plan)`
+  says what is not.
+
+  Args:
+    residual_fn: Python callable, called as `fn` of `tfp_diag.diag_hessian`.
+      Returns a Tensor, or a structure of Tensors, of shapes
+      `sample_shape + [...]`.
+    xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
+      `sample_shape + event_shape_i`, of a floating dtype; or `tf.Variable`s.
+    weights: Tensor of the shape of the residuals, or one that broadcasts to it;
+      a structure of Tensors for several residuals. Negative weights are fine.
+      Held constant, also if they depend on `xs`. Default: ones.
+    sample_shape: The leading shape that all parts share, whose entries are
+      independent samples. The rows of a data set are no samples.
+    plan: What `plan_diag_gauss_newton` returned for this function and these
+      event shapes. Default: the plan of this call.
+    schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
+      `tfp_diag.diag_jacobian`.
+    parallel_iterations: Python int, how many passes run together.
+    validate_args: Python bool, as in `tfp_diag.diag_hessian`.
+    name: Python str, name of the ops. Default: `'diag_gauss_newton'`.
+
+  Returns:
+    `GaussNewtonDiagonal`, a namedtuple:
+    residuals: What `residual_fn` returned.
+    diag: Structure of `xs`, of its shapes and dtypes.
+
+  Raises:
+    ValueError: if the residuals do not start with `sample_shape`, if `weights`
+      or `plan` do not fit.
+    TypeError: if a dtype does not fit.
+    tfp_diag.sparsity.SampleMixingError: a ValueError, if a residual of one
+      sample depends on another sample.
+
+  #### Examples
+
+  A regression: the diagonal of `X^T diag(w) X` in one sweep.
+
+  ```python
+  data = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+  residuals, diag = diag_gauss_newton(
+    lambda beta: tf.linalg.matvec(data, beta) - [1.0, 2.0, 3.0],
+    tf.constant([0.5, 0.5]),
+    weights=[1.0, 0.5, 2.0],
+  )
+  diag
+  # ==> [55.5, 84.]
+  ```
+
+  #### References
+
+  [1]: Jorge Nocedal and Stephen J. Wright (2006). _Numerical Optimization_,
+       second edition. Springer. Section 10.3, equation 10.24.
+  [2]: James Martens (2020). New Insights and Perspectives on the Natural
+       Gradient Method. _Journal of Machine Learning Research_ 21(146).
+  """
+  with tf.name_scope(name or 'diag_gauss_newton'):
+    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
+    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    problem = GaussNewtonProblem(residual_fn, xs, sample_shape, weights)
+    check_plan(plan, problem)
+    request = Request('reverse', schedule, parallel_iterations, None, plan)
+    if validate_args:
+      request = request._replace(validate=True)
+      problem.promise(sample_shape)
+    found = evaluate.run_diagonal(
+      problem, request, plan is not None and plan.jit_compile
+    )
+    return GaussNewtonDiagonal(
+      problem.packed_result(found.result), problem.pack(found.diag)
+    )
+
+
+@tf.autograph.experimental.do_not_convert
+def plan_diag_gauss_newton(
+  residual_fn: Callable,
+  xs: Any,
+  weights: Any = None,
+  sample_shape: SampleShape = (),
+  *,
+  schedule: Schedule = 'auto',
+  memory_limit: int | None = None,
+  jit_compile: bool = False,
+) -> Plan:
+  """Finds the structure of residuals; see `diag_gauss_newton`.
+
+  Args:
+    residual_fn: As for `diag_gauss_newton`.
+    xs: As for `diag_gauss_newton`, or `tf.TensorSpec`s.
+    weights: As for `diag_gauss_newton`.
+    sample_shape: As for `diag_gauss_newton`; None for a size that is not known.
+    schedule: As for `diag_gauss_newton`.
+    memory_limit: Number of bytes that the passes that run together may hold.
+      Default: what suits the device.
+    jit_compile: Python bool, whether eager calls with the plan are compiled
+      with XLA.
+
+  Returns:
+    `tfp_diag.Plan`, to be printed, and passed on as `plan=`.
+
+  Raises:
+    ValueError: as `diag_gauss_newton`, and if the structure cannot be read.
+
+  #### Examples
+
+  ```python
+  data = tf.ones([100, 20])
+  plan = plan_diag_gauss_newton(
+    lambda beta: tf.math.sigmoid(tf.linalg.matvec(data, beta)), tf.ones([20])
+  )
+  plan.num_passes
+  # ==> 1
+  ```
+  """
+  arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
+  return make_plan(
+    GaussNewtonProblem(residual_fn, xs, sample_shape, weights),
+    Request('reverse', schedule, memory_limit=memory_limit),
+    jit_compile,
+  )
