@@ -85,6 +85,8 @@ _SMALL = 64
 _VECTORIZED_ALONE = (800, 250_000)
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
+# So many entries a table of paths may have.
+_MOST_PATHS = 50_000_000
 # What the passes of one chunk may hold at a time, unless the caller says else.
 # More than the caches hold made dense Hessians on a CPU up to 2.5 times slower;
 # a GPU is filled only by more.
@@ -189,7 +191,7 @@ def decide(
   rank = problem.rank_of(evaluation.ys)
   plan = request.plan
   retrace = _retrace(problem)
-  analysis, notes = _analysis(problem, evaluation, rank, request, retrace)
+  analysis, seen, notes = _analysis(problem, evaluation, rank, request, retrace)
   chunk_size = request.chunk_size
   if plan is not None:
     chunk_size = plan.chunk_size
@@ -197,8 +199,8 @@ def decide(
   colors = None
   if plan is not None:
     pattern, colors = plan.pattern, plan.colors
-    if analysis is not None:
-      plan.check_pattern(analysis.pattern)
+    if seen is not None:
+      plan.check_pattern(seen)
     elif plan.needs_analysis(evaluation.graph):
       pattern = colors = None
       warnings.warn(
@@ -208,16 +210,17 @@ def decide(
         RuntimeWarning,
         stacklevel=2,
       )
-  elif pattern is None and analysis is not None:
-    pattern = analysis.pattern
-  if pattern is None:
-    dense = Decision(
+  elif pattern is None:
+    pattern = seen
+  n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
+  has_terms = analysis is not None and analysis.walked.num_samples
+  if pattern is None and (not has_terms or problem.kind == 'jacobian'):
+    return Decision(
       None, None, request.mode, request.schedule, chunk_size or 10, (), notes
     )
-    return dense
-  if colors is None:
+  if colors is None and pattern is not None:
     colors = color_diagonal(pattern).colors
-  num_passes = sweep.num_colors(colors)
+  num_passes = n if colors is None else sweep.num_colors(colors)
   proposals = [Proposal('passes', num_passes, float(num_passes))]
   asks_for_terms = (
     request.mode in ('auto', 'reverse') and not request.only_passes
@@ -227,15 +230,13 @@ def decide(
   elif request.schedule != 'auto':
     asks_for_terms = False
   samples = evaluation.xs[0].shape[:rank].num_elements()
-  if (
-    analysis is not None
-    and analysis.walked.num_samples
-    and asks_for_terms
-    and num_passes > 1
-  ):
-    proposals += _proposals(
-      problem, analysis, evaluation, colors, samples, retrace
-    )
+  if has_terms and asks_for_terms and num_passes > 1:
+    if problem.kind == 'hessian' and num_passes > _SWEEP:
+      proposals += _swept(problem, analysis, evaluation, pattern, retrace)
+    if pattern is not None:
+      proposals += _proposals(
+        problem, analysis, evaluation, colors, samples, retrace
+      )
   planned = plan.how if plan is not None and plan.uses_terms else None
   proposals.sort(key=lambda p: (p.name != planned, p.cost))
   num_samples = _SAMPLES_IF_OPEN if samples is None else samples
@@ -305,30 +306,32 @@ def _analysis(
   rank: int,
   request: Request,
   retrace: Callable | None,
-) -> tuple[Analysis | None, tuple]:
-  """What the graph at hand is seen to be, or None, and why not."""
-  plan = request.plan
-  if plan is not None and not plan.needs_analysis(evaluation.graph):
-    return None, ()
+) -> tuple[Analysis | None, SparsityPattern | None, tuple]:
+  """What the graph at hand is seen to be, its pattern, and notes."""
+  plan, graph = request.plan, evaluation.graph
+  is_hessian = problem.kind == 'hessian'
+  if plan is not None and not plan.needs_analysis(graph):
+    return None, None, ()
   if request.pattern is not None:
-    return None, ()
+    return None, None, ()
   # The weights of a network have little structure, and are very many.
-  if evaluation.graph.has_variables and not request.is_asked and plan is None:
-    return None, ()
-  n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
   is_planned = request.is_asked or plan is not None
+  has_pattern = is_planned or not graph.has_variables
+  if not has_pattern and not is_hessian:
+    return None, None, ()
+  n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
   limit = budget.DEFAULT if is_planned else max(_MAX_UNASKED, 32 * n)
+  analysis = pattern = None
+  notes = ()
   try:
     with budget.at_most(limit):
-      analysis = analyze(
-        evaluation.graph, rank, retrace, problem.kind == 'hessian'
-      )
-      if analysis is not None:
-        analysis.pattern  # noqa: B018 (within the budget)
+      analysis = analyze(graph, rank, retrace, is_hessian)
+      if analysis is not None and has_pattern:
+        pattern = analysis.pattern
   except budget.UnknownShapeError:
     if request.is_asked:
       raise
-    return None, ()
+    return None, None, ()
   except budget.PatternTooDenseError as e:
     if request.is_asked:
       raise
@@ -337,7 +340,7 @@ def _analysis(
         '`plan` was made for another function: the derivative of this one has '
         f'too many entries for it. {e} Plan again.'
       ) from e
-    return None, (str(e),)
+    notes = (str(e),)
   except (ValueError, tf.errors.OpError):
     # Mixed samples, above all: a refusal.
     raise
@@ -352,14 +355,14 @@ def _analysis(
       RuntimeWarning,
       stacklevel=2,
     )
-    return None, (note,)
+    return None, None, (note,)
   if analysis is None and request.is_asked:
     raise budget.NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '
       'be seen: a size, an index or a branch is computed from that number. '
       'Pass `xs` of a static and smaller sample shape.'
     )
-  return analysis, ()
+  return analysis, pattern, notes
 
 
 def _retrace(problem: Problem) -> Callable | None:
@@ -402,8 +405,6 @@ def _proposals(
           terms.note,
         )
       )
-  if problem.kind == 'hessian' and sweep.num_colors(colors) > _SWEEP:
-    found += _swept(problem, analysis, evaluation, retrace)
   is_few = sweep.num_colors(colors) <= _FEW
   if is_few and colors.size > _SMALL and not analysis.has_curved_sums:
     return found
@@ -423,14 +424,15 @@ def _swept(
   problem: Problem,
   analysis: Analysis,
   evaluation: Evaluation,
+  pattern: SparsityPattern | None,
   retrace: Callable | None,
 ) -> list[Proposal]:
   """Reverse sweeps with squared derivatives, and passes for the rest."""
-  pattern = analysis.pattern
   written_out = _written_out(problem, analysis, evaluation, retrace)
   # What a fused normalizer couples is followed through its parts.
   analysis, evaluation = written_out or (analysis, evaluation)
-  sweeps = analysis.sweeps
+  with budget.at_most(_MOST_PATHS):
+    sweeps = analysis.sweeps
   if sweeps is None:
     return []
   # What costs more than its passes is left to them.
@@ -440,15 +442,20 @@ def _swept(
     return []
   left = np.flatnonzero(sweeps.left_over)
   colors = np.full(sweeps.left_over.size, -1, np.int32)
-  among = pattern.matrix[left][:, left]
-  colors[left] = color_diagonal(among).colors
+  colors[left] = np.arange(left.size)
+  if pattern is not None:
+    colors[left] = color_diagonal(pattern.matrix[left][:, left]).colors
   terms = SquaredSweeps(sweeps, colors, evaluation)
   cost = sum(map(_cost_of_sweep, kept)) + sweep.num_colors(colors)
   return [Proposal('squared sweeps', terms.num_passes, cost, terms, terms.note)]
 
 
 def _cost_of_sweep(one: Sweep) -> float:
-  return _SWEEP + sum(2 * _VJP * f.num_rows * f.work for f in one.frontiers)
+  links = [link for frontier in one.frontiers for link in frontier.links]
+  return _SWEEP + sum(
+    (2 if link.is_by_rows else 3) * _VJP * link.num_passes * link.work
+    for link in links
+  )
 
 
 def _op_by_op(terms: HessianTerms, name: str) -> Proposal:

@@ -40,10 +40,12 @@ from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.unique_paths import (
   Frontier,
+  Link,
   Sweep,
   Sweeps,
   Term,
   kind_of_squares,
+  tensors_at_hand,
 )
 from tfp_diag.sparsity.value import Value
 
@@ -142,11 +144,7 @@ class _Walk:
     )
     self._adjoints = dict(zip(ops, adjoints))
     self._tensors = dict(zip(self._walked.inputs, call.xs))
-    for step in self._walked.tape.steps:
-      if not isinstance(step, Loop):
-        op = self._walked.at_hand(step.op)
-        if op is not None and len(op.outputs) == len(step.outputs):
-          self._tensors.update(zip(step.outputs, op.outputs))
+    self._tensors.update(tensors_at_hand(self._walked))
 
   def swept(self, one: Sweep, wanted: Sequence[bool]) -> list:
     """Contributions to the parts, of which some are wanted; None for none."""
@@ -208,30 +206,55 @@ class _Walk:
     weight = self._weight(term)
     if weight is None:
       return None
+    if not term.is_square:
+      weight *= 2
     ends = [op.inputs[which[0]] for which in (term.left, term.right)]
-    start = self._tensors[frontier.value]
-    factor = 1.0 if term.is_square else 2.0
+    for link in frontier.links:
+      weight = self._linked(link, ends, weight)
+      ends = [self._tensors[link.value]] * 2
+    return weight
 
-    def product(row):
-      seeds = weight, tf.ones_like(weight)
-      if frontier.row_shape:
-        mask = tf.one_hot(row, frontier.num_rows, dtype=weight.dtype)
-        mask = tf.reshape(mask, frontier.row_shape)
-        seeds = [seed * mask for seed in seeds]
-      passes = [
-        self._call.derivative.between([end], [start]).apply(
-          [0], [local.sum_to(seed, end)], [0]
-        )[0]
-        for end, seed in zip(ends, seeds)
-      ]
-      if None in [p if p is None else 0 for p in passes]:
-        return [None]
-      return [factor * passes[0] * passes[1]]
+  def _linked(self, link: Link, ends: Sequence, weight: tf.Tensor) -> tf.Tensor:
+    """The sum of `w_i (C_a)_ie (C_b)_ie` over i, for each element e.
 
-    if not frontier.row_shape:
-      return product(0)[0]
+    Args:
+      link: `Link`, whose value has the elements e.
+      ends: Pair of Tensors, a and b.
+      weight: Tensor, of the shape to which they are broadcast.
+
+    Returns:
+      Tensor of the shape of the link's value.
+    """
+    start = self._tensors[link.value]
+    a, b = ends
+    from_a, from_b = (
+      self._call.derivative.between([end], [start]) for end in ends
+    )
+
+    def by_rows(mask):
+      left = from_a.apply([0], [local.sum_to(weight * mask, a)], [0])
+      ones = tf.ones_like(weight)
+      right = from_b.apply([0], [local.sum_to(ones * mask, b)], [0])
+      return left[0], right[0]
+
+    def by_columns(mask):
+      forward = from_b.transposed()
+      (tangent,) = forward.apply([0], [tf.ones_like(start) * mask], [0])
+      if tangent is None:
+        return None, None
+      seed = local.sum_to(weight * tangent, a)
+      return from_a.apply([0], [seed], [0])[0], mask
+
+    def one_pass(k):
+      mask = tf.ones([], weight.dtype)
+      if link.shape:
+        mask = tf.one_hot(k, link.num_passes, dtype=weight.dtype)
+        mask = tf.reshape(mask, link.shape)
+      left, right = (by_rows if link.is_by_rows else by_columns)(mask)
+      return [None if left is None or right is None else left * right]
+
     return sweep.add_up(
-      product, [tf.zeros_like(start)], frontier.num_rows, self._call.chunk_size
+      one_pass, [tf.zeros_like(start)], link.num_passes, self._call.chunk_size
     )[0]
 
   def _through(self, step: Step, cotangents: list, needed: set) -> list:

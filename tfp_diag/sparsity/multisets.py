@@ -108,6 +108,13 @@ class Multisets:
     """The same members, each of them many times."""
     return self.plus(numbers, numbers)
 
+  def support(self, numbers: np.ndarray) -> np.ndarray:
+    """The same members, each of them once."""
+    first, inverse = np.unique(numbers, return_inverse=True)
+    rows = self.table[first]
+    rows.data = np.ones_like(rows.data)
+    return self._interned(rows)[inverse.reshape(-1)]
+
   def members(self, numbers: np.ndarray, at_least: int = 1) -> np.ndarray:
     """The coordinates in any of some multisets, as a bool array.
 

@@ -39,7 +39,14 @@ the derivatives `C` by the elements of F; the sweep goes on from F with
 3. each e reaches one i only,
 
 that is the product of two reverse passes from the op to F, seeded with w and
-with ones; otherwise of two for each group of elements i that share no e.
+with ones; otherwise of two for each group of elements i that share no e. Or if
+
+4. each i depends on one e only,
+
+it is one reverse pass, seeded with w times the tangent of b for ones at F;
+otherwise one for each group of elements e that share no i. Where j has many
+paths to the one e, `A_ej^2` is a term itself, of the elements of F with the
+weights p, and a next frontier is looked for.
 """
 
 import math
@@ -59,15 +66,19 @@ from tfp_diag.sparsity.walk import Walked
 
 __all__ = [
   'Frontier',
+  'Link',
   'Sweep',
   'Sweeps',
   'Term',
   'find_sweeps',
   'kind_of_squares',
+  'tensors_at_hand',
 ]
 
 # A frontier takes two passes for each of so many rows at most.
 _MAX_ROWS = 64
+# So many frontiers follow each other at most.
+_MAX_LINKS = 3
 # So many classes of coordinates have a sweep of their own at most.
 _MAX_SWEEPS = 8
 
@@ -91,26 +102,74 @@ class Term(NamedTuple):
     return self.left == self.right
 
 
-class Frontier(NamedTuple):
+class Link(NamedTuple):
   """A tensor through which all paths of some coordinates to a term go.
 
   Attributes:
-    term: `Term`.
     value: `Value`.
-    row_shape: tuple of int: the last axes of the op's result, whose elements
-      depend on the same elements of the frontier; empty if no two do.
+    is_by_rows: whether condition 3 holds; if not, condition 4.
+    shape: tuple of int: the last axes of the term, or of the value, whose
+      elements have a pass each; empty if one is enough.
     work: `float`: the part of the work of the function that lies between.
   """
 
-  term: Term
   value: Value
-  row_shape: tuple
+  is_by_rows: bool
+  shape: tuple
   work: float
 
   @property
-  def num_rows(self) -> int:
+  def num_passes(self) -> int:
     """How many pairs of passes it takes."""
-    return math.prod(self.row_shape)
+    return math.prod(self.shape)
+
+
+class Frontier(NamedTuple):
+  """Where the paths of some coordinates to a term are single.
+
+  Attributes:
+    term: `Term`.
+    links: tuple of `Link`, from the term down; the last one is the frontier.
+  """
+
+  term: Term
+  links: tuple
+
+  @property
+  def value(self) -> Value:
+    """The tensor from which the sweep goes on."""
+    return self.links[-1].value
+
+
+class _Rows(NamedTuple):
+  """Elements of two tensors, row by row, that are multiplied.
+
+  Attributes:
+    sides: pair of (`Value`, `Flow` to the rows or None).
+    shape: tuple of int, of the rows.
+    tensor: The Tensor of the graph at hand that has as many elements.
+  """
+
+  sides: tuple
+  shape: tuple
+  tensor: Any
+
+  @property
+  def size(self) -> int:
+    """How many rows there are."""
+    return math.prod(self.shape)
+
+  def of(
+    self, sets: Multisets, numbers: dict, mask: Any = slice(None)
+  ) -> list[np.ndarray]:
+    """The multisets of the two elements of each row."""
+    found = []
+    for value, flow in self.sides:
+      known = numbers.get(value)
+      if known is None:
+        known = np.zeros(value.rows, np.int64)
+      found.append((known if flow is None else sets.apply(flow, known))[mask])
+    return found
 
 
 class Sweep(NamedTuple):
@@ -225,6 +284,7 @@ class _Finder:
     for value in walked.inputs:
       self._seeds[value] = self._sets.singletons(value.rows, start)
       start += value.rows
+    self._tensors = dict(tensors_at_hand(walked))
     self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
     walked.tape.backward(self._alive)
 
@@ -248,8 +308,9 @@ class _Finder:
     found = []
     for place, term, bad in troubles:
       bad = bad & ~left_over
-      for covered, frontier in self._frontiers(place, term, bad):
-        found.append((frontier, covered))
+      between = self._ancestors(self._steps[place].inputs, place)
+      for covered, links in self._covers(self._rows(term), bad, between, 1):
+        found.append((Frontier(term, links), covered))
         bad &= ~covered
       self._leave(left_over, reasons, term.step, bad)
     sweeps, left_over = self._classes(found, left_over)
@@ -398,150 +459,208 @@ class _Finder:
   def _bad(self, term: Term) -> np.ndarray:
     """The coordinates for which a term is not one square, or zero."""
     mask = self._alive[term.step.outputs[0]]
-    sides = self._sides(self._sets, self._numbers, term, mask)
+    sides = self._rows(term).of(self._sets, self._numbers, mask)
     if term.is_square:
       return self._sets.members(sides[0], MANY)
     return self._sets.common(*sides)
 
   def _reached(self, term: Term) -> np.ndarray:
     """The coordinates that a term depends on, as a bool array."""
-    sides = self._sides(self._sets, self._numbers, term)
+    sides = self._rows(term).of(self._sets, self._numbers)
     return self._sets.members(np.concatenate(sides))
 
-  def _sides(
-    self, sets: Multisets, numbers: dict, term: Term, mask: Any = slice(None)
-  ) -> list[np.ndarray]:
-    """The multisets of the two arguments of the elements of an op."""
+  def _rows(self, term: Term) -> _Rows:
     step = term.step
-    sides = []
-    for which in (term.left, term.right):
-      flow = next(
-        a.flow for a in step.structure.arrows if a.inputs == (which[0],)
-      )
-      value = step.inputs[which[0]]
-      if value in numbers:
-        sides.append(sets.apply(flow, numbers[value])[mask])
-      else:
-        sides.append(np.zeros(flow.rows, np.int64)[mask])
-    return sides
+    flows = {a.inputs: a.flow for a in step.structure.arrows}
+    op = self._walked.at_hand(step.op)
+    assert op is not None
+    return _Rows(
+      tuple(
+        (step.inputs[which[0]], flows[which[:1]])
+        for which in (term.left, term.right)
+      ),
+      step.outputs[0].shape,
+      op.outputs[0],
+    )
 
-  def _frontiers(
-    self, place: int, term: Term, bad: np.ndarray
-  ) -> Iterator[tuple]:
-    """Where the paths of some coordinates to a term are still single.
+  def _covers(
+    self, rows: _Rows, bad: np.ndarray, between: Sequence, depth: int
+  ) -> list[tuple]:
+    """Where the paths of some coordinates to a term are single.
 
     Args:
-      place: of the step among all of them.
-      term: `Term`.
+      rows: `_Rows` of the term.
       bad: bool array over coordinates.
+      between: the steps that lead to it.
+      depth: how long the chain of links is with the next one.
 
-    Yields:
-      The coordinates that are covered, and `Frontier`.
+    Returns:
+      list of: the coordinates that are covered, and a tuple of `Link`s.
     """
-    bad = bad.copy()
-    between = self._ancestors(place)
-    for value in self._candidates(between):
-      if not bad.any():
-        return
-      numbers = self._numbers[value]
-      once = bad & self._sets.members(numbers)
-      once &= ~self._sets.members(numbers, MANY)
-      if not once.any():
-        continue
-      found = self._tried(value, term, once, between)
-      if found is not None:
-        yield found
-        bad &= ~found[0]
+    found, bad = [], bad.copy()
+    for is_once in (True, False):
+      for value, tensor in self._candidates(between):
+        if not bad.any():
+          return found
+        numbers = self._numbers[value]
+        many = self._sets.members(numbers, MANY)
+        asked = bad & (~many if is_once else many)
+        asked &= self._sets.members(numbers)
+        # A link of one element to one row leads nowhere.
+        if not asked.any() or not (is_once or value.rows != rows.size):
+          continue
+        covered, link = self._link(value, rows, asked, between)
+        if link is None:
+          continue
+        if is_once:
+          found.append((covered, (link,)))
+          bad &= ~covered
+        elif depth < _MAX_LINKS:
+          inner = _Rows(((value, None), (value, None)), value.shape, tensor)
+          steps = self._ancestors([value], len(self._steps))
+          for part, links in self._covers(inner, covered, steps, depth + 1):
+            found.append((part, (link, *links)))
+            bad &= ~part
+    return found
 
-  def _tried(
-    self, value: Value, term: Term, once: np.ndarray, between: Sequence
+  def _link(
+    self, value: Value, rows: _Rows, asked: np.ndarray, between: Sequence
+  ) -> tuple:
+    """Whether paths go through a value as they should, and of which."""
+    inside = self._descendants(value, between)
+    numbers = self._sets.within(self._numbers[value], asked)
+    numbers = self._sets.support(numbers)
+    covered, (is_by_rows, shape) = (
+      self._by_rows(value, rows, numbers, asked, inside)
+      or self._by_columns(value, rows, numbers, asked, inside)
+      or (
+        asked,
+        (None, None),
+      )
+    )
+    if is_by_rows is None:
+      return asked, None
+    covered = covered & ~self._reached_beside(value, rows, inside)
+    if not covered.any():
+      return covered, None
+    work = sum(map(_work, inside)) / sum(map(_work, self._steps))
+    return covered, Link(value, is_by_rows, shape, work)
+
+  def _by_rows(
+    self,
+    value: Value,
+    rows: _Rows,
+    numbers: np.ndarray,
+    asked: np.ndarray,
+    inside: Sequence,
   ) -> tuple | None:
-    """Whether a value is a frontier for some coordinates, and for which."""
+    """Whether each element of a value reaches few rows, all of its own."""
     shape = value.shape
-    numbers = self._sets.within(self._numbers[value], once)
-    rows = term.step.outputs[0].rows
     for rank in range(len(shape), -1, -1):
       blocks = math.prod(shape[:rank])
-      if blocks > rows:
+      if blocks > rows.size:
         continue
       block = np.arange(value.rows) // max(value.rows // max(blocks, 1), 1)
       united = self._sets.apply(Flow.collect(block, blocks), numbers)
-      covered = once & ~self._sets.members(united, MANY)
+      covered = asked & ~self._sets.members(united, MANY)
       if not covered.any():
         # Larger blocks hold no fewer.
         return None
-      inside = self._descendants(value, between)
-      rows_of = self._rows_of_blocks(value, block, blocks, rank, term, inside)
-      if rows_of is None:
-        continue
-      beside = self._reached_beside(value, term, inside)
-      covered &= ~beside
-      if not covered.any():
-        return None
-      work = sum(map(_work, inside)) / sum(map(_work, self._steps))
-      return covered, Frontier(term, value, rows_of, work)
+      row_shape = self._rows_of_blocks(value, block, rank, rows, inside)
+      if row_shape is not None:
+        return covered, (True, row_shape)
     return None
 
   def _rows_of_blocks(
     self,
     value: Value,
     block: np.ndarray,
-    blocks: int,
     rank: int,
-    term: Term,
+    rows: _Rows,
     inside: Sequence,
   ) -> tuple | None:
-    """The shape of the elements of a term that depend on one block of a value.
+    """The shape of the rows that depend on one block of a value.
 
-    None if one depends on several blocks; or if there are many, or not in
+    None if a row depends on several blocks; or if there are many, or not in
     order.
     """
+    blocks = math.prod(value.shape[:rank])
     sets = Multisets(blocks)
-    try:
-      numbers = self._spread(
-        sets, {value: 1 + block}, inside, held=value, counts=False
-      )
-    except PatternTooDenseError:
+    numbers = {value: 1 + block}
+    self._spread(sets, numbers, inside, held=value, counts=False)
+    pairs, inverse = distinct_pairs(*rows.of(sets, numbers))
+    members = [_members(sets, pair) for pair in pairs]
+    if max(map(len, members), default=0) > 1:
       return None
-    sides = self._sides(sets, numbers, term)
-    pairs, inverse = distinct_pairs(*sides)
-    sizes = [len(_members(sets, pair)) for pair in pairs]
-    if max(sizes, default=0) > 1:
-      return None
-    of_pair = [next(iter(_members(sets, pair)), -1) for pair in pairs]
+    of_pair = [next(iter(each), -1) for each in members]
     block_of_row = np.asarray(of_pair, np.int64)[inverse]
     reached = block_of_row >= 0
     if np.bincount(block_of_row[reached]).max(initial=0) <= 1:
       return ()
-    output = term.step.outputs[0]
-    shape = output.shape[rank:]
-    op = self._walked.at_hand(term.step.op)
-    in_order = np.arange(output.rows) // math.prod(shape)
+    shape = rows.shape[rank:]
+    in_order = np.arange(rows.size) // max(math.prod(shape), 1)
     if (
-      output.shape[:rank] != value.shape[:rank]
-      or op is None
-      or op.outputs[0].shape[rank:] != list(shape)
+      rows.shape[:rank] != value.shape[:rank]
+      or not _has_last(rows.tensor, shape)
       or math.prod(shape) > _MAX_ROWS
       or np.any(reached & (block_of_row != in_order))
     ):
       return None
     return shape
 
+  def _by_columns(
+    self,
+    value: Value,
+    rows: _Rows,
+    numbers: np.ndarray,
+    asked: np.ndarray,
+    inside: Sequence,
+  ) -> tuple | None:
+    """Whether each row depends on few elements of a value."""
+    sets = Multisets(value.rows)
+    reach = {value: sets.singletons(value.rows)}
+    self._spread(sets, reach, inside, held=value, counts=False)
+    pairs, _ = distinct_pairs(*rows.of(sets, reach))
+    covered = asked.copy()
+    colors = 0
+    for pair in pairs:
+      members = sorted(_members(sets, pair))
+      if len(members) > _MAX_ROWS:
+        return None
+      if len(members) > 1:
+        flow = Flow.collect(np.zeros(len(members), np.int64), 1)
+        united = self._sets.apply(flow, numbers[members])
+        covered &= ~self._sets.members(united, MANY)
+        while colors <= len(value.shape):
+          color = np.asarray(members) % math.prod(
+            value.shape[len(value.shape) - colors :]
+          )
+          if len(np.unique(color)) == len(members):
+            break
+          colors += 1
+    shape = value.shape[len(value.shape) - colors :]
+    tensor = self._tensor_of(value)
+    if (
+      not covered.any()
+      or math.prod(shape) > _MAX_ROWS
+      or tensor is None
+      or not _has_last(tensor, shape)
+    ):
+      return None
+    return covered, (False, shape)
+
   def _reached_beside(
-    self, value: Value, term: Term, inside: Sequence
+    self, value: Value, rows: _Rows, inside: Sequence
   ) -> np.ndarray:
     """The coordinates that reach a term on other ways than through a value."""
     after = {value, *(y for step in inside for y in step.outputs)}
     numbers = {v: n for v, n in self._numbers.items() if v not in after}
     self._spread(self._sets, numbers, inside, held=value, counts=False)
-    found = np.zeros(self._size, bool)
-    for side in self._sides(self._sets, numbers, term):
-      found |= self._sets.members(side)
-    return found
+    return self._sets.members(np.concatenate(rows.of(self._sets, numbers)))
 
-  def _ancestors(self, place: int) -> list:
-    """The steps that lead to a step, in order, without it."""
-    wanted = {v for v in self._steps[place].inputs if v.depends}
+  def _ancestors(self, values: Sequence, place: int) -> list:
+    """Of the steps before a place, those that lead to some values, in order."""
+    wanted = {v for v in values if v.depends}
     found = []
     for step in reversed(self._steps[:place]):
       if any(y in wanted for y in step.outputs):
@@ -558,13 +677,18 @@ class _Finder:
         reached.update(step.outputs)
     return found
 
-  def _candidates(self, between: Sequence) -> Iterator[Value]:
-    """Values on the way to a term, the last ones first."""
+  def _candidates(self, between: Sequence) -> Iterator[tuple]:
+    """Values on the way to a term, and their Tensors; the last ones first."""
     for step in reversed(between):
-      if isinstance(step, Loop) or self._walked.at_hand(step.op) is None:
-        continue
-      yield from (y for y in step.outputs if y in self._numbers)
-    yield from self._walked.inputs
+      for value in step.outputs:
+        tensor = self._tensor_of(value)
+        if value in self._numbers and tensor is not None:
+          yield value, tensor
+    yield from zip(self._walked.inputs, self._walked.graph.xs)
+
+  def _tensor_of(self, value: Value) -> Any:
+    """The Tensor of the graph at hand that a value is, or None."""
+    return self._tensors.get(value)
 
   def _classes(self, found: list, left_over: np.ndarray) -> tuple:
     """Sweeps for the coordinates that have the same frontiers."""
@@ -610,6 +734,31 @@ class _Finder:
       start += value.rows
       pieces.append(join(piece.reshape(self._walked.num_samples, -1), axis=0))
     return np.concatenate(pieces)
+
+
+def tensors_at_hand(walked: Walked) -> Iterator[tuple]:
+  """The values of a function that Tensors of the graph at hand are.
+
+  Args:
+    walked: `Walked`.
+
+  Yields:
+    `Value` and Tensor; not for the parts.
+  """
+  for step in walked.tape.steps:
+    if isinstance(step, Loop):
+      continue
+    op = walked.at_hand(step.op)
+    if op is not None and len(op.outputs) == len(step.outputs):
+      yield from zip(step.outputs, op.outputs)
+
+
+def _has_last(tensor: Any, shape: tuple) -> bool:
+  """Whether the last axes of a Tensor, or of a part, are known to be these."""
+  if not shape:
+    return True
+  rank = tensor.shape.rank
+  return rank is not None and tensor.shape[rank - len(shape) :] == list(shape)
 
 
 def _members(sets: Multisets, pair: Collection[int]) -> set:
