@@ -247,9 +247,7 @@ def test_rows_that_are_alike_are_written_once():
 @pytest.mark.parametrize('method', ['apply', 'common'])
 def test_too_many_entries_are_refused(method):
   sets = Multisets(50)
-  halves = sets.apply(
-    Flow.collect(np.arange(50) // 25, 2), sets.singletons(50)
-  )
+  halves = sets.apply(Flow.collect(np.arange(50) // 25, 2), sets.singletons(50))
   with budget.at_most(40), pytest.raises(budget.PatternTooDenseError):
     if method == 'apply':
       sets.apply(Flow.dense(1, 2), halves)
