@@ -1,0 +1,456 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Diagonal Hessians of models by sweeps with squared derivatives."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+from tests.oracles import sample_diagonal
+
+RNG = np.random.default_rng(3)
+DATA, INPUTS, HIDDEN, CLASSES = 9, 3, 4, 3
+
+
+def constant(*shape):
+  return tf.constant(RNG.normal(size=shape))
+
+
+DESIGN, RESPONSE = constant(DATA, INPUTS), constant(DATA)
+LABELS = tf.constant(RNG.integers(0, CLASSES, DATA))
+PERSON = tf.constant(np.arange(DATA) % 4)
+ITEM = tf.constant(np.arange(DATA) % 3)
+
+
+def split(x, *shapes):
+  """The parts of a vector, as Tensors of some shapes."""
+  sizes = [int(np.prod(shape)) for shape in shapes]
+  parts = tf.split(x, [*sizes, x.shape[-1] - sum(sizes)], axis=-1)
+  samples = tf.shape(x)[:-1]
+  return [
+    tf.reshape(part, tf.concat([samples, shape], 0))
+    for part, shape in zip(parts, shapes)
+  ]
+
+
+def layer(x, weights, bias, activation=tf.tanh):
+  return activation(tf.matmul(x, weights) + bias)
+
+
+def squares(outputs):
+  return -tf.reduce_sum((outputs[..., 0] - RESPONSE) ** 2, -1)
+
+
+def one_layer(x, activation=tf.tanh, outputs=1):
+  w, b, v, c = split(
+    x, (INPUTS, HIDDEN), (1, HIDDEN), (HIDDEN, outputs), (1, outputs)
+  )
+  return tf.matmul(layer(DESIGN, w, b, activation), v) + c
+
+
+def size_of_one_layer(outputs=1):
+  return (INPUTS + 1) * HIDDEN + (HIDDEN + 1) * outputs
+
+
+def two_layers(x, outputs=1, is_residual=False, is_tied=False):
+  w, b, u, d, v, c = split(
+    x,
+    (INPUTS, HIDDEN),
+    (1, HIDDEN),
+    (HIDDEN, HIDDEN),
+    (1, HIDDEN),
+    (HIDDEN, outputs),
+    (1, outputs),
+  )
+  hidden = layer(DESIGN, w, b)
+  more = layer(hidden, u, d)
+  if is_tied:
+    more = layer(more, u, d)
+  return tf.matmul(hidden + more if is_residual else more, v) + c
+
+
+def size_of_two_layers(outputs=1):
+  return size_of_one_layer(outputs) + (HIDDEN + 1) * HIDDEN
+
+
+def network(x):
+  return squares(one_layer(x))
+
+
+def network_of_several_outputs(x):
+  outputs = one_layer(x, outputs=CLASSES)
+  return -tf.reduce_sum(tf.sin(outputs), [-1, -2])
+
+
+def silu_network(x):
+  return squares(one_layer(x, lambda u: u * tf.sigmoid(u)))
+
+
+def gelu_network(x):
+  return squares(one_layer(x, tf.nn.gelu))
+
+
+def relu_network(x):
+  return squares(one_layer(x, tf.nn.relu))
+
+
+def deep_network(x):
+  return squares(two_layers(x))
+
+
+def deep_network_of_several_outputs(x):
+  outputs = two_layers(x, outputs=CLASSES)
+  return -tf.reduce_sum(tf.sin(outputs), [-1, -2])
+
+
+def residual_network(x):
+  return squares(two_layers(x, is_residual=True))
+
+
+def tied_network(x):
+  return squares(two_layers(x, is_tied=True))
+
+
+def classifier_in_full(x):
+  logits = one_layer(x, outputs=CLASSES)
+  chosen = tf.reduce_sum(
+    logits * tf.one_hot(LABELS, CLASSES, dtype=x.dtype), -1
+  )
+  return tf.reduce_sum(chosen - tf.reduce_logsumexp(logits, -1), -1)
+
+
+def classifier_by_softmax(x):
+  shares = tf.nn.softmax(one_layer(x, outputs=CLASSES))
+  return tf.reduce_sum(
+    tf.math.log(shares) * tf.one_hot(LABELS, CLASSES, dtype=x.dtype), [-1, -2]
+  )
+
+
+def classifier_by_log_softmax(x):
+  logs = tf.nn.log_softmax(one_layer(x, outputs=CLASSES))
+  return tf.reduce_sum(
+    logs * tf.one_hot(LABELS, CLASSES, dtype=x.dtype), [-1, -2]
+  )
+
+
+def classifier_by_cross_entropy(x):
+  logits = one_layer(x, outputs=CLASSES)
+  labels = tf.one_hot(LABELS, CLASSES, dtype=x.dtype)
+  labels = tf.broadcast_to(labels, tf.shape(logits))
+  losses = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
+  return -tf.reduce_sum(losses, -1)
+
+
+def classifier_by_sparse_cross_entropy(x):
+  logits = one_layer(x, outputs=CLASSES)
+  labels = tf.broadcast_to(LABELS, tf.shape(logits)[:-1])
+  losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+  return -tf.reduce_sum(losses, -1)
+
+
+def layer_norm(x):
+  w, scale, shift, v = split(
+    x, (INPUTS, HIDDEN), (1, HIDDEN), (1, HIDDEN), (HIDDEN, 1)
+  )
+  hidden = tf.matmul(DESIGN, w)
+  centered = hidden - tf.reduce_mean(hidden, -1, keepdims=True)
+  variance = tf.reduce_mean(centered**2, -1, keepdims=True)
+  hidden = centered * tf.math.rsqrt(variance + 0.1) * scale + shift
+  return squares(tf.matmul(tf.tanh(hidden), v))
+
+
+def softmax_regression(x):
+  (w,) = split(x, (INPUTS, CLASSES))
+  logits = tf.matmul(DESIGN, w)
+  chosen = tf.reduce_sum(
+    logits * tf.one_hot(LABELS, CLASSES, dtype=x.dtype), -1
+  )
+  return tf.reduce_sum(chosen - tf.reduce_logsumexp(logits, -1), -1)
+
+
+def horseshoe(x):
+  slopes, local, overall = split(x, (INPUTS,), (INPUTS,), (1,))
+  logits = tf.linalg.matvec(DESIGN, slopes * tf.exp(local) * tf.exp(overall))
+  prior = tf.reduce_sum(slopes**2 + tf.math.softplus(2 * local) - local, -1)
+  prior += tf.math.softplus(2 * overall[..., 0])
+  return -tf.reduce_sum(tf.math.softplus(logits), -1) - prior
+
+
+def poisson_mixed(x):
+  slopes, person, item, scales = split(x, (INPUTS,), (4,), (3,), (2,))
+  rate = tf.linalg.matvec(DESIGN, slopes)
+  rate += tf.gather(person, PERSON, axis=-1) + tf.gather(item, ITEM, axis=-1)
+  prior = tf.reduce_sum((person * tf.exp(-scales[..., :1])) ** 2, -1)
+  prior += tf.reduce_sum((item * tf.exp(-scales[..., 1:])) ** 2, -1)
+  return tf.reduce_sum(rate - tf.exp(rate), -1) - prior
+
+
+def ordinal(x):
+  slopes, cuts = split(x, (INPUTS,), (2,))
+  cuts = tf.concat([cuts[..., :1], cuts[..., :1] + tf.exp(cuts[..., 1:])], -1)
+  z = tf.linalg.matvec(DESIGN, slopes)[..., tf.newaxis]
+  below = tf.sigmoid(cuts[..., tf.newaxis, :] - z)
+  ones = tf.ones_like(z)
+  shares = tf.concat([below, ones], -1) - tf.concat([0 * ones, below], -1)
+  chosen = tf.reduce_sum(shares * tf.one_hot(LABELS, 3, dtype=x.dtype), -1)
+  return tf.reduce_sum(tf.math.log(chosen), -1)
+
+
+def factors(x):
+  people, items = split(x, (4, 2), (3, 2))
+  picked = tf.gather(people, PERSON, axis=-2) * tf.gather(items, ITEM, axis=-2)
+  misses = tf.reduce_sum(picked, -1) - RESPONSE
+  return -tf.reduce_sum(misses**2, -1) - tf.reduce_sum(x**2, -1)
+
+
+def item_response(x):
+  ability, slope, difficulty = split(x, (4,), (3,), (3,))
+  logits = tf.exp(tf.gather(slope, ITEM, axis=-1)) * (
+    tf.gather(ability, PERSON, axis=-1) - tf.gather(difficulty, ITEM, axis=-1)
+  )
+  return -tf.reduce_sum(tf.math.softplus(logits), -1) - tf.reduce_sum(x**2, -1)
+
+
+def mixture(x):
+  weights, means, scales = split(x, (3,), (3,), (3,))
+  z = (RESPONSE[:, tf.newaxis] - means[..., tf.newaxis, :]) * tf.exp(
+    -scales[..., tf.newaxis, :]
+  )
+  logs = tf.nn.log_softmax(weights) - scales
+  joint = logs[..., tf.newaxis, :] - 0.5 * z**2
+  return tf.reduce_sum(tf.reduce_logsumexp(joint, -1), -1)
+
+
+def one_gradient(fn, x):
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    value = fn(x)
+  return tape.gradient(value, x)
+
+
+def dense(fn, x):
+  """By tapes, one row of the Hessians of all samples after the other."""
+  flat = tf.reshape(x, [-1, x.shape[-1]])
+  diag = sample_diagonal(lambda y: one_gradient(fn, y), flat)
+  return tf.reshape(diag, x.shape)
+
+
+ONE, MORE = size_of_one_layer(), size_of_one_layer(CLASSES)
+# Function, number of coordinates, and of passes at most.
+MODELS = [
+  (network, ONE, 1),
+  (network_of_several_outputs, MORE, 1),
+  (silu_network, ONE, 2),
+  (gelu_network, ONE, 2),
+  (relu_network, ONE, 1),
+  (deep_network, size_of_two_layers(), 2),
+  (deep_network_of_several_outputs, size_of_two_layers(CLASSES), 2),
+  (residual_network, size_of_two_layers(), 2),
+  (tied_network, size_of_two_layers(), 22),
+  (classifier_in_full, MORE, 2),
+  (classifier_by_softmax, MORE, 2),
+  (classifier_by_log_softmax, MORE, 2),
+  (classifier_by_cross_entropy, MORE, 2),
+  (classifier_by_sparse_cross_entropy, MORE, 2),
+  (layer_norm, INPUTS * HIDDEN + 3 * HIDDEN, 2),
+  (softmax_regression, INPUTS * CLASSES, 1),
+  (horseshoe, 2 * INPUTS + 1, 2),
+  (poisson_mixed, INPUTS + 9, 1),
+  (ordinal, INPUTS + 2, 3),
+  (factors, 14, 1),
+  (item_response, 10, 1),
+  (mixture, 9, 7),
+]
+
+
+def state(size, *samples, seed=0):
+  rng = np.random.default_rng(seed)
+  return tf.constant(rng.normal(size=[*samples, size]) / 2.0)
+
+
+def assert_equal(got, want, **kwargs):
+  np.testing.assert_allclose(
+    got, want, **{'rtol': 1e-9, 'atol': 1e-10} | kwargs
+  )
+
+
+@pytest.mark.parametrize(
+  'fn, size, most', MODELS, ids=[fn.__name__ for fn, *_ in MODELS]
+)
+def test_models(fn, size, most):
+  x = state(size, 2)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.ways[0].name == 'squared sweeps'
+  _, _, diag = plan(x)
+  assert_equal(diag, dense(fn, x))
+  assert plan.num_passes <= most
+
+
+# However it is asked for.
+
+
+DEEP = size_of_two_layers()
+
+
+@pytest.mark.parametrize('jit_compile', [None, True])
+def test_in_a_graph(jit_compile):
+  x = state(DEEP, 2)
+
+  @tf.function(jit_compile=jit_compile)
+  def diagonal(x):
+    return tfp_diag.diag_hessian(deep_network, x)
+
+  value, gradient, diag = diagonal(x)
+  assert_equal(value, deep_network(x))
+  assert_equal(gradient, one_gradient(deep_network, x))
+  assert_equal(diag, dense(deep_network, x))
+
+
+@pytest.mark.parametrize('samples', [(2,), (2, 2), ()])
+def test_eagerly_with_any_number_of_sample_axes(samples):
+  x = state(DEEP, *samples)
+  diag = tfp_diag.diag_hessian(deep_network, x)[2]
+  assert_equal(diag, dense(deep_network, x))
+
+
+def test_with_an_open_batch():
+  spec = tf.TensorSpec([None, DEEP], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(deep_network, spec)
+  assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 2)
+  for samples in (1, 3):
+    x = state(DEEP, samples, seed=samples)
+    assert_equal(plan(x)[2], dense(deep_network, x))
+
+
+def test_a_plan_is_followed_elsewhere_and_kept(tmp_path):
+  plan = tfp_diag.plan_diag_hessian(deep_network, state(DEEP, 2))
+  path = tmp_path / 'plan.npz'
+  plan.save(path)
+  loaded = tfp_diag.load_plan(path)
+  x = state(DEEP, 5)
+  for one in (plan, loaded):
+    diag = tfp_diag.diag_hessian(deep_network, x, plan=one)[2]
+    assert_equal(diag, dense(deep_network, x))
+
+
+def test_checked_at_run_time():
+  x = state(DEEP, 2)
+  diag = tfp_diag.diag_hessian(deep_network, x, validate_args=True)[2]
+  assert_equal(diag, dense(deep_network, x))
+
+
+def test_in_single_precision():
+  def fn(x):
+    w, b, v = split(x, (INPUTS, HIDDEN), (1, HIDDEN), (HIDDEN, 1))
+    design = tf.cast(DESIGN, x.dtype)
+    outputs = tf.matmul(tf.tanh(tf.matmul(design, w) + b), v)
+    return tf.reduce_sum(tf.nn.softplus(outputs), [-1, -2])
+
+  x = state(20, 2)
+  single = tf.cast(x, tf.float32)
+  plan = tfp_diag.plan_diag_hessian(fn, single)
+  assert plan.ways[0].name == 'squared sweeps'
+  diag = plan(single)[2]
+  assert diag.dtype == tf.float32
+  assert_equal(diag, dense(fn, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', [list, dict])
+def test_of_several_parts(kind):
+  sizes = {'a': 12, 'b': 4, 'c': 5}
+  whole = state(sum(sizes.values()), 2)
+  parts = dict(zip(sizes, tf.split(whole, list(sizes.values()), 1)))
+  # The first part has two event axes.
+  parts['a'] = tf.reshape(parts['a'], [-1, INPUTS, HIDDEN])
+
+  def joined(a, b, c):
+    flat = tf.reshape(a, [-1, INPUTS * HIDDEN])
+    return network(tf.concat([flat, b, c], 1))
+
+  xs = list(parts.values()) if kind is list else parts
+  plan = tfp_diag.plan_diag_hessian(joined, xs)
+  assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 1)
+  diag = tf.nest.flatten(plan(xs)[2])
+  assert [d.shape for d in diag] == [x.shape for x in parts.values()]
+  flat = tf.concat([tf.reshape(d, [2, -1]) for d in diag], 1)
+  assert_equal(flat, dense(network, whole))
+
+
+def test_of_variables():
+  weights = tf.Variable(state(INPUTS * HIDDEN)[tf.newaxis])
+  more = tf.Variable(state(HIDDEN + 5, seed=1)[tf.newaxis])
+
+  def closure():
+    hidden = tf.tanh(tf.matmul(DESIGN, tf.reshape(weights, [INPUTS, HIDDEN])))
+    picked = tf.gather(more, [0, 2, 1, 3], axis=1)
+    outputs = tf.linalg.matvec(hidden, picked[0])
+    effects = tf.gather(more[0, HIDDEN:], np.arange(DATA) % 5)
+    return tf.reduce_sum(tf.exp(outputs) * 0.1 - outputs * effects)[tf.newaxis]
+
+  plan = tfp_diag.plan_diag_hessian(closure, [weights, more])
+  diag = plan([weights, more])[2]
+  with tf.GradientTape(persistent=True) as outer:
+    with tf.GradientTape() as inner:
+      value = closure()
+    gradient = [
+      tf.convert_to_tensor(g) for g in inner.gradient(value, [weights, more])
+    ]
+  for got, g, x in zip(diag, gradient, [weights, more]):
+    size = x.shape.num_elements()
+    matrix = outer.jacobian(g, x, experimental_use_pfor=False)
+    assert_equal(got[0], np.diag(np.reshape(matrix, [size, size])))
+
+
+def test_differentiated_once_more():
+  x = state(ONE, 2)
+  direction = state(ONE, 2, seed=1)
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    diag = tfp_diag.diag_hessian(network, x)[2]
+    value = tf.reduce_sum(diag * direction)
+  step = 1e-4 * state(ONE, 2, seed=2)
+  ends = [
+    tf.reduce_sum(dense(network, x + sign * step) * direction)
+    for sign in (1.0, -1.0)
+  ]
+  expected = (ends[0] - ends[1]) / 2.0
+  got = tf.reduce_sum(tape.gradient(value, x) * step)
+  assert_equal(got, expected, rtol=1e-5, atol=1e-9)
+
+
+# What is not finite stays where it is.
+
+MIXED = constant(4, 2)
+
+
+@pytest.mark.parametrize('bad', [0.0, np.inf, np.nan])
+def test_what_is_not_finite_touches_nothing_else(bad):
+  def fn(x):
+    y = tf.math.log(x)
+    groups = tf.reshape(tf.roll(y, 3, 1), [-1, 5, 4])
+    return tf.reduce_sum(tf.exp(-tf.matmul(groups, MIXED)), [1, 2])
+
+  x = np.random.default_rng(0).uniform(0.5, 1.5, [3, 20])
+  x[1, 7] = bad
+  x = tf.constant(x)
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec(x.shape, x.dtype))
+  assert plan.ways[0].name == 'squared sweeps'
+  want = dense(fn, x).numpy()
+  assert not np.isfinite(want[1, 7])
+  finite = np.isfinite(want)
+  got = plan(x)[2].numpy()
+  assert finite[[0, 2]].all() and finite[1].sum() >= 16
+  np.testing.assert_allclose(got[finite], want[finite], rtol=1e-9)
