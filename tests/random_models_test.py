@@ -36,12 +36,12 @@ import tfp_diag
 from tests.oracles import sample_diagonal
 from tfp_diag.diagonal import decide
 
-NUM_MODELS = 40
+NUM_MODELS = 24
 NUM_TESTS = 4
 # As few as will do: the time goes into tracing.
-MAX_COORDINATES = 24
+MAX_COORDINATES = 14
 REGIMES = ('plan', 'open_plan', 'function', 'xla')
-SHARES = (0.57, 0.25, 0.15, 0.03)
+SHARES = (0.68, 0.15, 0.15, 0.02)
 ACTIVATIONS = (
   tf.tanh,
   tf.sigmoid,

@@ -130,6 +130,11 @@ def without_some(model):
   model.set_to(model.sets.within(model.numbers, kept), left)
 
 
+def made_single(model):
+  once = [Counter(set(c)) for c in model.counters]
+  model.set_to(model.sets.support(model.numbers), once)
+
+
 METHODS = [
   gathered,
   collected,
@@ -138,6 +143,7 @@ METHODS = [
   added,
   made_many,
   without_some,
+  made_single,
 ]
 
 
