@@ -72,7 +72,7 @@ _TANGENT = 0.9
 _PRODUCT = 0.5
 # A reverse sweep with squared derivatives, with all that it needs; and a pass
 # from a term to its frontier, for the work that lies between.
-_SWEEP = 1.0
+_SWEEP = 1.05
 _VJP = 0.5
 # With more passes than samples times this, samples do not share them.
 _MAX_SHARED = 8

@@ -79,6 +79,10 @@ __all__ = [
 _MAX_ROWS = 64
 # So many are few.
 _FEW_PASSES = 4
+# So many elements are looked at in search of frontiers, a few seconds' work, or
+# as many times those of the function; and an op takes as long as these.
+_EFFORT = 20_000_000
+_STEP = 5_000
 # So many frontiers follow each other at most.
 _MAX_LINKS = 3
 # So many classes of coordinates have a sweep of their own at most.
@@ -249,6 +253,7 @@ class _Finder:
     self._sets = paths.sets
     self._numbers = paths.numbers
     self._spread = paths.spread
+    self._effort = max(_EFFORT, 20 * sum(map(_work, self._steps)))
     self._sides = paths.sides
     self._tensors = dict(tensors_at_hand(walked))
     self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
@@ -278,6 +283,8 @@ class _Finder:
         found.append((Frontier(term, links), covered))
         bad &= ~covered
       self._leave(left_over, reasons, term.step, bad)
+    if self._effort <= 0:
+      reasons['what was not looked at, for want of time'] = 0
     sweeps, left_over = self._classes(found, left_over)
     return Sweeps(
       self._walked,
@@ -406,7 +413,10 @@ class _Finder:
         # A link of one element to one row leads nowhere.
         if not asked.any() or not (is_once or value.rows != rows.size):
           continue
-        covered, link = self._link(value, rows, asked, between)
+        inside = self._descendants(value, between)
+        if not self._affords(inside):
+          return found
+        covered, link = self._link(value, rows, asked, inside)
         if link is None or link.num_passes > most:
           continue
         if is_once:
@@ -420,11 +430,17 @@ class _Finder:
             bad &= ~part
     return found
 
+  def _affords(self, inside: Sequence) -> bool:
+    """Whether there is time left to look at what lies behind a value."""
+    self._effort -= sum(
+      _STEP + sum(y.rows for y in step.outputs) for step in inside
+    )
+    return self._effort > 0
+
   def _link(
-    self, value: Value, rows: _Rows, asked: np.ndarray, between: Sequence
+    self, value: Value, rows: _Rows, asked: np.ndarray, inside: Sequence
   ) -> tuple:
     """Whether paths go through a value as they should, and of which."""
-    inside = self._descendants(value, between)
     numbers = self._sets.within(self._numbers[value], asked)
     numbers = self._sets.support(numbers)
     covered, (is_by_rows, shape) = (
