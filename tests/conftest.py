@@ -23,6 +23,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np
 import pytest
 
+from tfp_diag.diagonal import decide
 from tfp_diag.sparsity import registry
 
 # Those that take longest start first, so that no worker ends alone with one.
@@ -93,3 +94,9 @@ def no_rule_left_behind():
   for table, known in zip(tables, before):
     table.clear()
     table.update(known)
+
+
+@pytest.fixture
+def without_sweeps(monkeypatch):
+  """No squared sweeps: for tests of the other ways, which they outdo."""
+  monkeypatch.setattr(decide, '_swept', lambda *args: [])

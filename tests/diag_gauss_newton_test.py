@@ -168,7 +168,7 @@ def test_what_does_not_fit():
   with pytest.raises(TypeError, match='`weights` has dtype float32'):
     diag_gauss_newton(tf.sin, x, tf.ones([3], tf.float32), [2])
   with pytest.raises(ValueError, match=r'`weights` has 2 parts.*returns 1'):
-    diag_gauss_newton(tf.sin, x, [x, x], [2])
+    diag_gauss_newton(lambda x: [tf.sin(x)], x, [x, x], [2])
   plan = plan_diag_gauss_newton(tf.sin, x, sample_shape=[2])
   with pytest.raises(ValueError, match='Gauss-Newton matrix, not for a'):
     tfp_diag.diag_hessian(lambda x: tf.reduce_sum(x, -1), x, plan=plan)

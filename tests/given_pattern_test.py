@@ -22,6 +22,8 @@ import tensorflow as tf
 
 import tfp_diag
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 N = 12
 
 

@@ -28,6 +28,8 @@ import tensorflow as tf
 import tfp_diag
 from tfp_diag.diagonal import graphs
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 
 def chain(x):
   """Log density of a chain: a tridiagonal Hessian."""
@@ -71,8 +73,9 @@ class Counted:
     return self.fn(*xs)
 
 
-@pytest.fixture(name='chain_plan', scope='module')
-def fixture_chain_plan():
+@pytest.fixture(name='chain_plan')
+def fixture_chain_plan(without_sweeps):
+  del without_sweeps
   return tfp_diag.plan_diag_hessian(chain, tf.TensorSpec([None, 6], tf.float64))
 
 

@@ -29,6 +29,8 @@ import tfp_diag
 from tfp_diag.diagonal import decide, graphs, linear_map
 from tfp_diag.sparsity import SampleMixingError
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 
 @pytest.fixture(name='copies')
 def fixture_copies(monkeypatch):

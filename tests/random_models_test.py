@@ -36,7 +36,7 @@ import tfp_diag
 from tests.oracles import sample_diagonal
 from tfp_diag.diagonal import decide
 
-NUM_MODELS = 24
+NUM_MODELS = 12
 NUM_TESTS = 4
 # As few as will do: the time goes into tracing.
 MAX_COORDINATES = 14

@@ -128,6 +128,7 @@ def chain(x):
   return tf.reduce_sum(x**4, -1) + tf.reduce_sum(x[..., 1:] * x[..., :-1], -1)
 
 
+@pytest.mark.usefixtures('without_sweeps')
 def test_a_proper_coloring_is_exact():
   x = tf.constant(RNG.normal(size=[3, 8]))
   plan = tfp_diag.plan_diag_hessian(chain, x, [3])

@@ -35,6 +35,9 @@ from tfp_diag.diagonal.third_order import ThirdOrder
 from tfp_diag.mcmc import LocalHessianPreconditioner
 from tfp_diag.sparsity import SampleMixingError
 
+# Sweeps are tried in `diagonal/squared_sweeps_test.py`.
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 REGIMES = ('eager', 'function', 'xla')
 SCHEDULES = ('unrolled', 'pfor', 'while_loop')
 TOLERANCE = {'float64': 1e-11, 'float32': 1e-4}

@@ -30,6 +30,8 @@ import tensorflow as tf
 import tfp_diag
 from tfp_diag.sparsity import SparsityPattern, color_diagonal
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 SIZES = (5, 8, 13, 21)
 NUM_MATRICES = 25  # Of each size: 100 in all.
 

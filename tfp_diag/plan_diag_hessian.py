@@ -80,16 +80,17 @@ def plan_diag_hessian(
 
   #### Examples
 
-  A Gaussian chain: the Hessian is tridiagonal, and two passes give its diagonal
-  for any number of coordinates and samples.
+  A Gaussian chain: the Hessian is tridiagonal, with two colors for any number
+  of coordinates and samples; and as each coordinate reaches each square on one
+  path, one sweep gives its diagonal.
 
   ```python
   chain = lambda x: (
     -tf.reduce_sum((x[..., 1:] - 0.9 * x[..., :-1]) ** 2, axis=-1)
   )
   plan = plan_diag_hessian(chain, tf.TensorSpec([None, 1000]))
-  plan.num_passes
-  # ==> 2
+  plan.num_colors, plan.num_passes
+  # ==> (2, 1)
   value, gradient, diag = plan(tf.ones([5, 1000]))
   diag[0, :3]
   # ==> [-1.62, -3.62, -3.62]

@@ -77,8 +77,8 @@ def test_prints_what_str_of_the_plan_says(user_file, tmp_path, capsys):
 @pytest.mark.parametrize(
   'words, passes, nonzeros, event_shapes',
   [
-    (['chain', '--shape', '[50]'], 2, 50 + 2 * 49, [[50]]),
-    (['chain', '--shape', '50', '--sample-shape', '[3, 2]'], 2, 148, [[50]]),
+    (['chain', '--shape', '[50]'], 1, 50 + 2 * 49, [[50]]),
+    (['chain', '--shape', '50', '--sample-shape', '[3, 2]'], 1, 148, [[50]]),
     # The samples share the colors of a quadratic form.
     (['school', '--shape', '([], [7])'], 1, 8 + 2 * 7, [[], [7]]),
     (['school', '--shape', '{"theta": [7], "mu": []}'], 1, 22, [[7], []]),
@@ -86,7 +86,7 @@ def test_prints_what_str_of_the_plan_says(user_file, tmp_path, capsys):
     (['ring', '--jacobian', '--shape', '[8]'], 2, 16, [[8]]),
     (
       ['one_state', '--init', '[0.,0.,0.]', '--sample-shape', '[]'],
-      2,
+      1,
       5,
       [[3]],
     ),

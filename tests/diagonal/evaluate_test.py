@@ -61,7 +61,7 @@ def broken(monkeypatch, terms, kind):
 
 @pytest.mark.parametrize('kind', ('raises', 'is_wrong'))
 @pytest.mark.parametrize('how', ('eager', 'plan'))
-@pytest.mark.usefixtures('fresh_cache')
+@pytest.mark.usefixtures('fresh_cache', 'without_sweeps')
 def test_passes_take_over_for_a_hessian(monkeypatch, how, kind):
   x = draw(1)
   wanted = hessian_diagonal(regression, x)

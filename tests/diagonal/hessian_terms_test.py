@@ -30,6 +30,8 @@ from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.planning import try_out
 from tfp_diag.internal.problem import HessianProblem
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 RNG = np.random.default_rng(7)
 # More coordinates than are unrolled, so that it is worth to look for more.
 N = 20

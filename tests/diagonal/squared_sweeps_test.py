@@ -454,3 +454,38 @@ def test_what_is_not_finite_touches_nothing_else(bad):
   got = plan(x)[2].numpy()
   assert finite[[0, 2]].all() and finite[1].sum() >= 16
   np.testing.assert_allclose(got[finite], want[finite], rtol=1e-9)
+
+
+@pytest.mark.parametrize('how', ['eager', 'graph', 'xla'])
+@pytest.mark.parametrize('fn', [horseshoe, softmax_regression, network])
+def test_third_derivatives(fn, how):
+  size = next(size for model, size, _ in MODELS if model is fn)
+  x = state(size, 2)
+
+  def third(x):
+    return tfp_diag.unmixed_derivatives(fn, x)
+
+  if how != 'eager':
+    third = tf.function(third, jit_compile=how == 'xla')
+
+  @tf.function
+  def nested(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      diag = tf.linalg.diag_part(sample_hessian(fn, x))
+    rows = tape.batch_jacobian(diag, x, experimental_use_pfor=False)
+    return diag, tf.linalg.diag_part(rows)
+
+  found, (second, want) = third(x), nested(x)
+  assert_equal(found.second, second)
+  assert_equal(found.third, want)
+
+
+def sample_hessian(fn, x):
+  with tf.GradientTape() as outer:
+    outer.watch(x)
+    with tf.GradientTape() as inner:
+      inner.watch(x)
+      value = fn(x)
+    gradient = inner.gradient(value, x)
+  return outer.batch_jacobian(gradient, x, experimental_use_pfor=False)

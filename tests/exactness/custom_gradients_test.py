@@ -32,6 +32,8 @@ from tests.exactness.ways import (
 )
 from tests.oracles import hessian_diagonal, jacobian_diagonal
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 tfb = tfp.bijectors
 tfd = tfp.distributions
 N = 16

@@ -30,6 +30,8 @@ from tests.exactness.ways import copy_of, draw, same
 from tests.oracles import hessian_diagonal, jacobian_diagonal
 from tfp_diag.sparsity import Flow, Structure, register_rule
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 N = 24
 SAMPLES = 40
 RNG = np.random.default_rng(0)

@@ -27,6 +27,8 @@ from tests.exactness.ways import REGIMES, copy_of, draw, in_regime, same
 from tests.oracles import hessian_diagonal, jacobian_diagonal
 from tfp_diag.sparsity import register_rule
 
+pytestmark = pytest.mark.usefixtures('without_sweeps')
+
 N = 36
 ERRORS = (
   ZeroDivisionError('a bug of mine'),

@@ -214,10 +214,11 @@ def decide(
     pattern = seen
   n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
   has_terms = analysis is not None and analysis.walked.num_samples
+  dense = Decision(
+    None, None, request.mode, request.schedule, chunk_size or 10, (), notes
+  )
   if pattern is None and (not has_terms or problem.kind == 'jacobian'):
-    return Decision(
-      None, None, request.mode, request.schedule, chunk_size or 10, (), notes
-    )
+    return dense
   if colors is None and pattern is not None:
     colors = color_diagonal(pattern).colors
   num_passes = n if colors is None else sweep.num_colors(colors)
@@ -242,6 +243,8 @@ def decide(
       for p in proposals
       if p.terms is None or p.terms.max_order >= problem.order
     ]
+  if pattern is None and len(proposals) == 1:
+    return dense
   planned = plan.how if plan is not None and plan.uses_terms else None
   proposals.sort(key=lambda p: (p.name != planned, p.cost))
   num_samples = _SAMPLES_IF_OPEN if samples is None else samples

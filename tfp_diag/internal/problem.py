@@ -160,7 +160,7 @@ class GaussNewtonProblem(HessianProblem):
     self, fn: Callable, xs: Any, sample_shape: Any, weights: Any = None
   ) -> None:
     super().__init__(fn, xs, sample_shape)
-    self.weights = None if weights is None else nest.flatten(weights)
+    self._weights = weights
 
   @property
   def plan_kind(self) -> str:
@@ -207,16 +207,20 @@ class GaussNewtonProblem(HessianProblem):
     residuals = batching.checked_outputs(
       nest.flatten(result), parts, self.rank or 0
     )
-    if self.weights is None:
+    if self._weights is None:
       return residuals, [None] * len(residuals)
-    if len(self.weights) != len(residuals):
+    # Of one Tensor the weights may be a list of numbers.
+    parts = [self._weights]
+    if not self._is_one or isinstance(result, dict):
+      parts = nest.flatten(self._weights)
+    if len(parts) != len(residuals):
       raise ValueError(
-        f'`weights` has {len(self.weights)} parts, but `residual_fn` returns '
+        f'`weights` has {len(parts)} parts, but `residual_fn` returns '
         f'{len(residuals)}. Give one Tensor for each, of its shape or one that '
         'broadcasts to it.'
       )
     found = []
-    for w, r in zip(self.weights, residuals):
+    for w, r in zip(parts, residuals):
       w = tf.convert_to_tensor(w, dtype_hint=r.dtype)
       if w.dtype != r.dtype:
         raise TypeError(
