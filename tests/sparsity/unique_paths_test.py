@@ -27,6 +27,7 @@ from tfp_diag.diagonal import decide
 from tfp_diag.sparsity import budget, unique_paths
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.graph import trace
+from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.unique_paths import find_sweeps
 
 SAMPLES = 2
@@ -56,17 +57,16 @@ def multiplicities(walked):
   Returns:
     list of (Tensor, array of elements by coordinates of 0, 1 and 2 for many).
   """
-  finder = unique_paths._Finder(walked)
-  finder.find()
-  table = finder._sets.table
+  paths = Paths(walked)
+  table = paths.sets.table
   tensors = [
     *zip(walked.inputs, walked.graph.xs),
     *unique_paths.tensors_at_hand(walked),
   ]
   return [
-    (tensor, table[finder._numbers[value]].toarray())
+    (tensor, table[paths.numbers[value]].toarray())
     for value, tensor in tensors
-    if value in finder._numbers
+    if value in paths.numbers
   ]
 
 
@@ -281,7 +281,7 @@ def diagonal(fn, x):
   plan = tfp_diag.plan_diag_hessian(fn, x)
   want = hessian_diagonal(fn, x)
   np.testing.assert_allclose(plan(x)[2], want, rtol=1e-9, atol=1e-11)
-  return find_sweeps(walked_of(fn, *x.shape)), plan
+  return find_sweeps(Paths(walked_of(fn, *x.shape))), plan
 
 
 def squared_throughout(sweeps):
@@ -539,7 +539,7 @@ def test_kinds_of_which_there_are_too_many_are_left_over(
 
 def test_without_some_sweeps_their_coordinates_are_left_over():
   size = FIRST + SECOND + 2
-  sweeps = find_sweeps(walked_of(deep, 2, size))
+  sweeps = find_sweeps(Paths(walked_of(deep, 2, size)))
   plain, other = sorted(sweeps.sweeps, key=lambda one: len(one.frontiers))
   fewer = sweeps.only([plain])
   assert fewer.sweeps == (plain,)
@@ -550,6 +550,6 @@ def test_without_some_sweeps_their_coordinates_are_left_over():
 
 def test_without_memory_there_are_none():
   walked = walked_of(one_sum, 2, N)
-  with budget.at_most(10):
-    assert find_sweeps(walked) is None
-  assert find_sweeps(walked) is not None
+  with budget.at_most(10), pytest.raises(budget.PatternTooDenseError):
+    Paths(walked)
+  assert find_sweeps(Paths(walked)).sweeps

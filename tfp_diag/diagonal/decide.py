@@ -233,7 +233,11 @@ def decide(
   samples = evaluation.xs[0].shape[:rank].num_elements()
   if has_terms and asks_for_terms and num_passes > 1:
     if problem.kind == 'hessian' and num_passes > _SWEEP:
-      proposals += _swept(problem, analysis, evaluation, pattern, retrace)
+      try:
+        proposals += _swept(problem, analysis, evaluation, pattern, retrace)
+      except Exception as e:
+        # A fault of ours: the other ways remain.
+        notes += (_fault(e, 'Another way'),)
     if pattern is not None:
       proposals += _proposals(
         problem, analysis, evaluation, colors, samples, retrace
@@ -361,14 +365,7 @@ def _analysis(
     # A fault of the analysis must not cost the derivative.
     if request.is_asked:
       raise
-    note = f'The structure could not be read ({type(e).__name__}: {e}).'
-    warnings.warn(
-      f'{note} A pass runs for each coordinate. This is a fault of tfp_diag: '
-      'please report the function.',
-      RuntimeWarning,
-      stacklevel=2,
-    )
-    return None, None, (note,)
+    return None, None, (_fault(e, 'A pass for each coordinate'),)
   if analysis is None and request.is_asked:
     raise budget.NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '
@@ -376,6 +373,18 @@ def _analysis(
       'Pass `xs` of a static and smaller sample shape.'
     )
   return analysis, pattern, notes
+
+
+def _fault(error: Exception, instead: str) -> str:
+  """Warns of an error that is not the user's, and returns a note."""
+  note = f'The structure could not be read ({type(error).__name__}: {error}).'
+  warnings.warn(
+    f'{note} {instead} runs instead. This is a fault of tfp_diag: please '
+    'report the function.',
+    RuntimeWarning,
+    stacklevel=2,
+  )
+  return note
 
 
 def _retrace(problem: Problem) -> Callable | None:

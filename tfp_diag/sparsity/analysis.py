@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import scipy.sparse
 
+from tfp_diag.sparsity.budget import PatternTooDenseError
 from tfp_diag.sparsity.curvature import (
   CurvedOps,
   find_curved_ops,
@@ -169,7 +170,10 @@ class Analysis:
     """Which coordinates of a Hessian reverse sweeps are enough for."""
     if not self._is_hessian or not self.walked.num_samples:
       return None
-    return find_sweeps(self.paths)
+    try:
+      return find_sweeps(self.paths)
+    except PatternTooDenseError:
+      return None
 
   def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.

@@ -56,7 +56,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.budget import PatternTooDenseError
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, kind_of_squares
@@ -226,7 +225,7 @@ class Sweeps(NamedTuple):
     )
 
 
-def find_sweeps(paths: Paths) -> Sweeps | None:
+def find_sweeps(paths: Paths) -> Sweeps:
   """Looks for the coordinates that need no pass.
 
   Args:
@@ -234,12 +233,12 @@ def find_sweeps(paths: Paths) -> Sweeps | None:
       derivatives.
 
   Returns:
-    `Sweeps`, or None if there are none for want of memory.
+    `Sweeps`.
+
+  Raises:
+    PatternTooDenseError: For want of memory.
   """
-  try:
-    return _Finder(paths).find()
-  except PatternTooDenseError:
-    return None
+  return _Finder(paths).find()
 
 
 class _Finder:
