@@ -594,7 +594,8 @@ class _Finder:
     for step in reversed(between):
       for value in step.outputs:
         tensor = self._tensor_of(value)
-        if value in self._numbers and tensor is not None:
+        is_known = value in self._numbers and value.shape is not None
+        if is_known and tensor is not None:
           yield value, tensor
     yield from zip(self._walked.inputs, self._walked.graph.xs)
 
