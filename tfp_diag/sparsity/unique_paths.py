@@ -415,7 +415,7 @@ class _Finder:
         inside = self._descendants(value, between)
         if not self._affords(inside):
           return found
-        covered, link = self._link(value, rows, asked, inside)
+        covered, link = self._link(value, tensor, rows, asked, inside)
         if link is None or link.num_passes > most:
           continue
         if is_once:
@@ -437,21 +437,22 @@ class _Finder:
     return self._effort > 0
 
   def _link(
-    self, value: Value, rows: _Rows, asked: np.ndarray, inside: Sequence
+    self,
+    value: Value,
+    tensor: Any,
+    rows: _Rows,
+    asked: np.ndarray,
+    inside: Sequence,
   ) -> tuple:
     """Whether paths go through a value as they should, and of which."""
     numbers = self._sets.within(self._numbers[value], asked)
     numbers = self._sets.support(numbers)
-    covered, (is_by_rows, shape) = (
-      self._by_rows(value, rows, numbers, asked, inside)
-      or self._by_columns(value, rows, numbers, asked, inside)
-      or (
-        asked,
-        (None, None),
-      )
-    )
-    if is_by_rows is None:
+    found = self._by_rows(
+      value, rows, numbers, asked, inside
+    ) or self._by_columns(value, tensor, rows, numbers, asked, inside)
+    if found is None:
       return asked, None
+    covered, (is_by_rows, shape) = found
     covered = covered & ~self._reached_beside(value, rows, inside)
     if not covered.any():
       return covered, None
@@ -523,6 +524,7 @@ class _Finder:
   def _by_columns(
     self,
     value: Value,
+    tensor: Any,
     rows: _Rows,
     numbers: np.ndarray,
     asked: np.ndarray,
@@ -542,24 +544,18 @@ class _Finder:
     flow = Flow.pairs(row, element, len(united), value.rows)
     meet = self._sets.members(self._sets.apply(flow, numbers), MANY)
     covered = asked & ~meet
-    for colors in range(len(value.shape) + 1):
-      count = math.prod(value.shape[len(value.shape) - colors :])
-      if count < most:
-        continue
-      # Those of a row have different colors.
-      key = row * count + element % count
-      if np.bincount(key).max(initial=0) <= 1:
-        break
-    shape = value.shape[len(value.shape) - colors :]
-    tensor = self._tensor_of(value)
-    if (
-      not covered.any()
-      or math.prod(shape) > _MAX_ROWS
-      or tensor is None
-      or not _has_last(tensor, shape)
-    ):
+    if not covered.any():
       return None
-    return covered, (False, shape)
+    for rank in range(len(value.shape), -1, -1):
+      shape = value.shape[rank:]
+      count = math.prod(shape)
+      if count > _MAX_ROWS:
+        return None
+      # Those of a row have different colors.
+      key = np.sort(row * count + element % max(count, 1))
+      if count >= most and np.all(key[1:] != key[:-1]):
+        return (covered, (False, shape)) if _has_last(tensor, shape) else None
+    return None
 
   def _reached_beside(
     self, value: Value, rows: _Rows, inside: Sequence
@@ -593,15 +589,11 @@ class _Finder:
     """Values on the way to a term, and their Tensors; the last ones first."""
     for step in reversed(between):
       for value in step.outputs:
-        tensor = self._tensor_of(value)
+        tensor = self._tensors.get(value)
         is_known = value in self._numbers and value.shape is not None
         if is_known and tensor is not None:
           yield value, tensor
     yield from zip(self._walked.inputs, self._walked.graph.xs)
-
-  def _tensor_of(self, value: Value) -> Any:
-    """The Tensor of the graph at hand that a value is, or None."""
-    return self._tensors.get(value)
 
   def _classes(self, found: list, left_over: np.ndarray) -> tuple:
     """Sweeps for the coordinates that have the same frontiers."""
