@@ -41,6 +41,7 @@ from tfp_diag.diagonal import local, sweep
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
+from tfp_diag.internal import batching
 from tfp_diag.sparsity.paths import kind_of_squares
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
@@ -111,10 +112,11 @@ class SquaredSweeps:
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
     xs, order = call.xs, call.order
+    shapes = batching.event_shapes(xs, call.rank)
     walk = _Walk(call, self.evaluation, self.found)
     total = [tf.zeros_like(x) for x in xs] * (order - 1)
     for one in self.found.sweeps:
-      masks = _split(one.coordinates, xs, call.rank)
+      masks = sweep.split(one.coordinates, shapes)
       found = walk.swept(one, [bool(mask.any()) for mask in masks], order)
       for k, (mask, derivatives) in enumerate(zip(masks, found)):
         for place, d in zip(range(k, len(total), len(xs)), derivatives):
@@ -131,7 +133,7 @@ class SquaredSweeps:
         call.chunk_size,
         num_diagonals=order - 1,
       )
-      masks = _split(self.found.left_over, xs, call.rank) * (order - 1)
+      masks = sweep.split(self.found.left_over, shapes) * (order - 1)
       total = [tf.where(*each) for each in zip(masks, rest, total)]
     return [
       tf.ensure_shape(d, x.shape) for d, x in zip(total, itertools.cycle(xs))
@@ -145,13 +147,13 @@ class _Walk:
     self._call = call
     self._found = found
     self._walked = found.walked
-    (self._value,) = evaluation.ys
+    (value,) = evaluation.ys
     frontiers = [f for one in found.sweeps for f in one.frontiers]
     terms = [*found.squares, *(f.term for f in frontiers)]
     ops = list(dict.fromkeys(self._op(term.step) for term in terms))
     outputs = [op.outputs[0] for op in ops]
-    adjoints = call.derivative.between([self._value], outputs).apply(
-      [0], [tf.ones_like(self._value)], list(range(len(outputs)))
+    adjoints = call.derivative.between([value], outputs).apply(
+      [0], [tf.ones_like(value)], list(range(len(outputs)))
     )
     self._adjoints = dict(zip(ops, adjoints))
     self._tensors = dict(zip(self._walked.inputs, call.xs))
@@ -389,17 +391,6 @@ def _times(x: tf.Tensor, power: int) -> tf.Tensor:
 
 def _broadcast(op: tf.Operation, group: Sequence) -> tf.Tensor:
   return tf.broadcast_to(op.inputs[group[0]], tf.shape(op.outputs[0]))
-
-
-def _split(mask: np.ndarray, xs: Sequence, rank: int) -> list:
-  """A bool array over coordinates as one for the event of each part."""
-  pieces, start = [], 0
-  for x in xs:
-    shape = x.shape[rank:]
-    size = shape.num_elements()
-    pieces.append(mask[start : start + size].reshape(shape))
-    start += size
-  return pieces
 
 
 def _listed(labels: Iterable) -> str:

@@ -43,6 +43,7 @@ __all__ = [
   'diagonal',
   'num_colors',
   'one_color_each',
+  'split',
   'vectorized_or_loop',
   'warn_of_loop',
 ]
@@ -61,6 +62,17 @@ _MAX_UNROLLED_CHUNKS = 4
 def num_colors(colors: np.ndarray) -> int:
   """How many colors a vector of colors has."""
   return int(colors.max(initial=-1)) + 1
+
+
+def split(vector: np.ndarray, event_shapes: Sequence) -> list[np.ndarray]:
+  """An array over all coordinates as one for each part, parts in order."""
+  sizes = [int(np.prod(s, dtype=np.int64)) for s in event_shapes]
+  return [
+    piece.reshape(shape)
+    for piece, shape in zip(
+      np.split(vector, np.cumsum(sizes)[:-1]), event_shapes
+    )
+  ]
 
 
 class Colors:
@@ -96,22 +108,13 @@ class Colors:
     Returns:
       `Colors`.
     """
-    sizes = [int(np.prod(s, dtype=np.int64)) for s in event_shapes]
-    ends = np.cumsum(sizes)[:-1]
-
-    def split(vector):
-      return [
-        piece.reshape(shape)
-        for piece, shape in zip(np.split(vector, ends), event_shapes)
-      ]
-
     colors = np.asarray(colors, np.int32)
     signs = None
     if num_colors(colors) < colors.size:
       rng = np.random.default_rng(colors.size)
       bits = rng.integers(0, 2, colors.size, np.int8)
-      signs = split((2 * bits - 1).astype(np.int8))
-    return cls(split(colors), num_colors(colors), signs)
+      signs = split((2 * bits - 1).astype(np.int8), event_shapes)
+    return cls(split(colors, event_shapes), num_colors(colors), signs)
 
   @classmethod
   def of(cls, colors: Any, xs: Sequence, rank: int) -> 'Colors':

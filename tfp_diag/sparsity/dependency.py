@@ -23,7 +23,7 @@ import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
 
-__all__ = ['Csr', 'Dependency']
+__all__ = ['Csr', 'Dependency', 'scramble']
 
 # `scipy.sparse.csr_matrix`; SciPy does not say of which types its fields are.
 Csr = Any
@@ -208,7 +208,7 @@ class Dependency:
     if self.rows < 2:
       return everything, everything
     with np.errstate(over='ignore'):
-      mixed = _scramble(self.indices)
+      mixed = scramble(self.indices)
       sums = np.zeros(self.entries + 1, np.uint64)
       np.cumsum(mixed, out=sums[1:])
       key = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
@@ -258,9 +258,9 @@ def _from_keys(row: np.ndarray, column: np.ndarray, rows: int) -> Dependency:
   return Dependency(indptr, column.astype(np.int32))
 
 
-def _scramble(indices: np.ndarray) -> np.ndarray:
-  """Spreads column numbers over 64 bits (the finalizer of splitmix64)."""
-  z = indices.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+def scramble(numbers: np.ndarray) -> np.ndarray:
+  """Spreads numbers over 64 bits (the finalizer of splitmix64)."""
+  z = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
   z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
   z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
   return z ^ (z >> np.uint64(31))

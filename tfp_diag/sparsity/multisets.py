@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
-from tfp_diag.sparsity.dependency import Csr, Dependency
+from tfp_diag.sparsity.dependency import Csr, Dependency, scramble
 from tfp_diag.sparsity.flow import Flow
 
 __all__ = ['EMPTY', 'MANY', 'Multisets']
@@ -223,7 +223,7 @@ class Multisets:
     """The sum of the multisets of each run of numbers."""
     distinct, place = self.distinct(numbers)
     # Runs of the same numbers, in any order, have the same sum.
-    mixed = _scrambled(distinct)
+    mixed = scramble(distinct)
     mixed[distinct == EMPTY] = 0
     sums = np.zeros(len(numbers) + 1, np.uint64)
     np.cumsum(mixed[place], out=sums[1:])
@@ -322,21 +322,12 @@ def _picked(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 def _keys(matrix: Csr) -> np.ndarray:
   """A number for each row, by its columns and values."""
-  mixed = _scrambled(
+  mixed = scramble(
     matrix.indices.astype(np.uint64) * np.uint64(4)
     + matrix.data.astype(np.uint64)
   )
   sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
   return sums[matrix.indptr[1:]] - sums[matrix.indptr[:-1]]
-
-
-def _scrambled(numbers: np.ndarray) -> np.ndarray:
-  """Spreads numbers over 64 bits (the finalizer of splitmix64)."""
-  with np.errstate(over='ignore'):
-    z = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def _matrix(
