@@ -52,6 +52,11 @@ def pytest_collection_modifyitems(items):
   items.sort(key=place)
 
 
+# A change is judged by what it does, not by which programs were drawn; what is
+# new is looked for in runs with --fuzz-seconds.
+FUZZ_SEED = 20261122
+
+
 class Fuzz(typing.NamedTuple):
   """Which random programs are tried, and for how long."""
 
@@ -62,7 +67,9 @@ class Fuzz(typing.NamedTuple):
 def pytest_addoption(parser):
   group = parser.getgroup('random programs')
   group.addoption(
-    '--fuzz-seed', type=int, help='the seed of an earlier run; default: new'
+    '--fuzz-seed',
+    type=int,
+    help=f'default: {FUZZ_SEED}, or a new one with --fuzz-seconds',
   )
   group.addoption(
     '--fuzz-seconds', type=float, help='how long; default: 200 programs'
@@ -71,8 +78,10 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
   # Workers are handed the options of the process that starts them.
-  if config.option.fuzz_seed is None:
-    config.option.fuzz_seed = int(np.random.SeedSequence().entropy % 2**32)
+  option = config.option
+  if option.fuzz_seed is None:
+    new = int(np.random.SeedSequence().entropy % 2**32)
+    option.fuzz_seed = FUZZ_SEED if option.fuzz_seconds is None else new
 
 
 def pytest_report_header(config):

@@ -566,6 +566,17 @@ def test_planning_where_an_op_raises():
   np.testing.assert_allclose(plan(x)[2], p - p**2, rtol=1e-10)
 
 
+def test_a_loop_over_an_open_number_of_samples():
+  def mapped(x):
+    return tf.reduce_sum(tf.map_fn(lambda row: row**3, x), axis=-1)
+
+  with pytest.raises(ValueError, match='plan for a given number of samples'):
+    tfp_diag.plan_diag_hessian(mapped, tf.TensorSpec([None, 3], tf.float64))
+  plan = tfp_diag.plan_diag_hessian(mapped, tf.TensorSpec([2, 3], tf.float64))
+  x = draw(2, 3)
+  np.testing.assert_allclose(plan(x)[2], 6 * x, rtol=1e-10)
+
+
 def test_notes_name_what_blocked_a_cheaper_plan():
   def unknown(x):
     y = tf.py_function(lambda x: x**2, [x], tf.float64)

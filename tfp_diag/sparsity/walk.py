@@ -260,7 +260,7 @@ def _walk_on(
   }
   walker = Walker(graph, variables, second_order, twin)
   outputs = walker.walk(values)
-  _check_known(outputs)
+  _check_known(outputs, is_open=bool(put_in))
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
     raise _SharedIntegersError(walker.integers)
   return Walked(
@@ -276,9 +276,15 @@ def _walk_on(
   )
 
 
-def _check_known(outputs: Sequence) -> None:
+def _check_known(outputs: Sequence, is_open: bool) -> None:
   if any(value.shape is None for value in outputs):
+    way_out = 'Set the shape with tf.ensure_shape'
+    if is_open:
+      way_out += (
+        ', or plan for a given number of samples: how often a loop over '
+        'samples, as in tf.map_fn, runs is not known else'
+      )
     raise UnknownShapeError(
-      'fn must return Tensors whose shape is known when it is traced. Set '
-      'the shape with tf.ensure_shape.'
+      'fn must return Tensors whose shape is known when it is traced. '
+      f'{way_out}.'
     )
