@@ -286,7 +286,7 @@ def numpyro_nuts(model, sizes):
 
 
 def _target(model, sizes):
-  from tfp_diag.mcmc.unconstrained_target import target_of_model
+  from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
   return target_of_model(
     model.joint, model.pins, None, [sizes['chains']], (1, 2)

@@ -30,14 +30,14 @@ from tfp_diag.sparsity import registry
 _SLOWEST = [
   'notebooks_test.py',
   'main_test.py',
-  'mcmc/windowed_adaptive_mala_test.py',
-  'mcmc/many_devices_test.py',
-  'mcmc/kernel_laws_test.py',
-  'mcmc/sample_many_devices_test.py',
-  'mcmc/diagonal_preconditioner_adaptation_test.py',
-  'mcmc/tfp_composition_test.py',
-  'mcmc/local_hessian_preconditioner_test.py',
-  'mcmc/preconditioned_mala_test.py',
+  'mcmc/run/windowed_adaptive_mala_test.py',
+  'mcmc/kernels/many_devices_test.py',
+  'mcmc/kernels/kernel_laws_test.py',
+  'mcmc/run/sample_many_devices_test.py',
+  'mcmc/adapt/diagonal_preconditioner_adaptation_test.py',
+  'mcmc/kernels/tfp_composition_test.py',
+  'mcmc/kernels/local_hessian_preconditioner_test.py',
+  'mcmc/kernels/preconditioned_mala_test.py',
 ]
 
 

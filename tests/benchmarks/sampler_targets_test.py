@@ -24,7 +24,7 @@ import tensorflow as tf
 from benchmarks import sampler_jobs, sampler_targets
 from benchmarks.processes import Servers
 from benchmarks.sampler_models import MODELS, make_model
-from tfp_diag.mcmc.unconstrained_target import target_of_model
+from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
 SIZES = {
   'eight_schools': 10,

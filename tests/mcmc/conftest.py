@@ -34,7 +34,7 @@ from tfp_diag.mcmc import (
   LocalHessianPreconditioner,
   PreconditionedMALA,
 )
-from tfp_diag.mcmc.diagonal_estimators import ESTIMATORS
+from tfp_diag.mcmc.adapt.diagonal_estimators import ESTIMATORS
 
 
 class Bent:

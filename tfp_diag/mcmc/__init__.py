@@ -14,39 +14,39 @@
 # ============================================================================
 """Markov chain Monte Carlo with preconditioned Langevin dynamics."""
 
-from tfp_diag.mcmc.diagonal_preconditioner_adaptation import (
+from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
   DiagonalPreconditionerAdaptationResults,
 )
-from tfp_diag.mcmc.ess import ess
-from tfp_diag.mcmc.fisher_adaptive_mala import (
+from tfp_diag.mcmc.adapt.fisher_adaptive_mala import (
   FisherAdaptiveMALA,
   FisherAdaptiveMALAResults,
 )
-from tfp_diag.mcmc.fisher_divergence_mala import (
+from tfp_diag.mcmc.adapt.fisher_divergence_mala import (
   FisherDivergenceMALA,
   FisherDivergenceMALAResults,
 )
-from tfp_diag.mcmc.langevin_terms import LangevinTerms
-from tfp_diag.mcmc.local_hessian_preconditioner import (
+from tfp_diag.mcmc.diagnose.ess import ess
+from tfp_diag.mcmc.diagnose.nested_rhat import nested_rhat
+from tfp_diag.mcmc.diagnose.rhat import rhat
+from tfp_diag.mcmc.diagnose.summarize import summarize
+from tfp_diag.mcmc.diagnose.summary import Summary
+from tfp_diag.mcmc.diagnose.to_arviz import to_arviz
+from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms
+from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
-from tfp_diag.mcmc.nested_rhat import nested_rhat
-from tfp_diag.mcmc.preconditioned_mala import (
+from tfp_diag.mcmc.kernels.preconditioned_mala import (
   PreconditionedMALA,
   PreconditionedMALAResults,
 )
-from tfp_diag.mcmc.rhat import rhat
-from tfp_diag.mcmc.sample import SampleResults, sample
-from tfp_diag.mcmc.stop_when import StopWhen
-from tfp_diag.mcmc.summarize import summarize
-from tfp_diag.mcmc.summary import Summary
-from tfp_diag.mcmc.to_arviz import to_arviz
-from tfp_diag.mcmc.uncalibrated_preconditioned_langevin import (
+from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
   UncalibratedPreconditionedLangevinResults,
 )
-from tfp_diag.mcmc.windowed_adaptive_mala import (
+from tfp_diag.mcmc.run.sample import SampleResults, sample
+from tfp_diag.mcmc.run.stop_when import StopWhen
+from tfp_diag.mcmc.run.windowed_adaptive_mala import (
   DrawsAndTrace,
   windowed_adaptive_mala,
 )

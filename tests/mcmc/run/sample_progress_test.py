@@ -1,0 +1,209 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What a run shows, and what an interruption leaves."""
+
+import collections
+import io
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+from tfp_diag.mcmc.run import progress
+
+Results = collections.namedtuple(
+  'Results', ['target_log_prob', 'log_accept_ratio']
+)
+
+
+class Autoregression(tfp.mcmc.TransitionKernel):
+  """x' = 0.5 x + noise, which takes no time to trace."""
+
+  is_calibrated = True
+
+  def bootstrap_results(self, state):
+    return Results(*2 * [tf.zeros(state.shape[:-1])])
+
+  def one_step(self, state, results, seed=None):
+    noise = tf.random.stateless_normal(state.shape, seed)
+    ratio = tf.fill(state.shape[:-1], np.float32(np.log(0.25)))
+    return 0.5 * state + noise, results._replace(log_accept_ratio=ratio)
+
+
+def sample(num_results=100, start=None, **kwargs):
+  settings = dict(block_size=10, seed=1, jit_compile=False)
+  return tfp_diag.mcmc.sample(
+    Autoregression(),
+    np.zeros([4, 2], np.float32) if start is None else start,
+    num_results,
+    **{**settings, **kwargs},
+  )
+
+
+class Terminal(io.StringIO):
+  def isatty(self):
+    return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+  stream = Terminal()
+  # Not `sys.stderr` itself, which pytest sets for each phase of a test.
+  monkeypatch.setattr(progress, 'sys', types.SimpleNamespace(stderr=stream))
+  # All bars are drawn, however soon after the last one.
+  bar = progress.tqdm.tqdm
+  monkeypatch.setattr(bar, '__init__', _without_delay(bar.__init__))
+  return stream
+
+
+def _without_delay(init):
+  def drawn_at_once(*args, **kwargs):
+    init(*args, mininterval=0, miniters=1, **kwargs)
+
+  return drawn_at_once
+
+
+def test_a_bar_shows_phase_speed_acceptance_and_rhat(terminal, monkeypatch):
+  monkeypatch.setattr(progress, '_SECONDS_BETWEEN_RHATS', 0.0)
+  sample(num_burnin_steps=50)
+  lines = terminal.getvalue().split('\r')
+  assert lines[1].startswith('compiling:   0%')
+  warmup = [line for line in lines if line.startswith('warm-up')]
+  sampling = [line for line in lines if line.startswith('sampling')]
+  assert 'acceptance 0.25' in warmup[-1]
+  assert 'R-hat' not in warmup[-1]
+  assert '150/150' in sampling[-1]
+  for fact in ('acceptance 0.25', 'R-hat 1.', 'draws/s'):
+    assert fact in sampling[-1]
+
+
+def test_the_bar_of_a_resumed_run_begins_where_it_was(terminal, tmp_path):
+  sample(50, checkpoint=tmp_path / 'run', progress_bar=False)
+  assert terminal.getvalue() == ''
+  sample(100, checkpoint=tmp_path / 'run', resume=True)
+  assert '50/100' in terminal.getvalue().split('\r')[1]
+
+
+def test_a_single_chain_has_no_rhat(terminal, monkeypatch):
+  monkeypatch.setattr(progress, '_SECONDS_BETWEEN_RHATS', 0.0)
+  sample(start=np.zeros([2], np.float32))
+  assert '100/100' in terminal.getvalue()
+  assert 'R-hat' not in terminal.getvalue()
+
+
+def test_a_notebook_has_a_bar_where_it_is_asked_for(terminal):
+  del terminal  # Has set the delay of bars to none.
+  stream = type('OutStream', (io.StringIO,), {'__module__': 'ipykernel.io'})()
+  progress.sys.stderr = stream
+  sample()
+  assert stream.getvalue() == ''
+  sample(progress_bar=True)
+  assert '100/100' in stream.getvalue()
+
+
+def test_into_a_file_goes_a_line_at_the_end(capsys):
+  sample(progress_bar=True)
+  (line,) = capsys.readouterr().err.splitlines()
+  assert line.startswith('sampling: 100 of 100 steps, acceptance 0.25')
+
+
+def test_lines_become_rarer(capsys, monkeypatch):
+  seconds = iter(np.arange(0.0, 1e5, 5.0))
+  monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(seconds))
+  sample(1000, progress_bar=True, start=np.zeros([2], np.float32))
+  lines = capsys.readouterr().err.splitlines()
+  # 100 blocks of at least ten seconds.
+  steps = [int(line.split()[1].replace(',', '')) for line in lines]
+  assert 5 < len(lines) < 12
+  assert steps[-1] == 1000
+  assert np.all(np.diff(np.diff(steps[:-1])) >= 0)
+
+
+@pytest.mark.parametrize('progress_bar', [None, False])
+def test_nothing_is_shown_unasked(capsys, progress_bar):
+  sample(progress_bar=progress_bar)
+  assert capsys.readouterr() == ('', '')
+
+
+def interrupt(*_, **unused):
+  raise KeyboardInterrupt
+
+
+def assert_interrupted(found, num_results):
+  whole = sample()
+  assert (found.num_results, found.stopped_by) == (num_results, 'interrupted')
+  np.testing.assert_array_equal(found.draws, whole.draws[:num_results])
+  for name, traced in found.trace.items():
+    np.testing.assert_array_equal(traced, whole.trace[name][:num_results])
+  if num_results:
+    np.testing.assert_array_equal(found.final_state, found.draws[-1])
+
+
+def test_ctrl_c_while_the_progress_is_shown(terminal, monkeypatch):
+  del terminal
+  with monkeypatch.context() as patch:
+    patch.setattr(progress, '_SECONDS_BETWEEN_RHATS', 0.0)
+    # Of a few draws there is no R-hat.
+    patch.setattr(progress, '_LEAST_DRAWS', 30)
+    patch.setattr(progress, 'rhat', interrupt)
+    with pytest.warns(UserWarning, match='30 of 100 steps .* 30 of 100 draws'):
+      found = sample()
+  assert_interrupted(found, 30)
+
+
+def test_ctrl_c_while_stop_when_thinks():
+  def stop_when(draws, _):
+    return len(draws) == 40 and interrupt()
+
+  with pytest.warns(UserWarning, match='Pass `checkpoint` to be able'):
+    found = sample(stop_when=stop_when)
+  assert_interrupted(found, 40)
+
+
+@pytest.mark.parametrize('block', [0, 2])
+def test_ctrl_c_during_a_block(monkeypatch, tmp_path, block):
+  blocks = []
+  run = tfp_diag.mcmc.run.block.SamplingBlock.__call__
+
+  def interrupted(*args):
+    result = run(*args)
+    blocks.append(None)
+    if len(blocks) == block + 1:
+      interrupt()
+    return result
+
+  with monkeypatch.context() as patch:
+    patch.setattr(
+      tfp_diag.mcmc.run.block.SamplingBlock, '__call__', interrupted
+    )
+    with pytest.warns(UserWarning, match="It goes on with `checkpoint='.*run'"):
+      found = sample(checkpoint=tmp_path / 'run')
+  assert_interrupted(found, 10 * block)
+  np.testing.assert_array_equal(
+    sample(checkpoint=tmp_path / 'run', resume=True).draws, sample().draws
+  )
+
+
+def test_ctrl_c_after_the_last_block_is_no_interruption(monkeypatch):
+  class Closing(progress._Lines):
+    def close(self):
+      interrupt()
+
+  monkeypatch.setattr(progress, '_Lines', Closing)
+  found = sample(progress_bar=True)
+  assert (found.num_results, found.stopped_by) == (100, 'finished')

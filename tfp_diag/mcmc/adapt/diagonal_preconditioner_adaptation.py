@@ -1,0 +1,409 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Learns a constant scale per coordinate while a chain warms up."""
+
+import typing
+
+import tensorflow as tf
+
+from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.mcmc.adapt.diagonal_estimators import (
+  estimate_variances,
+  quantities_of,
+)
+from tfp_diag.mcmc.adapt.running_moments import (
+  merge_moments,
+  moments_of,
+  no_moments,
+  pool_moments,
+)
+from tfp_diag.mcmc.adapt.windows import adaptation_windows
+from tfp_diag.mcmc.kernels.arguments import as_parts
+from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
+from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  ParameterizedKernel,
+  argument,
+)
+
+__all__ = [
+  'DiagonalPreconditionerAdaptation',
+  'DiagonalPreconditionerAdaptationResults',
+]
+
+
+class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
+  """What `DiagonalPreconditionerAdaptation` hands to its next step.
+
+  Attributes:
+    inner_results: Results of the inner kernel. The scale in use is in them, in
+      the `accepted_results.preconditioner` of the innermost: a list with one
+      Tensor per part, of the part's event shape.
+    step: int32 scalar Tensor: how many steps were taken.
+    moments: A `RunningMoments` of the window that is under way: what the
+      estimator needs of the states, gradients or curvatures.
+  """
+
+  inner_results: typing.Any
+  step: typing.Any
+  moments: typing.Any
+
+
+class DiagonalPreconditionerAdaptation(ParameterizedKernel):
+  """Adapts the diagonal preconditioner of an inner `PreconditionedMALA`.
+
+  The scale s of each coordinate is estimated from the chain itself, pooled over
+  all chains, in windows of doubling length: at the end of each window the
+  estimate replaces the scale, and the next window starts from nothing. After
+  `num_adaptation_steps` the scale is frozen, bit for bit, and a step costs what
+  a step of the inner kernel does. Discard the draws until then.
+
+  The estimators, all of which give the standard deviations of a Gaussian of
+  diagonal covariance (g is the gradient of the log density):
+
+  * 'variance': s² = Var x.
+  * 'fisher': s² = 1 / E[g²].
+  * 'fisher_divergence': s² = √(Var x / Var g), which minimizes a Fisher
+    divergence between target and N(0, s²) [1]. On a Gaussian of diagonal
+    covariance it is exact from any few distinct draws, wherever they are: it
+    converges long before the chain does. The best first choice.
+  * 'hessian': s² = √(Var x / E[-∂_ii log π]), the same with the curvature in
+    the place of the gradient's variance, to which it is equal on average but
+    less noisy. Costs a diagonal of the Hessian per adaptation step.
+
+  The estimate counts by its number of draws, against 10 for the scale in use.
+
+  It composes with TFP's step size adapters, inside or outside, and may be
+  wrapped by `tfp.mcmc.TransformedTransitionKernel`. Let the step size adapt for
+  longer than the scale, since each new scale asks for another step size.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tensorflow_probability as tfp
+  import tfp_diag
+
+  scales = tf.constant([0.01, 1.0, 100.0])
+  target = tfp.distributions.MultivariateNormalDiag(scale_diag=scales)
+  kernel = tfp_diag.mcmc.PreconditionedMALA(target.log_prob, step_size=0.1)
+  kernel = tfp_diag.mcmc.DiagonalPreconditionerAdaptation(
+    kernel, num_adaptation_steps=150
+  )
+  kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+    kernel, num_adaptation_steps=200, target_accept_prob=0.574
+  )
+
+
+  @tf.function
+  def run():
+    return tfp.mcmc.sample_chain(
+      num_results=1,
+      num_burnin_steps=200,
+      current_state=tf.random.stateless_normal([16, 3], seed=(0, 1)),
+      kernel=kernel,
+      trace_fn=lambda _, results: (
+        results.inner_results.inner_results.accepted_results.preconditioner
+      ),
+      seed=(0, 1),
+    )
+
+
+  _, [learned] = run()
+  tf.round(learned[0] / scales)  # ==> [1.0, 1.0, 1.0]
+  ```
+
+  #### References
+
+  [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
+       Hamiltonian Monte Carlo by minimizing Fisher divergence.
+       arXiv:2603.18845, the diagonal form.
+
+  [2]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
+       approximations to Langevin diffusions. _Journal of the Royal Statistical
+       Society: Series B_ 60(1).
+  """
+
+  _default_name = 'diagonal_preconditioner_adaptation'
+
+  def __init__(
+    self,
+    inner_kernel,
+    num_adaptation_steps,
+    estimator='fisher_divergence',
+    *,
+    experimental_reduce_chain_axis_names=None,
+    name=None,
+  ):
+    """Initializes the kernel.
+
+    Args:
+      inner_kernel: A `PreconditionedMALA` whose preconditioner is None or a
+        scale per coordinate, which the chain starts with; or kernels around
+        one, such as `tfp.mcmc.DualAveragingStepSizeAdaptation`.
+      num_adaptation_steps: Python `int`: for how many steps the scale changes.
+      estimator: 'variance', 'fisher', 'fisher_divergence' or 'hessian'.
+      experimental_reduce_chain_axis_names: `str`, any name that is not empty:
+        the kernel runs in each replica of a `tf.distribute` strategy with some
+        of the chains, and all of them are pooled. Replicas then exchange two
+        numbers per coordinate and quantity at each step, also when the scale is
+        frozen: sample with `inner_kernel`, from the `inner_results`, where that
+        is too slow. Default: None, each replica learns from its own chains.
+      name: Python `str`, the prefix of op names.
+
+    Raises:
+      ValueError: if `estimator` is none that exists, or `num_adaptation_steps`
+        is negative or not known in Python.
+    """
+    quantities_of(estimator)  # Refuses an unknown one.
+    num_steps = tf.get_static_value(num_adaptation_steps)
+    if num_steps is None or num_steps != int(num_steps) or num_steps < 0:
+      raise ValueError(
+        '`num_adaptation_steps` must be an integer >= 0 that is known when the '
+        f'kernel is made, but is {num_adaptation_steps}.'
+      )
+    self._window_ends = adaptation_windows(int(num_steps))
+    super().__init__(
+      inner_kernel=inner_kernel,
+      num_adaptation_steps=num_adaptation_steps,
+      estimator=estimator,
+      experimental_reduce_chain_axis_names=experimental_reduce_chain_axis_names,
+      name=name,
+    )
+
+  inner_kernel = argument(
+    'inner_kernel', 'The kernel whose preconditioner is adapted.'
+  )
+  num_adaptation_steps = argument(
+    'num_adaptation_steps', 'For how many steps the scale changes.'
+  )
+  estimator = argument('estimator', 'How the scale is estimated.')
+  experimental_reduce_chain_axis_names = argument(
+    'experimental_reduce_chain_axis_names',
+    'Over which axis the chains that are pooled are spread.',
+  )
+
+  @property
+  def is_calibrated(self):
+    """That of the inner kernel, after `num_adaptation_steps`."""
+    return self.inner_kernel.is_calibrated
+
+  @property
+  def experimental_shard_axis_names(self):
+    """How the members of the state are sharded."""
+    return self.inner_kernel.experimental_shard_axis_names
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """A copy of this kernel for a state that is sharded so."""
+    return self.copy(
+      inner_kernel=self.inner_kernel.experimental_with_shard_axes(
+        shard_axis_names
+      )
+    )
+
+  def bootstrap_results(self, init_state):
+    """Starts with the inner kernel's scale.
+
+    Args:
+      init_state: Tensor or list of Tensors, the parts of the state.
+
+    Returns:
+      A `DiagonalPreconditionerAdaptationResults`.
+
+    Raises:
+      TypeError: if there is no `PreconditionedMALA` inside.
+      ValueError: if its preconditioner is not a scale per coordinate.
+    """
+    with self._scope('bootstrap_results'):
+      inner_results = self.inner_kernel.bootstrap_results(init_state)
+      state, results = _innermost(init_state, inner_results)
+      if self.estimator == 'hessian' and state is not init_state:
+        raise ValueError(
+          "The estimator 'hessian' needs the log density of the innermost "
+          'kernel, but a TransformedTransitionKernel inside keeps that to '
+          'itself; put it outside of this adaptation.'
+        )
+      kernel = _innermost_kernel(self.inner_kernel)
+      if not hasattr(results.accepted_results, 'preconditioner'):
+        raise TypeError(
+          '`inner_kernel` must be, or contain, a PreconditionedMALA, but the '
+          f'innermost kernel is a {type(kernel).__name__}.'
+        )
+      parts = as_parts(state)
+      chain_ndims = results.accepted_results.target_log_prob.shape.rank
+      scales = _start_scales(kernel, parts, chain_ndims)
+      # The structure of what is observed, without the cost of a Hessian.
+      shapes = [parts for _ in quantities_of(self.estimator)]
+      return DiagonalPreconditionerAdaptationResults(
+        inner_results=_with_scales(inner_results, scales),
+        step=tf.zeros([], tf.int32),
+        moments=no_moments(shapes, chain_ndims),
+      )
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    """Takes a step of the inner kernel, and learns from it.
+
+    Args:
+      current_state: Tensor or list of Tensors, the parts of the state.
+      previous_kernel_results: What the last call, or `bootstrap_results`,
+        returned.
+      seed: PRNG seed; see `tfp.random.sanitize_seed`.
+
+    Returns:
+      next_state: The next state, in the structure of `current_state`.
+      kernel_results: A `DiagonalPreconditionerAdaptationResults`.
+    """
+    with self._scope('one_step'):
+      before = previous_kernel_results
+      next_state, inner_results = self.inner_kernel.one_step(
+        current_state, before.inner_results, seed=seed
+      )
+      step = before.step + 1
+      if not self._window_ends:
+        return next_state, before._replace(
+          inner_results=inner_results, step=step
+        )
+      state, results = _innermost(next_state, inner_results)
+      scales = list(results.accepted_results.preconditioner)
+      is_learning = step <= self._window_ends[-1]
+
+      def observed():
+        chain_ndims = results.accepted_results.target_log_prob.shape.rank
+        return moments_of(self._observe(as_parts(state), results), chain_ndims)
+
+      axis_names = self.experimental_reduce_chain_axis_names
+      if axis_names:
+        # Not in the branch below: replicas cannot wait for each other there.
+        own = tf.cond(
+          is_learning,
+          observed,
+          lambda: tf.nest.map_structure(tf.zeros_like, before.moments),
+        )
+        pooled = pool_moments(own, axis_names)
+      # A branch, so that a frozen scale costs nothing.
+      scales, moments = tf.cond(
+        is_learning,
+        lambda: self._learn(
+          step,
+          scales,
+          merge_moments(before.moments, pooled if axis_names else observed()),
+        ),
+        lambda: (scales, before.moments),
+      )
+      return next_state, before._replace(
+        inner_results=_with_scales(inner_results, scales),
+        step=step,
+        moments=moments,
+      )
+
+  def _learn(self, step, scales, moments):
+    """The scales, and the moments to go on with, after a step of adaptation."""
+    estimates = [
+      tf.ensure_shape(tf.sqrt(v), s.shape)
+      for v, s in zip(
+        estimate_variances(
+          self.estimator, moments, [tf.square(s) for s in scales]
+        ),
+        scales,
+      )
+    ]
+    is_end = tf.reduce_any(tf.equal(step, self._window_ends))
+    return (
+      [tf.where(is_end, new, old) for new, old in zip(estimates, scales)],
+      tf.nest.map_structure(
+        lambda m: tf.where(is_end, tf.zeros_like(m), m), moments
+      ),
+    )
+
+  def _observe(self, parts, results):
+    """What the estimator needs at the current state, per quantity and part."""
+    observed = []
+    for quantity in quantities_of(self.estimator):
+      if quantity == 'state':
+        observed.append(parts)
+      elif quantity == 'gradient':
+        observed.append(list(results.accepted_results.grads_target_log_prob))
+      else:
+        observed.append([-d for d in self._diag_hessian(parts)])
+    return observed
+
+  def _diag_hessian(self, parts):
+    kernel = _innermost_kernel(self.inner_kernel)
+    return diag_hessian(kernel.target_log_prob_fn, parts)[2]
+
+
+def _innermost_kernel(kernel):
+  while 'inner_kernel' in kernel.parameters:
+    kernel = kernel.parameters['inner_kernel']
+  return kernel
+
+
+def _innermost(state, results):
+  """The Metropolis-Hastings results at the core, and the state they are of."""
+  while not hasattr(results, 'accepted_results'):
+    if hasattr(results, 'transformed_state'):
+      state = results.transformed_state
+    if not hasattr(results, 'inner_results'):
+      raise TypeError(
+        '`inner_kernel` must be, or contain, a PreconditionedMALA, but has '
+        f'results of type {type(results).__name__}.'
+      )
+    results = results.inner_results
+  return state, results
+
+
+def _with_scales(results, scales):
+  """The same results, but for the scale that the next step uses."""
+  if not hasattr(results, 'accepted_results'):
+    inner = _with_scales(results.inner_results, scales)
+    return results._replace(inner_results=inner)
+  # That of the last proposal follows, to keep one structure.
+  return results._replace(
+    accepted_results=results.accepted_results._replace(preconditioner=scales),
+    proposed_results=results.proposed_results._replace(preconditioner=scales),
+  )
+
+
+def _start_scales(kernel, parts, chain_ndims):
+  """What the innermost kernel was made with, one number per coordinate."""
+  entries = kernel.preconditioner
+  if not isinstance(entries, (list, tuple)):
+    entries = [entries] * len(parts)
+  changing = isinstance(kernel.preconditioner, LocalHessianPreconditioner)
+  if changing or kernel.volatility_fn is not None:
+    raise ValueError(
+      'The kernel inside has a scale that depends on the position; a constant '
+      'one cannot be adapted in its place. Leave out `volatility_fn` and '
+      '`LocalHessianPreconditioner`, or this adaptation.'
+    )
+  scales = []
+  for i, (entry, x) in enumerate(zip(entries, parts)):
+    if isinstance(entry, tf.linalg.LinearOperator):
+      raise ValueError(
+        f'`preconditioner` of part {i} of the state is a LinearOperator, but '
+        'only a scale per coordinate is adapted. Start with None or a scale.'
+      )
+    scale = tf.convert_to_tensor(1.0 if entry is None else entry, x.dtype)
+    event_shape = x.shape[chain_ndims:]
+    if scale.shape.rank > event_shape.rank:
+      raise ValueError(
+        f'`preconditioner` of shape {scale.shape} for part {i} of the state '
+        f'has more dimensions than its event shape {event_shape}, but the '
+        'scale that is adapted is shared by all chains.'
+      )
+    scale = tf.broadcast_to(scale, tf.shape(x)[chain_ndims:])
+    scales.append(tf.ensure_shape(scale, event_shape))
+  return scales

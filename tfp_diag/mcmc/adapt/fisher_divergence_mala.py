@@ -1,0 +1,332 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""MALA that learns a full matrix from draws and gradients, in windows."""
+
+import typing
+
+import tensorflow as tf
+
+from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
+from tfp_diag.mcmc.adapt.geometric_mean import geometric_mean
+from tfp_diag.mcmc.adapt.windows import adaptation_windows
+from tfp_diag.mcmc.kernels.parameterized_kernel import argument
+
+__all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
+
+# How many draws the matrix in use counts for, against those that were made, if
+# there are fewer than two per coordinate.
+_PRIOR_COUNT = 10.0
+
+
+class FisherDivergenceMALAResults(typing.NamedTuple):
+  """What `FisherDivergenceMALA` hands to its next step.
+
+  Attributes:
+    inner_results: The `PreconditionedMALAResults` of the step, for the state as
+      one vector of d coordinates, parts in order.
+    factor: Tensor of shape [d, d], lower triangular: L, with the preconditioner
+      V = L Lᵀ. The noise is scaled by L.
+    step: int32 scalar Tensor: how many steps were taken.
+    count: Scalar Tensor: the number of draws of the window that is under way.
+    means: Tensor of shape [2, d]: their averages of L⁻¹ x, and of Lᵀ g.
+    scatters: Tensor of shape [2, d, d]: Σ of the outer products of both, about
+      these averages.
+  """
+
+  inner_results: typing.Any
+  factor: typing.Any
+  step: typing.Any
+  count: typing.Any
+  means: typing.Any
+  scatters: typing.Any
+
+
+class FisherDivergenceMALA(FullMatrixKernel):
+  """MALA whose preconditioner is the full matrix of least Fisher divergence.
+
+  With the gradient g of the log density, the matrix is the V with
+
+      V Cov(g) V = Cov(x)
+
+  the geometric mean of Cov(x) and Cov(g)⁻¹: among all affine maps, its root
+  makes the target most like a standard normal in terms of Fisher divergence
+  [1]. On a Gaussian it is the covariance itself, without an error of
+  estimation, as soon as there are more draws than coordinates, wherever the
+  chains are by then. It is estimated in windows of doubling length, pooled over
+  all chains; at the end of each the estimate replaces the matrix. After
+  `num_adaptation_steps` the matrix is frozen, bit for bit. Discard the draws
+  until then.
+
+  When: coordinates that are correlated, of scales that differ, d up to some
+  hundreds, and more chains times steps than coordinates. When not: too many
+  coordinates for a d × d matrix; there `DiagonalPreconditionerAdaptation`.
+  `FisherAdaptiveMALA` learns a full matrix step by step, without factorizing
+  one; it takes longer, and knows V but for a factor.
+
+  Since V has the scale of the covariance, `discretization='exponential'` fits
+  to it: a step size τ of one or more then costs no acceptance where the target
+  is nearly Gaussian. Let the step size adapt for longer than the matrix, in
+  `tfp.mcmc.DualAveragingStepSizeAdaptation` with `target_accept_prob=0.574`.
+
+  #### Examples
+
+  ```python
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_probability as tfp
+  import tfp_diag
+
+  # Standard deviations of 1 and 0.02 along the diagonals of a square.
+  rotation = np.array([[1.0, 1.0], [-1.0, 1.0]]) / np.sqrt(2.0)
+  covariance = rotation @ np.diag([1.0, 0.02**2]) @ rotation.T
+  target = tfp.distributions.MultivariateNormalTriL(
+    scale_tril=tf.constant(np.linalg.cholesky(covariance), tf.float32)
+  )
+  kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+    tfp_diag.mcmc.FisherDivergenceMALA(
+      target.log_prob, step_size=0.001, num_adaptation_steps=50
+    ),
+    num_adaptation_steps=100,
+    target_accept_prob=0.574,
+  )
+
+
+  @tf.function
+  def run():
+    return tfp.mcmc.sample_chain(
+      1,
+      tf.zeros([8, 2]),
+      kernel=kernel,
+      num_burnin_steps=100,
+      trace_fn=lambda _, results: results.inner_results.factor,
+      seed=(1, 2),
+    )
+
+
+  _, [factor] = run()
+  learned = factor @ tf.transpose(factor)
+  np.allclose(learned, covariance, atol=0.01)  # ==> True
+  ```
+
+  #### References
+
+  [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
+       Hamiltonian Monte Carlo by minimizing Fisher divergence.
+       arXiv:2603.18845, the dense form.
+  """
+
+  _default_name = 'fisher_divergence_mala'
+
+  def __init__(
+    self,
+    target_log_prob_fn,
+    step_size,
+    num_adaptation_steps,
+    *,
+    discretization='euler',
+    experimental_chain_axis_names=None,
+    name=None,
+  ):
+    """Initializes the kernel.
+
+    Args:
+      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
+        `fn(*parts)` for a list) that returns the log density, up to a constant,
+        of each chain.
+      step_size: τ, a positive Tensor that broadcasts to the chain shape with a
+        1 behind it: one for all coordinates.
+      num_adaptation_steps: Python `int`: for how many steps the matrix changes.
+      discretization: 'euler' or 'exponential', as for `PreconditionedMALA`.
+      experimental_chain_axis_names: `str`, any name that is not empty: the
+        first chain axis is spread in equal slices over the replicas of a
+        `tf.distribute` strategy, as for `PreconditionedMALA`. The draws of all
+        replicas are pooled, for which they exchange 2 d numbers per chain at
+        each step. Default: None, each replica has all chains.
+      name: Python `str`, the prefix of op names.
+
+    Raises:
+      TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
+      ValueError: if `num_adaptation_steps` is negative or not known in Python.
+    """
+    num_steps = tf.get_static_value(num_adaptation_steps)
+    if num_steps is None or num_steps != int(num_steps) or num_steps < 0:
+      raise ValueError(
+        '`num_adaptation_steps` must be an integer >= 0 that is known when the '
+        f'kernel is made, but is {num_adaptation_steps}.'
+      )
+    self._window_ends = adaptation_windows(int(num_steps))
+    super().__init__(
+      target_log_prob_fn,
+      step_size,
+      num_adaptation_steps=num_adaptation_steps,
+      discretization=discretization,
+      experimental_chain_axis_names=experimental_chain_axis_names,
+      name=name,
+    )
+
+  discretization = argument(
+    'discretization', 'How the diffusion is discretized.'
+  )
+
+  def bootstrap_results(self, init_state):
+    """Starts with the identity.
+
+    Args:
+      init_state: Tensor or list of Tensors, the parts of the state, of leading
+        chain shape: the shape of the target log density. The event shapes must
+        be static.
+
+    Returns:
+      A `FisherDivergenceMALAResults`.
+
+    Raises:
+      ValueError: if an event shape is not static, or the target, or its
+        gradient, cannot be used at `init_state`.
+    """
+    with self._scope('bootstrap_results'):
+      inner_results, factor = self._start(init_state)
+      size, dtype = factor.shape[0], factor.dtype
+      return FisherDivergenceMALAResults(
+        inner_results=inner_results,
+        factor=factor,
+        step=tf.zeros([], tf.int32),
+        count=tf.zeros([], dtype),
+        means=tf.zeros([2, size], dtype),
+        scatters=tf.zeros([2, size, size], dtype),
+      )
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    """Takes a step, and learns from it.
+
+    Args:
+      current_state: Tensor or list of Tensors, the parts of the state.
+      previous_kernel_results: What the last call, or `bootstrap_results`,
+        returned.
+      seed: PRNG seed; see `tfp.random.sanitize_seed`.
+
+    Returns:
+      next_state: The next state, in the structure of `current_state`.
+      kernel_results: A `FisherDivergenceMALAResults`.
+    """
+    with self._scope('one_step'):
+      before = previous_kernel_results
+      next_state, vector, inner_results = self._step(
+        current_state, before.inner_results, before.factor, seed
+      )
+      step = before.step + 1
+      after = before._replace(inner_results=inner_results, step=step)
+      if self._window_ends:
+        draws = self._pooling(lambda: _draws(vector, inner_results))
+        # A branch, so that a frozen matrix costs nothing.
+        learned = tf.cond(
+          step <= self._window_ends[-1],
+          lambda: self._learn(step, before, draws()),
+          lambda: _learned_by(before),
+        )
+        after = after._replace(**learned)
+      return next_state, after
+
+  def _learn(self, step, before, draws):
+    """What `_learned_by` names, after a step of adaptation."""
+    after = before._replace(**_add(before, _whitened(before.factor, draws)))
+    return tf.cond(
+      tf.reduce_any(tf.equal(step, self._window_ends)),
+      lambda: _new_window(after),
+      lambda: _learned_by(after),
+    )
+
+
+def _draws(vector, inner_results):
+  """x and g, of shape [chains, 2, d]."""
+  [gradient] = inner_results.accepted_results.grads_target_log_prob
+  size = vector.shape[-1]
+  return tf.stack(
+    [tf.reshape(x, [-1, size]) for x in (vector, gradient)], axis=1
+  )
+
+
+def _learned_by(results):
+  """The fields that adaptation changes."""
+  return {
+    k: getattr(results, k) for k in ('factor', 'count', 'means', 'scatters')
+  }
+
+
+def _whitened(factor, draws):
+  """L⁻¹ x and Lᵀ g, of shape [2, draws, d].
+
+  In these coordinates all variances are alike if the matrix in use is about
+  right, so that single precision holds all of them.
+  """
+  positions = tf.linalg.triangular_solve(
+    factor, tf.linalg.matrix_transpose(draws[:, 0])
+  )
+  return tf.stack(
+    [tf.linalg.matrix_transpose(positions), tf.matmul(draws[:, 1], factor)]
+  )
+
+
+def _add(before, values):
+  """Adds one draw of each chain to the moments of a window.
+
+  A chain in which some value is not finite does not count.
+  """
+  counts = tf.reduce_all(tf.math.is_finite(values), axis=[0, 2])
+  mask = tf.cast(counts, values.dtype)[:, tf.newaxis]
+  values = tf.where(counts[:, tf.newaxis], values, tf.zeros_like(values))
+  added = tf.reduce_sum(mask)
+  means = tf.reduce_sum(values, axis=1) / tf.maximum(added, 1.0)
+  centered = mask * (values - means[:, tf.newaxis, :])
+  count = before.count + added
+  share = added / tf.maximum(count, 1.0)
+  shift = means - before.means
+  return {
+    'count': count,
+    'means': before.means + share * shift,
+    'scatters': before.scatters
+    + tf.matmul(centered, centered, transpose_a=True)
+    + before.count * share * shift[:, :, tf.newaxis] * shift[:, tf.newaxis, :],
+  }
+
+
+def _new_window(results):
+  """The matrix that a window has found, and moments of nothing."""
+  identity = tf.eye(results.factor.shape[-1], dtype=results.factor.dtype)
+  # The covariances of a Gaussian are right as soon as they have full rank: what
+  # makes sure of that fades where there are draws enough.
+  enough = 2.0 * tf.cast(results.factor.shape[-1], results.count.dtype)
+  prior = _PRIOR_COUNT * tf.minimum(
+    tf.square(enough / tf.maximum(results.count, 1.0)), 1.0
+  )
+  positions, gradients = tf.unstack(
+    (results.scatters + prior * identity) / (results.count + prior)
+  )
+  inverse = tf.linalg.cholesky_solve(
+    tf.linalg.cholesky(tf.cast(gradients, tf.float64)),
+    tf.cast(identity, tf.float64),
+  )
+  # Relative to the matrix in use.
+  change = geometric_mean(tf.cast(positions, tf.float64), inverse)
+  factor = tf.matmul(
+    results.factor, tf.cast(tf.linalg.cholesky(change), identity.dtype)
+  )
+  return {
+    'factor': tf.where(
+      tf.reduce_all(tf.math.is_finite(factor)), factor, results.factor
+    ),
+    'count': tf.zeros_like(results.count),
+    'means': tf.zeros_like(results.means),
+    'scatters': tf.zeros_like(results.scatters),
+  }

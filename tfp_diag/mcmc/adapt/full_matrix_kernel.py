@@ -1,0 +1,144 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What the kernels that learn a full matrix share."""
+
+import tensorflow as tf
+
+from tfp_diag.mcmc.kernels.arguments import (
+  as_log_prob,
+  as_parts,
+  check_callable,
+  is_list_like,
+)
+from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  ParameterizedKernel,
+  argument,
+)
+from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.kernels.sharding import gather_over_shards
+from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
+
+__all__ = ['FullMatrixKernel']
+
+
+class FullMatrixKernel(ParameterizedKernel):
+  """MALA over a state as one vector, preconditioned by a matrix of all of it.
+
+  The results of a subclass have the fields `inner_results`, `factor` and
+  `step`.
+  """
+
+  # That of the inner kernel; a subclass may take it as an argument.
+  discretization = 'euler'
+
+  def __init__(self, target_log_prob_fn, step_size, **parameters):
+    """Checks what all of them take.
+
+    Args:
+      target_log_prob_fn: Python callable of the parts.
+      step_size: τ, one for all coordinates.
+      **parameters: Further arguments of the subclass.
+
+    Raises:
+      TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
+    """
+    check_callable('target_log_prob_fn', target_log_prob_fn)
+    if is_list_like(step_size):
+      raise TypeError(
+        '`step_size` is a list, but a full matrix scales all parts together; '
+        'pass one step size.'
+      )
+    super().__init__(
+      target_log_prob_fn=target_log_prob_fn, step_size=step_size, **parameters
+    )
+
+  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
+  step_size = argument('step_size', 'The step size of the first step.')
+  num_adaptation_steps = argument(
+    'num_adaptation_steps', 'Until which step the matrix changes.'
+  )
+  experimental_chain_axis_names = argument(
+    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
+  )
+
+  @property
+  def is_calibrated(self):
+    """True, after `num_adaptation_steps`."""
+    return True
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """Refuses a sharded state: the matrix is over all of its members.
+
+    Args:
+      shard_axis_names: Structure of `str`s or Nones.
+
+    Returns:
+      This kernel, if all members are None.
+
+    Raises:
+      ValueError: if a member of the state is sharded.
+    """
+    if any(tf.nest.flatten(shard_axis_names)):
+      raise ValueError(
+        f'`shard_axis_names` is {shard_axis_names}, but '
+        f'{type(self).__name__} learns a matrix over all members of the state, '
+        'and no device holds all of a sharded one. Shard the chains instead, '
+        'or use `DiagonalPreconditionerAdaptation` around a PreconditionedMALA.'
+      )
+    return self
+
+  def _start(self, init_state):
+    """The results of the inner kernel, and the identity of its size."""
+    parts = as_parts(init_state)
+    chain_ndims = as_log_prob(self.target_log_prob_fn(*parts)).shape.rank
+    layout = VectorLayout(init_state, chain_ndims)
+    factor = tf.eye(layout.size, dtype=layout.dtype)
+    return self._kernel(layout, factor).bootstrap_results(
+      layout.join(init_state)
+    ), factor
+
+  def _step(self, current_state, inner_results, factor, seed):
+    """A step of the inner kernel: the state, the vector and the results."""
+    chain_ndims = inner_results.log_accept_ratio.shape.rank
+    layout = VectorLayout(current_state, chain_ndims)
+    vector, inner_results = self._kernel(layout, factor).one_step(
+      layout.join(current_state), inner_results, seed=seed
+    )
+    return layout.split(vector), vector, inner_results
+
+  def _pooling(self, rows):
+    """What returns `rows()`, one per chain, from all replicas there are.
+
+    Args:
+      rows: Callable without arguments that returns a Tensor [chains, ...].
+
+    Returns:
+      A callable for the branch in which the matrix is learned: replicas cannot
+      wait for each other there, so that they have done so before.
+    """
+    axis_names = self.experimental_chain_axis_names
+    if not axis_names:
+      return rows
+    pooled = gather_over_shards(rows(), axis_names)
+    return lambda: pooled
+
+  def _kernel(self, layout, factor):
+    return PreconditionedMALA(
+      layout.of_vector(self.target_log_prob_fn),
+      self.step_size,
+      tf.linalg.LinearOperatorFullMatrix(factor),
+      discretization=self.discretization,
+      experimental_chain_axis_names=self.experimental_chain_axis_names,
+    )

@@ -1,0 +1,126 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Sentences about what a run of a sampler should not be like."""
+
+import numpy as np
+
+from tfp_diag.mcmc.diagnose.convergence import LEAST_DRAWS
+
+__all__ = ['R_HAT_LIMIT', 'parameter_warnings', 'sampler_warnings']
+
+# The recommendation of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
+R_HAT_LIMIT = 1.01
+
+# In a sentence.
+_MOST_NAMES = 5
+
+
+def parameter_warnings(
+  names, columns, num_draws, num_chains, group_size, min_ess
+):
+  """What is wrong with parameters.
+
+  Args:
+    names: Sequence of `str`.
+    columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
+      'ess_tail', and 'nested_r_hat', which is judged in the place of 'r_hat'
+      where it is not None.
+    num_draws: Python `int`, of each chain.
+    num_chains: Python `int`.
+    group_size: Python `int`, the number of chains of a superchain.
+    min_ess: Python `float`.
+
+  Returns:
+    List of `str`.
+  """
+  if num_draws < LEAST_DRAWS:
+    return [f'Too few draws to judge: ESS and R-hat need {LEAST_DRAWS}.']
+  found = []
+  is_finite = np.isfinite(columns['mean'])
+  if not np.all(is_finite):
+    found.append(f'{_listed(names, ~is_finite)} became NaN or infinite.')
+  is_constant = is_finite & (columns['sd'] == 0.0)
+  if np.any(is_constant):
+    found.append(
+      f'{_listed(names, is_constant)} never moved: all draws are the same, and '
+      'R-hat and ESS are not defined.'
+    )
+  usable = is_finite & ~is_constant
+  r_hat, limit, what = columns['r_hat'], R_HAT_LIMIT, 'R-hat'
+  if columns['nested_r_hat'] is not None:
+    # What one independent draw of each chain would come to.
+    limit = max(limit, np.sqrt(1.0 + 1.0 / group_size))
+    r_hat, what = columns['nested_r_hat'], 'Nested R-hat'
+  elif num_chains < 2:
+    found.append('There is one chain, and R-hat compares chains: run several.')
+  bad = usable & (r_hat >= limit)
+  if np.any(bad):
+    worst = int(np.argmax(np.where(bad, r_hat, 0.0)))
+    found.append(
+      f'{what} is {limit:.4g} or more for {_listed(names, bad)}, at worst '
+      f'{r_hat[worst]:.3f} for {names[worst]}: the chains do not agree yet.'
+    )
+  ess = np.minimum(columns['ess_bulk'], columns['ess_tail'])
+  bad = usable & (ess < min_ess)
+  if np.any(bad):
+    worst = int(np.argmin(np.where(bad, ess, np.inf)))
+    found.append(
+      f'The effective sample size is less than {min_ess:g} for '
+      f'{_listed(names, bad)}, at worst {ess[worst]:.0f} for {names[worst]}: '
+      'R-hat and MCSE are themselves uncertain.'
+    )
+  return found
+
+
+def sampler_warnings(stuck_chains, num_chains, num_not_finite, num_divergences):
+  """What is wrong with chains and proposals.
+
+  Args:
+    stuck_chains: Tuple of the indices of chains that never moved.
+    num_chains: Python `int`.
+    num_not_finite: Python `int`, how many proposals were not finite, or None.
+    num_divergences: Python `int`, or None.
+
+  Returns:
+    List of `str`.
+  """
+  found = []
+  if stuck_chains:
+    number = f'{len(stuck_chains)} of {num_chains} chains'
+    shown = _listed(map(str, stuck_chains), [True] * len(stuck_chains))
+    found.append(
+      f'{number} never moved, at index {shown}: the step size is too large for '
+      'where they are, or their start is far out.'
+    )
+  if num_not_finite:
+    found.append(
+      f'{num_not_finite:,} proposals were rejected since the log density, its '
+      'gradient or the scale was not finite there.'
+    )
+  if num_divergences:
+    found.append(
+      f'{num_divergences:,} steps diverged: the step size is too large '
+      'somewhere, and what lies there may be missing.'
+    )
+  return found
+
+
+def _listed(names, chosen):
+  """The chosen names, the first five of them if there are more."""
+  picked = [name for name, yes in zip(names, chosen) if yes]
+  more = len(picked) - _MOST_NAMES
+  return ', '.join(picked[:_MOST_NAMES]) + (
+    f' and {more} more' if more > 0 else ''
+  )

@@ -1,0 +1,86 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""How many independent draws the draws are worth."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.mcmc.diagnose.convergence import ESS_KINDS, convergence
+from tfp_diag.mcmc.diagnose.named_draws import joined_chains
+
+__all__ = ['ess']
+
+
+def ess(draws, *, kind='bulk', chain_ndims=1, backend='auto'):
+  """Effective sample size of every coordinate, over all chains.
+
+  Args:
+    draws: Structure of Tensors or arrays [draw, chain..., event...], at least
+      four draws.
+    kind: Python `str`, for what: 'bulk', of the ranks, which also serves where
+      there is no variance; 'tail', the smaller one of the 5 and the 95 per cent
+      quantile; 'mean'; 'sd'.
+    chain_ndims: Python `int`, how many axes belong to the chains.
+    backend: Python `str`, who computes: 'arviz', or 'tfp', which needs nothing
+      more than TFP; they agree to rounding errors. Default: 'auto', arviz where
+      it is installed.
+
+  Returns:
+    Structure of `draws` with float64 NumPy arrays [event...]. NaN where no
+    chain moved, a draw is not finite, or there are too few.
+
+  Raises:
+    ValueError: if a part has too few axes, or there is no such `kind` or
+      `backend`.
+    ImportError: if `backend` is 'arviz' and it is not installed.
+
+  #### Examples
+
+  ```python
+  import numpy as np
+  import tfp_diag
+
+  noise = np.random.default_rng(0).normal(size=[4000, 4])
+  abs(tfp_diag.mcmc.ess(noise) / 16000.0 - 1.0) < 0.1  # ==> True
+  twice = np.repeat(noise, 2, axis=0)
+  abs(tfp_diag.mcmc.ess(twice) / 16000.0 - 1.0) < 0.1  # ==> True
+  ```
+
+  #### References
+
+  [1]: Aki Vehtari, Andrew Gelman, Daniel Simpson, Bob Carpenter and
+       Paul-Christian Bürkner (2021). Rank-normalization, folding, and
+       localization: an improved R-hat for assessing convergence of MCMC.
+       _Bayesian Analysis_ 16(2).
+  """
+  if kind not in ESS_KINDS:
+    raise ValueError(
+      f'`kind` is {kind!r} and must be one of '
+      f'{", ".join(map(repr, ESS_KINDS))}.'
+    )
+  return tf.nest.map_structure(
+    functools.partial(
+      _ess, kind=kind, chain_ndims=chain_ndims, backend=backend
+    ),
+    draws,
+  )
+
+
+def _ess(part, kind, chain_ndims, backend):
+  values = joined_chains(np.asarray(part), chain_ndims)
+  flat = values.reshape([*values.shape[:2], -1])
+  return convergence(flat, kind, backend).reshape(values.shape[2:])

@@ -1,0 +1,239 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Means, errors and verdicts in one table."""
+
+import numpy as np
+
+from tfp_diag.mcmc.diagnose.convergence import ESS_KINDS, convergence, in_groups
+from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  parameter_warnings,
+  sampler_warnings,
+)
+from tfp_diag.mcmc.diagnose.named_draws import named_draws
+from tfp_diag.mcmc.diagnose.nested_rhat import nested_rhat
+from tfp_diag.mcmc.diagnose.sampler_statistics import (
+  chain_ndims_of,
+  sampler_statistics,
+)
+from tfp_diag.mcmc.diagnose.summary import Summary
+
+__all__ = ['summarize']
+
+
+def summarize(
+  draws,
+  trace=None,
+  *,
+  chain_ndims=None,
+  quantiles=(0.05, 0.5, 0.95),
+  num_superchains=None,
+  min_ess=400.0,
+  var_names=None,
+  backend='auto',
+):
+  """Summarizes draws, and says how far to trust them.
+
+  For each coordinate: mean and standard deviation with Monte Carlo standard
+  errors, quantiles, bulk and tail effective sample size, and rank-normalized
+  split R-hat [1]; for many short chains nested R-hat [2] in addition. For the
+  sampler, from its trace: acceptance, proposals that were not finite, and
+  divergences; from the draws, which chains never moved.
+
+  Args:
+    draws: Structure of Tensors or arrays [draw, chain..., event...].
+    trace: What was recorded at each draw: a dict with some of 'is_accepted',
+      'log_accept_ratio', 'accept_ratio', 'diverging' and 'tune', as
+      `windowed_adaptive_mala` returns it; or the kernel results themselves.
+      Draws for which 'tune' is true are left out. Default: None.
+    chain_ndims: Python `int`, how many axes belong to the chains. Default: that
+      of the trace, or 1.
+    quantiles: Sequence of `float`s in [0, 1].
+    num_superchains: Python `int`, for nested R-hat; see `nested_rhat`. Warnings
+      then go by nested R-hat, since R-hat is large for short chains anyway.
+    min_ess: Python `float`, below which effective sample sizes there are
+      warnings. Default: 400, a hundred for each of four chains [1]; that more
+      chains are compared needs no more.
+    var_names: Sequence of `str`, names of the parts. Default: the keys of a
+      dict, the fields of a namedtuple, else x, or x0, x1, ...
+    backend: Python `str`, who computes R-hat and effective sample sizes:
+      'arviz', 'tfp', or 'auto', arviz where it is installed. They agree to
+      rounding errors.
+
+  Returns:
+    A `Summary`.
+
+  Raises:
+    ValueError: if shapes, names or arguments do not fit.
+    TypeError: if `trace` is neither a dict nor kernel results.
+    ImportError: if `backend` is 'arviz' and it is not installed.
+
+  #### Examples
+
+  ```python
+  import numpy as np
+  import tfp_diag
+
+  rng = np.random.default_rng(0)
+  draws = {'mu': rng.normal(size=[500, 8]), 'x': rng.normal(size=[500, 8, 2])}
+  draws['x'][:, 3, 1] += 2.0  # The fourth chain is somewhere else.
+  summary = tfp_diag.mcmc.summarize(draws)
+  summary.names  # ==> ('mu', 'x[0]', 'x[1]')
+  summary.r_hat > 1.01  # ==> [False, False, True]
+  summary.warnings[0][:34]  # ==> 'R-hat is 1.01 or more for x[1], at'
+  print(summary)  # A table, and the warnings.
+  ```
+
+  #### References
+
+  [1]: Aki Vehtari, Andrew Gelman, Daniel Simpson, Bob Carpenter and
+       Paul-Christian Bürkner (2021). Rank-normalization, folding, and
+       localization: an improved R-hat for assessing convergence of MCMC.
+       _Bayesian Analysis_ 16(2).
+
+  [2]: Charles Margossian, Matthew Hoffman, Pavel Sountsov, Lionel Riou-Durand,
+       Aki Vehtari and Andrew Gelman (2024). Nested R-hat: assessing the
+       convergence of Markov chain Monte Carlo when running many short chains.
+       _Bayesian Analysis_.
+  """
+  probs = tuple(float(prob) for prob in quantiles)
+  if not all(0.0 <= prob <= 1.0 for prob in probs):
+    raise ValueError(f'`quantiles` is {probs} and must be between 0 and 1.')
+  parts, chain_shape = named_draws(
+    draws, chain_ndims_of(trace, chain_ndims), var_names
+  )
+  statistics = sampler_statistics(trace, len(parts[0].values), chain_shape)
+  parts, statistics = _without_tuning(parts, statistics)
+  num_draws, num_chains = parts[0].values.shape[:2]
+  if num_draws == 0 or num_chains == 0:
+    raise ValueError(
+      f'`draws` has {num_draws} draws of {num_chains} chains; there is nothing '
+      'to summarize. Draws for which `trace` says tune are left out.'
+    )
+  columns = _joined(
+    _columns(some, probs, num_superchains, backend)
+    for part in parts
+    for some in in_groups(part.parameters())
+  )
+  names = tuple(name for part in parts for name in part.coordinate_names())
+  stuck_chains = _stuck_chains(parts, chain_shape)
+  num_not_finite = _count(statistics, 'log_accept_ratio', _is_not_finite)
+  num_divergences = _count(statistics, 'diverging', np.asarray)
+  warnings = [
+    *sampler_warnings(
+      stuck_chains, num_chains, num_not_finite, num_divergences
+    ),
+    *parameter_warnings(
+      names,
+      columns,
+      num_draws,
+      num_chains,
+      num_chains // (num_superchains or 1),
+      min_ess,
+    ),
+  ]
+  return Summary(
+    names=names,
+    probs=probs,
+    num_draws=num_draws,
+    chain_shape=chain_shape,
+    acceptance_rate=_acceptance_rate(statistics, chain_shape),
+    num_not_finite=num_not_finite,
+    num_divergences=num_divergences,
+    stuck_chains=stuck_chains,
+    warnings=tuple(warnings),
+    **columns,
+  )
+
+
+def _without_tuning(parts, statistics):
+  """The parts and statistics of the draws after the adaptation."""
+  if 'tune' not in statistics:
+    return parts, statistics
+  kept = ~np.any(statistics['tune'], axis=1)
+  parts = [part._replace(values=part.values[kept]) for part in parts]
+  return parts, {name: value[kept] for name, value in statistics.items()}
+
+
+def _columns(draws, probs, num_superchains, backend):
+  """Dict of arrays [parameter] for draws [draw, chain, parameter]."""
+  size = draws.shape[0] * draws.shape[1]
+  ess = {kind: convergence(draws, kind, backend) for kind in ESS_KINDS}
+  with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
+    mean = np.mean(draws, axis=(0, 1))
+    # What never moved has no spread, whatever its mean is rounded to.
+    squares = np.where(np.ptp(draws, axis=(0, 1)) == 0, 0, (draws - mean) ** 2)
+    variance = np.mean(squares, axis=(0, 1))
+    sd = np.sqrt(variance * size / max(1, size - 1))
+    # The delta method, from the error of the variance.
+    error = np.sqrt(np.var(squares, axis=(0, 1)) / ess['sd'])
+    nested = None
+    if num_superchains is not None:
+      nested = nested_rhat(draws, num_superchains)
+    return {
+      'mean': mean,
+      'sd': sd,
+      'quantiles': np.quantile(draws, probs, axis=(0, 1)).T,
+      'mcse_mean': sd / np.sqrt(ess['mean']),
+      'mcse_sd': error / (2.0 * np.sqrt(variance)),
+      'ess_bulk': ess['bulk'],
+      'ess_tail': ess['tail'],
+      'r_hat': convergence(draws, 'r_hat', backend),
+      'nested_r_hat': nested,
+    }
+
+
+def _joined(groups):
+  """Concatenates the columns of groups of parameters."""
+  groups = list(groups)
+  return {
+    title: None
+    if column is None
+    else np.concatenate([group[title] for group in groups])
+    for title, column in groups[0].items()
+  }
+
+
+def _stuck_chains(parts, chain_shape):
+  """Indices of the chains of which no draw differs from the first."""
+  if len(parts[0].values) < 2:
+    return ()
+  stuck = np.logical_and.reduce([_same(part.parameters()) for part in parts])
+  found = np.argwhere(stuck.reshape(chain_shape or (1,))).tolist()
+  return tuple(i[0] if len(i) == 1 else tuple(i) for i in found)
+
+
+def _same(draws):
+  """bool array [chain]: whether all draws [draw, chain, parameter] are one."""
+  # NaN differs from itself, and is the same all the same.
+  both_nan = (draws != draws) & (draws[:1] != draws[:1])
+  return np.all((draws == draws[:1]) | both_nan, axis=(0, 2))
+
+
+def _acceptance_rate(statistics, chain_shape):
+  for name in ('is_accepted', 'accept_ratio'):
+    if name in statistics:
+      rate = np.mean(statistics[name], axis=0, dtype=np.float64)
+      return rate.reshape(chain_shape)
+  return None
+
+
+def _count(statistics, name, condition):
+  if name not in statistics:
+    return None
+  return int(np.sum(condition(statistics[name])))
+
+
+def _is_not_finite(values):
+  return ~np.isfinite(values)

@@ -1,0 +1,148 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Draws for arviz."""
+
+import numpy as np
+
+from tfp_diag.mcmc.diagnose.arviz_module import arviz_module
+from tfp_diag.mcmc.diagnose.named_draws import named_draws
+from tfp_diag.mcmc.diagnose.sampler_statistics import (
+  chain_ndims_of,
+  sampler_statistics,
+)
+from tfp_diag.version import __version__
+
+__all__ = ['to_arviz']
+
+# The names of arviz for those of TFP; others stay.
+_ARVIZ_NAMES = {'target_log_prob': 'lp', 'accept_ratio': 'acceptance_rate'}
+
+
+def to_arviz(
+  draws,
+  trace=None,
+  *,
+  chain_ndims=None,
+  var_names=None,
+  coords=None,
+  dims=None,
+  save_warmup=False,
+):
+  """Puts draws and trace into what arviz works with.
+
+  The result is an `arviz.InferenceData` with arviz 0.x, an `xarray.DataTree`
+  with arviz 1: `arviz.summary`, `arviz.plot_trace` and the others take it.
+
+  Args:
+    draws: Structure of Tensors or arrays [draw, chain..., event...], of
+      `windowed_adaptive_mala`, `sample` or `tfp.mcmc.sample_chain`.
+    trace: What was recorded at each draw: a dict from names to Tensors [draw],
+      one value for all chains, or [draw, chain..., event...]; or kernel
+      results. Becomes the group 'sample_stats', where 'target_log_prob' is
+      called 'lp' and 'accept_ratio' 'acceptance_rate', as in arviz; others keep
+      their names. Default: None, no such group.
+    chain_ndims: Python `int`, how many axes belong to the chains. Several are
+      made one, row by row; with none there is one chain. Default: that of the
+      trace, or 1.
+    var_names: Sequence of `str`, names of the parts. Default: the keys of a
+      dict, the fields of a namedtuple, else x, or x0, x1, ...; those of nested
+      structures are joined with dots.
+    coords: Dict from names of dimensions to the labels along them, for arviz.
+    dims: Dict from names of parts to lists of the names of their event axes,
+      for arviz.
+    save_warmup: Python `bool`, whether the draws for which 'tune' in the trace
+      is true are kept, in the groups 'warmup_posterior' and
+      'warmup_sample_stats'. Otherwise they are left out.
+
+  Returns:
+    An `arviz.InferenceData` or an `xarray.DataTree`, with axes [chain, draw,
+    event...].
+
+  Raises:
+    ImportError: if arviz is not installed.
+    ValueError: if shapes or names do not fit.
+    TypeError: if `trace` is neither a dict nor kernel results.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tfp_diag
+
+  draws, trace = tfp_diag.mcmc.windowed_adaptive_mala(
+    50,
+    lambda mu, theta: -0.5 * (mu**2 + tf.reduce_sum(theta**2, -1)),
+    init={'mu': tf.zeros([4]), 'theta': tf.zeros([4, 3])},
+    num_adaptation_steps=50,
+    seed=(0, 1),
+  )
+  data = tfp_diag.mcmc.to_arviz(
+    draws, trace, coords={'school': ['A', 'B', 'C']}, dims={'theta': ['school']}
+  )
+  data['posterior']['theta'].dims  # ==> ('chain', 'draw', 'school')
+  data['sample_stats']['lp'].shape  # ==> (4, 50)
+  ```
+  """
+  arviz = arviz_module('`to_arviz` needs')
+  parts, chain_shape = named_draws(
+    draws, chain_ndims_of(trace, chain_ndims), var_names
+  )
+  posterior = {part.name: part.values for part in parts}
+  statistics = sampler_statistics(trace, len(parts[0].values), chain_shape)
+  tune = np.zeros([len(parts[0].values)], bool)
+  if 'tune' in statistics:
+    tune = np.any(statistics['tune'], axis=1)
+  groups = {'posterior': _chosen(posterior, ~tune)}
+  if statistics:
+    groups['sample_stats'] = _chosen(statistics, ~tune)
+  if save_warmup and np.any(tune):
+    groups |= {
+      f'warmup_{name}': _chosen(group, tune)
+      for name, group in (
+        ('posterior', posterior),
+        ('sample_stats', statistics),
+      )
+    }
+  attributes = {
+    'inference_library': 'tfp_diag',
+    'inference_library_version': __version__,
+  }
+  return _from_groups(
+    arviz,
+    groups,
+    coords=coords,
+    dims=dims,
+    save_warmup=save_warmup,
+    attributes=attributes,
+  )
+
+
+def _chosen(values, chosen):
+  """Dict of arrays [chain, chosen draw, event...] by their names in arviz."""
+  return {
+    _ARVIZ_NAMES.get(name, name): np.swapaxes(value[chosen], 0, 1)
+    for name, value in values.items()
+  }
+
+
+def _from_groups(arviz, groups, attributes, **kwargs):
+  """One call of `arviz.from_dict`, whose arguments changed with version 1."""
+  if arviz.__version__.startswith('0.'):
+    return arviz.from_dict(
+      **groups, attrs=attributes, posterior_attrs=attributes, **kwargs
+    )
+  return arviz.from_dict(
+    groups, attrs={'/': attributes, 'posterior': attributes}, **kwargs
+  )

@@ -1,0 +1,165 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The arguments of a Langevin kernel, calibrated or not."""
+
+import tensorflow as tf
+
+from tfp_diag.mcmc.kernels.arguments import check_callable
+from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
+from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  ParameterizedKernel,
+  argument,
+)
+
+__all__ = ['LangevinKernel']
+
+
+class LangevinKernel(ParameterizedKernel):
+  """The arguments that a proposal and its calibrated kernel share."""
+
+  def __init__(
+    self,
+    target_log_prob_fn,
+    step_size,
+    preconditioner=None,
+    *,
+    volatility_fn=None,
+    discretization='euler',
+    parallel_iterations=10,
+    experimental_shard_axis_names=None,
+    experimental_chain_axis_names=None,
+    validate_args=False,
+    name=None,
+  ):
+    """Initializes the kernel.
+
+    Args:
+      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
+        `fn(*parts)` for a list) that returns the log density, up to a constant,
+        of each chain.
+      step_size: τ, a positive Tensor that broadcasts to the state, or a list
+        with one per part. Shape [C0, ..., 1] gives every chain its own.
+      preconditioner: None; a positive Tensor that broadcasts to a part, the
+        standard deviation of each coordinate's noise; a square
+        `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
+        list of these with one per part; or a `LocalHessianPreconditioner`.
+        Default: None, the identity.
+      volatility_fn: Python callable of the state that returns the
+        position-dependent standard deviations: a positive Tensor that
+        broadcasts to the state, or a list with one per part. A chain's value
+        may depend on all of that chain's coordinates, not on other chains.
+        Default: None.
+      discretization: 'euler', the Euler-Maruyama step; or 'exponential', which
+        solves exactly the part of the dynamics that is linear for a Gaussian
+        whose covariance is V = L Lᵀ, and so makes larger steps where the target
+        resembles that. For a constant scale only.
+      parallel_iterations: Python `int`: how many coordinates of the volatility
+        are differentiated together.
+      experimental_shard_axis_names: Structure of `str`s: how the members of the
+        state are sharded.
+      experimental_chain_axis_names: `str`, any name that is not empty: the
+        first chain axis is spread in equal slices over the replicas of a
+        `tf.distribute` strategy, in which the kernel runs. With one seed for
+        all replicas, each draws the slice of the noise that one device would
+        draw for its chains. Default: None, each replica has all chains.
+      validate_args: Python `bool`: whether a volatility that is not positive at
+        a proposal is an error, rather than a rejection. Also checks the start
+        inside a `tf.function`. XLA drops run-time assertions.
+      name: Python `str`, the prefix of op names.
+
+    Raises:
+      TypeError: if a callable is not one.
+      ValueError: if both `preconditioner` and `volatility_fn` are given, or
+        `discretization` is none that exists or does not fit to the scale, or
+        both the state and the chains are spread over the replicas.
+    """
+    check_callable('target_log_prob_fn', target_log_prob_fn)
+    if volatility_fn is not None:
+      check_callable('volatility_fn', volatility_fn)
+      if preconditioner is not None:
+        raise ValueError(
+          'Both `preconditioner` and `volatility_fn` are given; pass a '
+          'constant scale as `preconditioner`, or multiply it into what '
+          '`volatility_fn` returns.'
+        )
+    _check_discretization(discretization, preconditioner, volatility_fn)
+    _check_axes(experimental_shard_axis_names, experimental_chain_axis_names)
+    super().__init__(
+      target_log_prob_fn=target_log_prob_fn,
+      step_size=step_size,
+      preconditioner=preconditioner,
+      volatility_fn=volatility_fn,
+      discretization=discretization,
+      parallel_iterations=parallel_iterations,
+      experimental_shard_axis_names=experimental_shard_axis_names,
+      experimental_chain_axis_names=experimental_chain_axis_names,
+      validate_args=validate_args,
+      name=name,
+    )
+
+  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
+  step_size = argument('step_size', 'The step size of the first step.')
+  preconditioner = argument('preconditioner', 'The constant scale, or None.')
+  volatility_fn = argument(
+    'volatility_fn', 'The position-dependent scale, or None.'
+  )
+  discretization = argument(
+    'discretization', 'How the dynamics is discretized.'
+  )
+  parallel_iterations = argument(
+    'parallel_iterations', 'How many coordinates are differentiated together.'
+  )
+  validate_args = argument('validate_args', 'Whether run-time checks are made.')
+  experimental_shard_axis_names = argument(
+    'experimental_shard_axis_names', 'How the members of the state are sharded.'
+  )
+  experimental_chain_axis_names = argument(
+    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
+  )
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """A copy of this kernel for a state that is sharded so."""
+    return self.copy(experimental_shard_axis_names=shard_axis_names)
+
+
+def _check_discretization(discretization, preconditioner, volatility_fn):
+  if discretization not in ('euler', 'exponential'):
+    raise ValueError(
+      "`discretization` must be 'euler' or 'exponential', but is "
+      f'{discretization!r}.'
+    )
+  if discretization == 'euler':
+    return
+  if isinstance(preconditioner, LocalHessianPreconditioner):
+    changing = 'the `preconditioner`'
+  elif volatility_fn is not None:
+    changing = '`volatility_fn`'
+  else:
+    return
+  raise ValueError(
+    "`discretization='exponential'` is for a constant scale, but "
+    f"{changing} makes it depend on the position; use 'euler'."
+  )
+
+
+def _check_axes(shard_axis_names, chain_axis_names):
+  if chain_axis_names and any(tf.nest.flatten(shard_axis_names)):
+    raise ValueError(
+      'Both `experimental_shard_axis_names` and `experimental_chain_axis_names`'
+      ' are given, but a strategy has one axis of replicas: spread the members '
+      'of the state over it, or the chains.'
+    )

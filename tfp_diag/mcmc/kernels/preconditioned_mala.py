@@ -1,0 +1,265 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The preconditioned Metropolis-adjusted Langevin algorithm."""
+
+import functools
+import typing
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
+from tfp_diag.mcmc.kernels.noise import split_seed, uniform
+from tfp_diag.mcmc.kernels.sharding import chain_shard
+from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
+  UncalibratedPreconditionedLangevin,
+)
+
+__all__ = ['PreconditionedMALA', 'PreconditionedMALAResults']
+
+
+class PreconditionedMALAResults(typing.NamedTuple):
+  """What `PreconditionedMALA` hands to its next step, and diagnostics.
+
+  The names are those of TFP's Metropolis-Hastings kernels.
+
+  Attributes:
+    accepted_results: An `UncalibratedPreconditionedLangevinResults` for the
+      state that was returned. Its `step_size` is what adapters change.
+    is_accepted: bool Tensor of the chain shape.
+    log_accept_ratio: Tensor of the chain shape: the log of the ratio whose
+      minimum with one is the probability of acceptance; -inf where anything at
+      the proposal is not finite.
+    proposed_state: The proposal, in the structure of the state.
+    proposed_results: An `UncalibratedPreconditionedLangevinResults` for the
+      proposal.
+    seed: int32 Tensor of shape [2]: the seed of this step.
+  """
+
+  accepted_results: typing.Any
+  is_accepted: typing.Any
+  log_accept_ratio: typing.Any
+  proposed_state: typing.Any
+  proposed_results: typing.Any
+  seed: typing.Any
+
+
+class PreconditionedMALA(LangevinKernel):
+  """One step of the preconditioned Metropolis-adjusted Langevin algorithm.
+
+  The proposal is a step of a Langevin diffusion whose noise is scaled: by
+  nothing, by a constant (`preconditioner`), or by a function of the position
+  (`volatility_fn`, or a `LocalHessianPreconditioner`), whose drift is then the
+  exact one. See
+  `UncalibratedPreconditionedLangevin` for the formulas.
+
+  The chains are the leading axes of the state, of any number: the shape of what
+  `target_log_prob_fn` returns. One gradient, and one diagonal of the volatility
+  if there is one, are evaluated per step; a constant preconditioner is never
+  differentiated.
+
+  A proposal at which the log density, its gradient or the volatility is not
+  finite, or the volatility not positive, is rejected.
+
+  The step size τ is in the kernel results, where
+  `tfp.mcmc.DualAveragingStepSizeAdaptation` and
+  `tfp.mcmc.SimpleStepSizeAdaptation` find it. Pass them
+  `target_accept_prob=0.574`, which is optimal for MALA [2]; their default is
+  that of Hamiltonian Monte Carlo. Inside `tfp.mcmc.TransformedTransitionKernel`
+  the preconditioner and the volatility live in the unconstrained space.
+
+  #### Examples
+
+  A scale per coordinate:
+
+  ```python
+  import tensorflow as tf
+  import tensorflow_probability as tfp
+  import tfp_diag
+
+  scales = tf.constant([0.1, 1.0, 10.0])
+  target = tfp.distributions.MultivariateNormalDiag(scale_diag=scales)
+  kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+    tfp_diag.mcmc.PreconditionedMALA(
+      target.log_prob, step_size=0.5, preconditioner=scales
+    ),
+    num_adaptation_steps=40,
+    target_accept_prob=0.574,
+  )
+  draws = tfp.mcmc.sample_chain(
+    num_results=10,
+    num_burnin_steps=50,
+    current_state=tf.zeros([4, 3]),
+    kernel=kernel,
+    trace_fn=None,
+    seed=(0, 1),
+  )
+  draws.shape  # ==> [10, 4, 3]
+  ```
+
+  A position-dependent volatility:
+
+  ```python
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    target.log_prob,
+    step_size=0.5,
+    volatility_fn=lambda x: scales * (1.0 + 0.5 * tf.tanh(x) ** 2),
+  )
+  state = tf.ones([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  results.is_accepted.shape  # ==> [4]
+  ```
+
+  #### References
+
+  [1]: Gareth Roberts and Richard Tweedie (1996). Exponential convergence of
+       Langevin distributions and their discrete approximations. _Bernoulli_
+       2(4).
+
+  [2]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
+       approximations to Langevin diffusions. _Journal of the Royal Statistical
+       Society: Series B_ 60(1).
+
+  [3]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
+       Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
+       algorithm. _Statistics and Probability Letters_ 91.
+
+  [4]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
+       Langevin sampling. _NeurIPS_, proposition 1.
+  """
+
+  _default_name = 'preconditioned_mala'
+
+  @property
+  def is_calibrated(self):
+    """True: the target is invariant."""
+    return True
+
+  def bootstrap_results(self, init_state):
+    """Evaluates the target at the start.
+
+    Args:
+      init_state: Tensor or list of Tensors, the parts of the state, of leading
+        chain shape.
+
+    Returns:
+      A `PreconditionedMALAResults`.
+
+    Raises:
+      ValueError: if an argument's shape does not fit, or if, in eager mode, the
+        target, its gradient or the volatility cannot be used at `init_state`.
+    """
+    with self._scope('bootstrap_results'):
+      results = self._proposal.bootstrap_results(init_state)
+      target_log_prob = results.target_log_prob
+      return PreconditionedMALAResults(
+        accepted_results=_without_seed(results),
+        is_accepted=tf.ones_like(target_log_prob, tf.bool),
+        log_accept_ratio=tf.zeros_like(target_log_prob),
+        proposed_state=tf.nest.map_structure(tf.convert_to_tensor, init_state),
+        proposed_results=results,
+        seed=tf.zeros([2], tf.int32),
+      )
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    """Proposes a state and accepts or rejects it, chain by chain.
+
+    Args:
+      current_state: Tensor or list of Tensors, the parts of the state.
+      previous_kernel_results: What the last call, or `bootstrap_results`,
+        returned.
+      seed: PRNG seed; see `tfp.random.sanitize_seed`.
+
+    Returns:
+      next_state: The next state, in the structure of `current_state`.
+      kernel_results: A `PreconditionedMALAResults`.
+    """
+    with self._scope('one_step'):
+      seed = tfp.random.sanitize_seed(seed, salt='preconditioned_mala')
+      proposal_seed, acceptance_seed = split_seed(seed, 2)
+      before = previous_kernel_results.accepted_results
+      current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
+
+      proposed_state, proposed_results = self._proposal.one_step(
+        current_state, before, seed=proposal_seed
+      )
+      proposed_state = tf.nest.pack_sequence_as(
+        current_state, tf.nest.flatten(proposed_state)
+      )
+      log_accept_ratio = _log_accept_ratio(before, proposed_results)
+      threshold = uniform(
+        tf.shape(log_accept_ratio),
+        acceptance_seed,
+        log_accept_ratio.dtype,
+        chain_shard(self.experimental_chain_axis_names),
+      )
+      is_accepted = tf.math.log(threshold) < tf.cast(
+        log_accept_ratio, threshold.dtype
+      )
+
+      # What is no function of the state is carried over as it is.
+      accepted_results = _choose(
+        is_accepted,
+        _without_seed(_without_settings(proposed_results)),
+        _without_settings(before),
+      )._replace(
+        step_size=before.step_size, preconditioner=before.preconditioner
+      )
+      return _choose(
+        is_accepted, proposed_state, current_state
+      ), PreconditionedMALAResults(
+        accepted_results=accepted_results,
+        is_accepted=is_accepted,
+        log_accept_ratio=log_accept_ratio,
+        proposed_state=proposed_state,
+        proposed_results=proposed_results,
+        seed=seed,
+      )
+
+  @functools.cached_property
+  def _proposal(self):
+    return UncalibratedPreconditionedLangevin(**self.parameters)
+
+
+def _without_seed(results):
+  """An accepted result may be many steps old, and has no one seed."""
+  return results._replace(seed=[])
+
+
+def _without_settings(results):
+  return results._replace(step_size=[], preconditioner=[])
+
+
+def _log_accept_ratio(before, proposed):
+  ratio = (
+    proposed.target_log_prob
+    - before.target_log_prob
+    + proposed.log_acceptance_correction
+  )
+  # NaN compares false with everything, but adapters average this value; and
+  # plus infinity comes from a density that is broken, not from a good point.
+  minus_inf = tf.constant(-np.inf, ratio.dtype)
+  return tf.where(tf.math.is_finite(ratio), ratio, minus_inf)
+
+
+def _choose(is_accepted, proposed, current):
+  def choose(p, c):
+    event_ndims = p.shape.rank - is_accepted.shape.rank
+    mask = is_accepted[(..., *[tf.newaxis] * event_ndims)]
+    return tf.where(mask, p, c)
+
+  return tf.nest.map_structure(choose, proposed, current)

@@ -1,0 +1,324 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The proposal of preconditioned Langevin dynamics."""
+
+import functools
+import typing
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc.kernels import langevin
+from tfp_diag.mcmc.kernels.arguments import (
+  as_parts,
+  check_step_size,
+  is_list_like,
+  step_size_roots,
+)
+from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
+from tfp_diag.mcmc.kernels.langevin_terms import (
+  evaluate,
+  event_axes,
+  is_usable,
+  per_part,
+  volatility_of_parts,
+)
+from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
+from tfp_diag.mcmc.kernels.noise import split_seed, standard_normal
+from tfp_diag.mcmc.kernels.preconditioner import as_factors
+from tfp_diag.mcmc.kernels.sharding import (
+  chain_shard,
+  fold_in_shard,
+  sum_over_shards,
+)
+from tfp_diag.mcmc.kernels.start_check import check_chains, check_start
+
+__all__ = [
+  'UncalibratedPreconditionedLangevin',
+  'UncalibratedPreconditionedLangevinResults',
+]
+
+
+class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
+  """What `UncalibratedPreconditionedLangevin` hands to its next step.
+
+  Attributes:
+    target_log_prob: Tensor of the chain shape: the target log density at the
+      state that was returned.
+    grads_target_log_prob: The gradient there, a list with one Tensor per part;
+      with a `volatility_fn`, a `LangevinTerms` of such lists. The volatility
+      lives beside the gradient, under this name, because it belongs to the same
+      point: `tfp.mcmc.ReplicaExchangeMC` swaps states and refreshes
+      `target_log_prob` and this field, and no other.
+    log_acceptance_correction: Tensor of the chain shape: log q(x | x') -
+      log q(x' | x) of the step that was taken; -inf where anything at x' is
+      not finite, or the volatility there is not positive.
+    step_size: What the next step uses: a Tensor, or a list of Tensors, in the
+      structure of the constructor's `step_size`. Adapters write it.
+    preconditioner: The scale that the next step uses in the place of the
+      constructor's: a list of positive Tensors that broadcast to the parts; or
+      an empty list, for that of the constructor.
+      `DiagonalPreconditionerAdaptation` writes it.
+    seed: int32 Tensor of shape [2]: the seed of the step that was taken.
+  """
+
+  target_log_prob: typing.Any
+  grads_target_log_prob: typing.Any
+  log_acceptance_correction: typing.Any
+  step_size: typing.Any
+  preconditioner: typing.Any
+  seed: typing.Any
+
+
+class UncalibratedPreconditionedLangevin(LangevinKernel):
+  """One Euler-Maruyama step of a preconditioned Langevin diffusion.
+
+  Warning: the step size biases what this kernel samples. Use
+  `PreconditionedMALA`, or wrap it in `tfp.mcmc.MetropolisHastings`.
+
+  With the step size τ, the gradient g of the target log density and standard
+  normal z, a constant scale L (V = L Lᵀ) proposes
+
+      x' = x + (τ/2) V g + √τ L z
+
+  or, with `discretization='exponential'` and r = exp(-τ/2),
+
+      x' = x + (1 - r) V g + √(1 - r²) L z
+
+  and a volatility s(x) proposes, with the exact drift,
+
+      x'_i = x_i + τ (½ s_i² g_i + s_i ∂_i s_i) + √τ s_i z_i
+
+  #### References
+
+  [1]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
+       Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
+       algorithm. _Statistics and Probability Letters_ 91.
+  """
+
+  _default_name = 'preconditioned_langevin'
+
+  @property
+  def is_calibrated(self):
+    """False: the step size biases the stationary distribution."""
+    return False
+
+  def bootstrap_results(self, init_state):
+    """Evaluates the target at the start.
+
+    Args:
+      init_state: Tensor or list of Tensors, the parts of the state, of leading
+        chain shape: the shape of the target log density.
+
+    Returns:
+      An `UncalibratedPreconditionedLangevinResults`.
+
+    Raises:
+      ValueError: if an argument's shape does not fit, or if, in eager mode, the
+        target, its gradient or the volatility cannot be used at `init_state`.
+    """
+    with self._scope('bootstrap_results'):
+      parts = as_parts(init_state)
+      check_chains(self.target_log_prob_fn, parts)
+      target_log_prob, terms = self._evaluate(parts)
+      step_size = tf.nest.map_structure(
+        lambda s: tf.convert_to_tensor(s, target_log_prob.dtype),
+        self.step_size,
+      )
+      check_step_size(step_size, parts)
+      self._dynamics(parts, target_log_prob)  # Refuses what does not fit.
+      if self.discretization == 'exponential':
+        _check_one_time_for_all(
+          self.preconditioner, step_size_roots(step_size, parts)
+        )
+      if tf.executing_eagerly():
+        check_start(target_log_prob, terms, self._scale_name)
+      elif self.validate_args:
+        usable = [
+          tf.reduce_all(is_usable(t, x, target_log_prob))
+          for t, x in zip(per_part(terms), parts)
+        ]
+        target_log_prob = _asserting(
+          tf.reduce_all(usable),
+          'The start cannot be used: the target log density, its gradient or '
+          'the volatility is not finite there, or the volatility not positive.',
+          target_log_prob,
+        )
+      return UncalibratedPreconditionedLangevinResults(
+        target_log_prob=target_log_prob,
+        grads_target_log_prob=terms,
+        log_acceptance_correction=tf.zeros_like(target_log_prob),
+        step_size=step_size,
+        preconditioner=[],
+        seed=tf.zeros([2], tf.int32),
+      )
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    """Proposes the next state.
+
+    Args:
+      current_state: Tensor or list of Tensors, the parts of the state.
+      previous_kernel_results: What the last call, or `bootstrap_results`,
+        returned.
+      seed: PRNG seed; see `tfp.random.sanitize_seed`.
+
+    Returns:
+      next_state: The proposal, in the structure of `current_state`.
+      kernel_results: An `UncalibratedPreconditionedLangevinResults`.
+    """
+    with self._scope('one_step'):
+      parts = as_parts(current_state)
+      before = previous_kernel_results
+      seed = tfp.random.sanitize_seed(seed, salt='preconditioned_langevin')
+      noise = self._draw_noise(parts, seed)
+      roots = step_size_roots(before.step_size, parts)
+      dynamics = self._dynamics(
+        parts, before.target_log_prob, before.preconditioner
+      )
+      terms_before = per_part(before.grads_target_log_prob)
+      whitened = [
+        d.whiten(t, r) for d, t, r in zip(dynamics, terms_before, roots)
+      ]
+      proposal = [
+        tf.ensure_shape(d.propose(x, t, w, z, r), x.shape)
+        for d, x, t, w, z, r in zip(
+          dynamics, parts, terms_before, whitened, noise, roots
+        )
+      ]
+      target_log_prob, terms = self._evaluate(proposal)
+      if self.validate_args and self.volatility_fn is not None:
+        target_log_prob = _assert_positive_volatility(target_log_prob, terms)
+      corrections = []
+      for d, x, y, tx, ty, w, r, shard_axis in zip(
+        dynamics,
+        parts,
+        proposal,
+        terms_before,
+        per_part(terms),
+        whitened,
+        roots,
+        self._shard_axes(parts),
+      ):
+        axes = event_axes(x, target_log_prob)
+        correction = d.correction(
+          (x, y), (tx, ty), (w, d.whiten(ty, r)), r, axes
+        )
+        correction = tf.where(
+          is_usable(ty, y, target_log_prob),
+          correction,
+          tf.constant(-np.inf, correction.dtype),
+        )
+        corrections.append(sum_over_shards(correction, shard_axis))
+      return tf.nest.pack_sequence_as(current_state, proposal), before._replace(
+        target_log_prob=target_log_prob,
+        grads_target_log_prob=terms,
+        log_acceptance_correction=tf.add_n(corrections),
+        seed=seed,
+      )
+
+  @property
+  def _has_volatility(self):
+    """Whether the scale depends on the position."""
+    return self.volatility_fn is not None or isinstance(
+      self.preconditioner, LocalHessianPreconditioner
+    )
+
+  @property
+  def _scale_name(self):
+    if self.volatility_fn is not None:
+      return '`volatility_fn`'
+    return 'the scale from the local Hessian'
+
+  def _evaluate(self, parts):
+    if isinstance(self.preconditioner, LocalHessianPreconditioner):
+      return self.preconditioner.evaluate(
+        self.target_log_prob_fn, parts, self.parallel_iterations
+      )
+    return evaluate(
+      self.target_log_prob_fn,
+      self._volatility_of_parts,
+      parts,
+      self.parallel_iterations,
+    )
+
+  def _dynamics(self, parts, target_log_prob, preconditioner=()):
+    if self._has_volatility:
+      return [langevin.Volatility()] * len(parts)
+    event_ndims = [len(event_axes(x, target_log_prob)) for x in parts]
+    # What an adapter wrote comes before what the kernel was made with.
+    factors = as_factors(
+      preconditioner or self.preconditioner, parts, event_ndims
+    )
+    if self.discretization == 'exponential':
+      return [langevin.ExponentialScale(f) for f in factors]
+    return [langevin.ConstantScale(f) for f in factors]
+
+  def _draw_noise(self, parts, seed):
+    seeds = [
+      fold_in_shard(s, axis)
+      for s, axis in zip(split_seed(seed, len(parts)), self._shard_axes(parts))
+    ]
+    shard = chain_shard(self.experimental_chain_axis_names)
+    return [
+      standard_normal(tf.shape(x), s, x.dtype, shard)
+      for x, s in zip(parts, seeds)
+    ]
+
+  def _shard_axes(self, parts):
+    axes = self.experimental_shard_axis_names
+    if axes is None or isinstance(axes, str):
+      return [axes] * len(parts)
+    return list(axes)
+
+  @functools.cached_property
+  def _volatility_of_parts(self):
+    # One object for the kernel's life: what `diag_jacobian` remembers about a
+    # function, it remembers by identity.
+    if self.volatility_fn is None:
+      return None
+    return functools.partial(volatility_of_parts, self.volatility_fn)
+
+
+def _check_one_time_for_all(preconditioner, roots):
+  """What mixes coordinates needs the same time for all of them."""
+  if not is_list_like(preconditioner):
+    preconditioner = [preconditioner] * len(roots)
+  for i, (entry, root) in enumerate(zip(preconditioner, roots)):
+    mixes = isinstance(entry, tf.linalg.LinearOperator)
+    if mixes and root.shape.rank and root.shape[-1] != 1:
+      raise ValueError(
+        f'`step_size` of shape {root.shape} for part {i} of the state differs '
+        "along its last axis, but with `discretization='exponential'` and a "
+        'LinearOperator as `preconditioner` the coordinates move together; '
+        'give it the shape [C0, ..., 1], or put the ratios into the operator.'
+      )
+
+
+def _assert_positive_volatility(target_log_prob, terms):
+  # NaN passes: it is a rejection, like a density that is NaN.
+  return _asserting(
+    tf.reduce_all([tf.reduce_all(~(s <= 0.0)) for s in terms.volatility]),
+    '`volatility_fn` returned a value that is not positive at a proposal; it '
+    'is a standard deviation.',
+    target_log_prob,
+  )
+
+
+def _asserting(condition, message, tensor):
+  with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
+    return tf.identity(tensor)

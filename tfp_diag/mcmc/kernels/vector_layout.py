@@ -1,0 +1,99 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""How the parts of a state lie in one vector per chain."""
+
+import functools
+
+import tensorflow as tf
+
+from tfp_diag.mcmc.kernels.arguments import as_parts
+
+__all__ = ['VectorLayout']
+
+
+class VectorLayout:
+  """Joins the parts of a state into one vector per chain, and back."""
+
+  def __init__(self, state, chain_ndims):
+    """Takes the layout of a state.
+
+    Args:
+      state: Tensor or list of Tensors, the parts, of static event shapes.
+      chain_ndims: Python `int`, the number of leading chain axes.
+
+    Raises:
+      ValueError: if an event shape is not static.
+    """
+    self._state = state
+    self._event_shapes = [x.shape[chain_ndims:] for x in as_parts(state)]
+    for i, shape in enumerate(self._event_shapes):
+      if not shape.is_fully_defined():
+        raise ValueError(
+          f'Part {i} of the state has the event shape {shape}, but the size of '
+          'the matrix must be known; use `tf.ensure_shape`.'
+        )
+    self._chain_ndims = chain_ndims
+
+  @property
+  def size(self):
+    """The number of coordinates of all parts."""
+    return sum(s.num_elements() for s in self._event_shapes)
+
+  @property
+  def dtype(self):
+    """That of the first part."""
+    return as_parts(self._state)[0].dtype
+
+  def join(self, state):
+    """The state as one Tensor of shape [chain shape..., size]."""
+    return tf.concat(
+      [
+        self._reshape(x, [s.num_elements()])
+        for x, s in zip(as_parts(state), self._event_shapes)
+      ],
+      axis=-1,
+    )
+
+  def split(self, vector):
+    """The parts, in the structure of the state."""
+    pieces = tf.split(
+      vector, [s.num_elements() for s in self._event_shapes], axis=-1
+    )
+    return tf.nest.pack_sequence_as(
+      self._state,
+      [self._reshape(p, s) for p, s in zip(pieces, self._event_shapes)],
+    )
+
+  def of_vector(self, target_log_prob_fn):
+    """A log density of the parts as one of the vector.
+
+    Args:
+      target_log_prob_fn: Callable of the parts.
+
+    Returns:
+      Callable of the vector.
+    """
+    return functools.partial(_log_prob_of_vector, target_log_prob_fn, self)
+
+  def _reshape(self, x, event_shape):
+    chain_shape = x.shape[: self._chain_ndims]
+    result = tf.reshape(
+      x, tf.concat([tf.shape(x)[: self._chain_ndims], event_shape], axis=0)
+    )
+    return tf.ensure_shape(result, chain_shape.concatenate(event_shape))
+
+
+def _log_prob_of_vector(target_log_prob_fn, layout, vector):
+  return target_log_prob_fn(*as_parts(layout.split(vector)))

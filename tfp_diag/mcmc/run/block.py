@@ -1,0 +1,208 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The compiled part of a run: some steps, and the rows that they write."""
+
+import contextlib
+import functools
+
+import tensorflow as tf
+
+from tfp_diag.mcmc.kernels.noise import step_seed
+from tfp_diag.mcmc.run.trace import acceptance
+
+__all__ = ['SamplingBlock', 'explaining_xla', 'to_tensors']
+
+
+@contextlib.contextmanager
+def explaining_xla(jit_compile):
+  """Says what to do when XLA cannot compile what is called inside.
+
+  Args:
+    jit_compile: Python `bool`, whether XLA is used at all.
+
+  Yields:
+    None.
+
+  Raises:
+    ValueError: with the way out.
+  """
+  try:
+    yield
+  except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as e:
+    if not jit_compile or 'compil' not in str(e):
+      raise
+    raise ValueError(
+      f'XLA cannot compile a step of the kernel ({str(e).splitlines()[0]}). '
+      'Pass `jit_compile=False`, or write the target with ops that XLA knows.'
+    ) from e
+
+
+def to_tensors(structure):
+  """The Tensors of a structure, in order, composite ones taken apart."""
+  return [
+    tf.convert_to_tensor(x)
+    for x in tf.nest.flatten(structure, expand_composites=True)
+  ]
+
+
+class SamplingBlock:
+  """Makes steps of a kernel on the device, any number of them.
+
+  Where the block starts and how many steps it makes are Tensors, so that one
+  graph serves a whole run.
+
+  Attributes:
+    row_specs: List of `tf.TensorSpec`s of what a step writes, the parts of the
+      state first.
+    trace_structure: What `trace_fn` returns, with None in the place of Tensors.
+    compiled: The `tf.function` behind `__call__`.
+    num_traces: How often it was traced.
+  """
+
+  def __init__(
+    self, kernel, trace_fn, schedule, state, results, jit_compile, name
+  ):
+    """Initializes the block; nothing is traced yet.
+
+    Args:
+      kernel: A `tfp.mcmc.TransitionKernel`.
+      trace_fn: Callable of the state and the kernel results.
+      schedule: A `Schedule`.
+      state: The structure of the state, with Tensors.
+      results: The structure of the kernel results, with Tensors.
+      jit_compile: Python `bool`, whether XLA compiles the block.
+      name: Python `str`, the name of the graph.
+    """
+    self._kernel = kernel
+    self._trace_fn = trace_fn
+    self._schedule = schedule
+    self._state = state
+    self._results = results
+    self._jit_compile = jit_compile
+    # Evaluated once: what does not fit is refused here, outside of the graph.
+    trace = trace_fn(state, results)
+    self.trace_structure = tf.nest.map_structure(lambda _: None, trace)
+    self.row_specs = [
+      tf.TensorSpec(x.shape, x.dtype) for x in _row_entries(state, trace)
+    ]
+    self.num_traces = 0
+    run = functools.partial(self._run)
+    run.__name__ = name
+    self.compiled = tf.function(
+      run, autograph=False, jit_compile=jit_compile or None
+    )
+
+  def __call__(self, state, results, seed, first_step, num_steps):
+    """Makes the steps.
+
+    Args:
+      state: List of Tensors.
+      results: List of Tensors.
+      seed: int32 Tensor of shape [2]: the seed of the run.
+      first_step: Python `int`, how many steps the run has made so far.
+      num_steps: Python `int`, how many to make, the block size at most.
+
+    Returns:
+      state: List of Tensors.
+      results: List of Tensors.
+      acceptance: float32 scalar Tensor, the mean over the steps.
+      rows: List of Tensors with leading axis for the rows, those of the state
+        first. Only the rows that the steps complete count; see
+        `Schedule.num_rows`.
+    """
+    with explaining_xla(self._jit_compile):
+      return self.compiled(
+        state,
+        results,
+        seed,
+        tf.constant(first_step, tf.int32),
+        tf.constant(num_steps, tf.int32),
+      )
+
+  def step(self, state, results, seed):
+    """Makes one step.
+
+    Args:
+      state: List of Tensors.
+      results: List of Tensors.
+      seed: int32 Tensor of shape [2]: the seed of the step.
+
+    Returns:
+      state: List of Tensors.
+      results: List of Tensors.
+      acceptance: float32 scalar Tensor.
+      entries: List of Tensors, what the step writes.
+    """
+    state, results = self._kernel.one_step(
+      self._pack(self._state, state),
+      self._pack(self._results, results),
+      seed=seed,
+    )
+    entries = _row_entries(state, self._trace_fn(state, results))
+    return to_tensors(state), to_tensors(results), acceptance(results), entries
+
+  def empty_rows(self):
+    """List of `tf.TensorArray`s for the rows of a block."""
+    return [
+      tf.TensorArray(
+        spec.dtype,
+        size=self._schedule.rows_per_block,
+        element_shape=spec.shape,
+      )
+      for spec in self.row_specs
+    ]
+
+  def row(self, step):
+    """`Schedule.num_rows` of a Tensor: the row of the next result."""
+    schedule = self._schedule
+    past_burnin = tf.maximum(step - schedule.num_burnin_steps, 0)
+    return (past_burnin + schedule.stride - 1) // schedule.stride
+
+  def _run(self, state, results, seed, first_step, num_steps):
+    self.num_traces += 1
+
+    def make_step(i, state, results, accepted, arrays):
+      step = first_step + i
+      state, results, now_accepted, entries = self.step(
+        state, results, step_seed(seed, step)
+      )
+      row = self.row(step) - self.row(first_step)
+      arrays = [a.write(row, entry) for a, entry in zip(arrays, entries)]
+      return i + 1, state, results, accepted + now_accepted, arrays
+
+    _, state, results, accepted, arrays = tf.while_loop(
+      lambda i, *_: i < num_steps,
+      make_step,
+      (tf.constant(0), state, results, tf.constant(0.0), self.empty_rows()),
+    )
+    mean_acceptance = accepted / tf.cast(num_steps, tf.float32)
+    return state, results, mean_acceptance, [a.stack() for a in arrays]
+
+  @staticmethod
+  def _pack(structure, tensors):
+    return tf.nest.pack_sequence_as(structure, tensors, expand_composites=True)
+
+
+def _row_entries(state, trace):
+  """What a step writes: the parts of the state, then those of the trace."""
+  try:
+    traced = [tf.convert_to_tensor(x) for x in tf.nest.flatten(trace)]
+  except (TypeError, ValueError) as e:
+    kinds = sorted({type(x).__name__ for x in tf.nest.flatten(trace)})
+    raise ValueError(
+      f'`trace_fn` returned {", ".join(kinds)}, but must return Tensors of '
+      f'fixed shape, or a structure of them ({e}).'
+    ) from e
+  return [*map(tf.convert_to_tensor, tf.nest.flatten(state)), *traced]

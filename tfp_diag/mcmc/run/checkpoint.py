@@ -1,0 +1,298 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A run in a directory, from which it can be resumed bit for bit.
+
+The directory holds `checkpoint.npz`, which is replaced as a whole after each
+block, and one `.npy` file for each part of the draws and of the trace, which
+grows. What a block wrote is on disk before the checkpoint counts it, so that
+the process can end at any moment: what the last checkpoint does not count is
+written again.
+"""
+
+import hashlib
+import io
+import json
+import os
+import typing
+import zipfile
+
+import numpy as np
+
+from tfp_diag.mcmc.run.rows import FileRows, as_bytes
+
+__all__ = ['CheckpointDirectory', 'Progress']
+
+_FORMAT = 'tfp_diag.mcmc.sample'
+_VERSION = 1
+_NAME = 'checkpoint.npz'
+# One name, so that a process that was killed leaves one file behind at most.
+_TEMPORARY = 'checkpoint.npz.part'
+# Characters, in an error.
+_EXCERPT = 160
+
+
+class Progress(typing.NamedTuple):
+  """How far a run has come, and all that its next block depends on.
+
+  Attributes:
+    step: Python `int`, how many steps were made.
+    state: List of Tensors.
+    results: List of Tensors: the kernel results.
+    probe_state: List of Tensors, a state of this run.
+    probe_log_prob: The target log density there, as the kernel's bootstrap
+      gives it in eager mode: by this the target is known again. None for a
+      kernel that does not tell.
+  """
+
+  step: int
+  state: list
+  results: list
+  probe_state: list
+  probe_log_prob: typing.Any
+
+
+class CheckpointDirectory:
+  """The files of one run.
+
+  Attributes:
+    seed: int32 array of shape [2].
+  """
+
+  def __init__(self, path, settings, seed, row_specs, num_parts):
+    """Names the files; nothing is read or written yet.
+
+    Args:
+      path: Python `str` or path.
+      settings: Dict of what must stay the same through a run: from words that
+        end the sentence "... cannot be resumed with another ..." to something
+        that JSON can hold.
+      seed: int32 array of shape [2], or None for that of the checkpoint.
+      row_specs: List of `tf.TensorSpec`s of one row.
+      num_parts: Python `int`, how many of these are parts of the state.
+    """
+    self._path = os.fspath(path)
+    self._settings = settings
+    self.seed = seed
+    names = [
+      f'draws_{i}.npy' if i < num_parts else f'trace_{i - num_parts}.npy'
+      for i in range(len(row_specs))
+    ]
+    self._rows = FileRows([self._file(n) for n in names], row_specs)
+    # Rows are hashed block by block, each block together with the hash of those
+    # before, so that nothing is read twice during a run.
+    self._block_ends = [0]
+    self._rows_digest = ''
+
+  def exists(self):
+    """Whether there is a checkpoint."""
+    return os.path.exists(self._file(_NAME))
+
+  def create(self, progress):
+    """Writes the checkpoint of a run without rows.
+
+    Args:
+      progress: A `Progress`.
+
+    Raises:
+      ValueError: if the path is taken by something else.
+    """
+    if os.path.isdir(self._path):
+      others = sorted({*os.listdir(self._path)} - {_TEMPORARY})
+    else:
+      others = ['it is a file'] if os.path.exists(self._path) else []
+    if others:
+      raise ValueError(
+        f'`checkpoint` is {self._path!r}, where something else is '
+        f'({", ".join(others[:3])}). Pass the path of a directory that does '
+        'not exist yet.'
+      )
+    os.makedirs(self._path, exist_ok=True)
+    self._write(progress)
+    self._rows.create()
+
+  def append(self, rows, num_rows, progress):
+    """Adds the rows of a block, and takes note of the progress.
+
+    Args:
+      rows: List of arrays, one per column.
+      num_rows: Python `int`, how many rows there are with these.
+      progress: A `Progress`.
+    """
+    if num_rows > self._block_ends[-1]:
+      self._rows.write(self._block_ends[-1], rows)
+      self._rows_digest = _hash_rows(self._rows_digest, rows)
+      self._block_ends.append(num_rows)
+    self._write(progress)
+    self._rows.announce(num_rows)
+
+  def load(self):
+    """Reads the checkpoint and checks all of it, the rows as well.
+
+    Returns:
+      A `Progress` of arrays.
+
+    Raises:
+      ValueError: if it is damaged, of another version, or of another run.
+    """
+    try:
+      arrays, meta = self._read()
+    except Exception as e:
+      # A damaged archive raises errors of many types in several libraries.
+      raise self._unreadable(str(e) or type(e).__name__) from e
+    if self.seed is None:
+      self.seed = arrays['seed']
+    elif not np.array_equal(self.seed, arrays['seed']):
+      raise self._other('`seed`', arrays['seed'].tolist(), self.seed.tolist())
+    for name, given in self._settings.items():
+      if meta['settings'].get(name) != given:
+        raise self._other(name, meta['settings'].get(name), given)
+    self._block_ends = arrays['block_ends'].tolist()
+    self._rows_digest = meta['rows_digest']
+    if self._block_ends[-1] == 0:
+      self._rows.create()  # The last process may have ended before it did.
+    try:
+      self._check_rows()
+    except (OSError, ValueError) as e:
+      raise self._unreadable(str(e)) from e
+    self._rows.announce(self._block_ends[-1])
+    return Progress(
+      step=meta['step'],
+      state=_listed(arrays, 'state'),
+      results=_listed(arrays, 'results'),
+      probe_state=_listed(arrays, 'probe_state'),
+      probe_log_prob=arrays.get('probe_log_prob'),
+    )
+
+  def read(self, num_rows):
+    """The first rows of all columns, as read-only `np.memmap`s."""
+    return self._rows.read(num_rows)
+
+  def _file(self, name):
+    return os.path.join(self._path, name)
+
+  def _write(self, progress):
+    meta = {
+      'format': _FORMAT,
+      'version': _VERSION,
+      'step': progress.step,
+      'settings': self._settings,
+      'rows_digest': self._rows_digest,
+    }
+    arrays = {
+      'meta': np.array(json.dumps(meta)),
+      'seed': self.seed,
+      'block_ends': np.array(self._block_ends, np.int64),
+    }
+    for name in ('state', 'results', 'probe_state'):
+      for i, x in enumerate(getattr(progress, name)):
+        arrays[f'{name}_{i}'] = np.asarray(x)
+    if progress.probe_log_prob is not None:
+      arrays['probe_log_prob'] = np.asarray(progress.probe_log_prob)
+    content = io.BytesIO()
+    np.savez(content, digest=np.array(_hash_arrays(arrays)), **arrays)
+    with open(self._file(_TEMPORARY), 'wb') as file:
+      file.write(content.getbuffer())
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(self._file(_TEMPORARY), self._file(_NAME))
+    _sync_directory(self._path)
+
+  def _read(self):
+    with open(self._file(_NAME), 'rb') as file:
+      if not zipfile.is_zipfile(file):
+        raise ValueError('it is truncated, or not an .npz file')
+      file.seek(0)
+      with np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    meta = json.loads(str(arrays['meta'][()]))
+    if meta.get('format') != _FORMAT:
+      raise ValueError('it was written by something else')
+    if meta.get('version') != _VERSION:
+      raise ValueError(
+        f'it is of format version {meta.get("version")}, and this version of '
+        f'tfp_diag reads version {_VERSION}'
+      )
+    if str(arrays.pop('digest')[()]) != _hash_arrays(arrays):
+      raise ValueError('its contents were changed after it was written')
+    return arrays, meta
+
+  def _check_rows(self):
+    columns = self._rows.read(self._block_ends[-1])
+    digest = ''
+    for start, end in zip(self._block_ends, self._block_ends[1:]):
+      digest = _hash_rows(digest, [column[start:end] for column in columns])
+    if digest != self._rows_digest:
+      raise ValueError(
+        'its draws or their trace were changed after they were written'
+      )
+
+  def refusal(self, why):
+    """The error of a checkpoint that a call has no use for."""
+    return ValueError(f'The checkpoint {self._path!r} {why}.')
+
+  def _unreadable(self, why):
+    return self.refusal(
+      f'cannot be resumed: {why}. Pass another path, or delete this one to '
+      'start again'
+    )
+
+  def _other(self, name, found, given):
+    found, given = _excerpt(found, given), _excerpt(given, found)
+    return self.refusal(
+      f'cannot be resumed with another {name}: it has {found}, but this call '
+      f'has {given}. Pass what the run began with, or another path'
+    )
+
+
+def _excerpt(this, other):
+  """What is different in `this`, as text: kernel results may fill a page."""
+  this, other = str(this), str(other)
+  if len(this) <= _EXCERPT:
+    return this
+  same = [a == b for a, b in zip(this, other)] + [False]
+  start = max(0, same.index(False) - _EXCERPT // 4)
+  return f'...{this[start : start + _EXCERPT]}...'
+
+
+def _listed(arrays, name):
+  count = sum(key.rpartition('_')[0] == name for key in arrays)
+  return [arrays[f'{name}_{i}'] for i in range(count)]
+
+
+def _hash_arrays(arrays):
+  digest = hashlib.sha256()
+  for name in sorted(arrays):
+    array = arrays[name]
+    digest.update(f'{name} {array.dtype.str} {array.shape}'.encode())
+    digest.update(as_bytes(array))
+  return digest.hexdigest()
+
+
+def _hash_rows(previous, rows):
+  digest = hashlib.sha256(previous.encode())
+  for row in rows:
+    digest.update(as_bytes(row))
+  return digest.hexdigest()
+
+
+def _sync_directory(path):
+  """Makes a renamed file last through a power failure, where that is needed."""
+  if os.name != 'posix':
+    return
+  handle = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(handle)
+  finally:
+    os.close(handle)

@@ -1,0 +1,198 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Shows how a run comes along."""
+
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+import tqdm
+
+from tfp_diag.mcmc.diagnose.rhat import rhat
+
+__all__ = ['show_progress']
+
+# R-hat is a hint here: of some draws, chains and coordinates, now and then.
+_SECONDS_BETWEEN_RHATS = 2.0
+_MOST_DRAWS = 200
+_MOST_CHAINS = 32
+_MOST_COORDINATES = 100
+_LEAST_DRAWS = 10
+# Into a file.
+_SECONDS_BETWEEN_LINES = 30.0
+
+
+def show_progress(progress_bar, schedule, num_steps_done, chain_ndims):
+  """What shows the progress: a bar where one can be, some lines elsewhere.
+
+  Args:
+    progress_bar: Python `bool` or None: whether something is shown; None shows
+      the bar on a terminal and nothing elsewhere.
+    schedule: A `Schedule`.
+    num_steps_done: Python `int`, how many steps an earlier run has made.
+    chain_ndims: Python `int`, the number of axes of the chains.
+
+  Returns:
+    A context manager with the method `update(step, acceptance, read_draws)`.
+  """
+  on_terminal = sys.stderr.isatty()
+  if progress_bar is None:
+    progress_bar = on_terminal
+  if not progress_bar:
+    return _Nothing()
+  # A notebook is no terminal, but draws a bar in its place, too.
+  in_notebook = type(sys.stderr).__module__.startswith('ipykernel.')
+  shown = _Bar if on_terminal or in_notebook else _Lines
+  return shown(schedule, num_steps_done, chain_ndims)
+
+
+class _Nothing:
+  """Shows nothing."""
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    pass
+
+  def update(self, step, acceptance, read_draws):
+    """Takes no notice."""
+
+
+class _Shown:
+  """What a bar and lines have in common."""
+
+  def __init__(self, schedule, num_steps_done, chain_ndims):
+    self._schedule = schedule
+    self._chain_ndims = chain_ndims
+    self._start = time.perf_counter()
+    self._num_rows_before = schedule.num_rows(num_steps_done)
+    self._first_row_seconds = None
+    self._rhat = None
+    self._rhat_seconds = -np.inf
+
+  def __enter__(self):
+    return self
+
+  def __exit__(self, *unused):
+    self.close()
+
+  def close(self):
+    """Ends the display."""
+
+  def phase(self, step):
+    """What the run is doing."""
+    is_warmup = step < self._schedule.num_burnin_steps
+    return 'warm-up' if is_warmup else 'sampling'
+
+  def facts(self, step, acceptance, read_draws):
+    """Acceptance, R-hat and speed, those that are known, in words."""
+    now = time.perf_counter() - self._start
+    num_rows = self._schedule.num_rows(step)
+    facts = []
+    if np.isfinite(acceptance):
+      facts.append(f'acceptance {acceptance:.2f}')
+    if now - self._rhat_seconds > _SECONDS_BETWEEN_RHATS:
+      self._rhat = _quick_rhat(read_draws, num_rows, self._chain_ndims)
+      # Counted from the end, so that a slow one takes no more than its share.
+      self._rhat_seconds = time.perf_counter() - self._start
+    if self._rhat is not None:
+      facts.append(f'R-hat {self._rhat:.3f}')
+    if num_rows > self._num_rows_before:
+      if self._first_row_seconds is None:
+        # The time until here was spent on compilation and warm-up.
+        self._first_row_seconds = now
+        self._num_rows_before = num_rows
+      else:
+        new = num_rows - self._num_rows_before
+        speed = new / (now - self._first_row_seconds)
+        facts.append(
+          f'{speed:,.0f} draws/s' if speed > 10 else f'{speed:.2f} draws/s'
+        )
+    return facts
+
+
+class _Bar(_Shown):
+  """A bar on a terminal."""
+
+  def __init__(self, schedule, num_steps_done, chain_ndims):
+    super().__init__(schedule, num_steps_done, chain_ndims)
+    self._bar = tqdm.tqdm(
+      total=schedule.num_steps,
+      initial=num_steps_done,
+      desc='compiling',
+      unit='step',
+      file=sys.stderr,
+    )
+
+  def update(self, step, acceptance, read_draws):
+    """Moves the bar."""
+    self._bar.set_description(self.phase(step - 1), refresh=False)
+    facts = self.facts(step, acceptance, read_draws)
+    self._bar.set_postfix_str(', '.join(facts), refresh=False)
+    self._bar.update(step - self._bar.n)
+
+  def close(self):
+    """Leaves the bar as it is."""
+    self._bar.close()
+
+
+class _Lines(_Shown):
+  """A line now and then, and one at the end, for a log file."""
+
+  def __init__(self, schedule, num_steps_done, chain_ndims):
+    super().__init__(schedule, num_steps_done, chain_ndims)
+    self._line = None
+    self._next_seconds = _SECONDS_BETWEEN_LINES
+
+  def update(self, step, acceptance, read_draws):
+    """Writes a line if the last one is old enough."""
+    facts = [
+      f'{self.phase(step - 1)}: {step:,} of {self._schedule.num_steps:,} steps',
+      *self.facts(step, acceptance, read_draws),
+    ]
+    self._line = ', '.join(facts)
+    if time.perf_counter() - self._start >= self._next_seconds:
+      self._write()
+      # A run ten times as long writes twice the lines, not ten times.
+      self._next_seconds *= 1.5
+
+  def close(self):
+    """Writes the line of the end."""
+    if self._line is not None:
+      self._write()
+
+  def _write(self):
+    print(self._line, file=sys.stderr, flush=True)
+    self._line = None
+
+
+def _quick_rhat(read_draws, num_rows, chain_ndims):
+  """The largest R-hat of some coordinates, or None where there is none."""
+  if chain_ndims == 0 or num_rows < _LEAST_DRAWS:
+    return None
+  found = []
+  every = -(-num_rows // _MOST_DRAWS)
+  for part in tf.nest.flatten(read_draws()):
+    some = part[::every]
+    if not some.size:
+      continue
+    some = some.reshape(
+      [len(some), int(np.prod(some.shape[1 : 1 + chain_ndims])), -1]
+    )[:, :_MOST_CHAINS, :_MOST_COORDINATES]
+    if some.shape[1] > 1:
+      found.append(np.max(rhat(some, backend='tfp')))
+  return float(np.max(found)) if found else None

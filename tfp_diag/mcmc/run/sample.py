@@ -1,0 +1,308 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Runs any transition kernel, and loses nothing."""
+
+import numbers
+import typing
+import warnings
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc.run.progress import show_progress
+from tfp_diag.mcmc.run.sampling_run import SamplingRun
+from tfp_diag.mcmc.run.schedule import Schedule
+
+__all__ = ['SampleResults', 'sample']
+
+
+class SampleResults(typing.NamedTuple):
+  """What `sample` returns.
+
+  Attributes:
+    draws: In the structure of the state: NumPy arrays of shape [number of
+      results, shape of the part...].
+    trace: What `trace_fn` returned, as NumPy arrays with a leading axis for the
+      draws.
+    final_state: The state after the last step, in the structure of the state.
+    final_kernel_results: The kernel results after the last step.
+    num_results: Python `int`, the number of draws there are.
+    stopped_by: Python `str`: 'finished', 'stop_when' or 'interrupted'.
+  """
+
+  draws: typing.Any
+  trace: typing.Any
+  final_state: typing.Any
+  final_kernel_results: typing.Any
+  num_results: int
+  stopped_by: str
+
+
+def sample(
+  kernel,
+  current_state,
+  num_results,
+  *,
+  num_burnin_steps=0,
+  num_steps_between_results=0,
+  block_size=100,
+  previous_kernel_results=None,
+  trace_fn=None,
+  seed=None,
+  progress_bar=None,
+  checkpoint=None,
+  resume=False,
+  draws_on_disk=False,
+  stop_when=None,
+  jit_compile=True,
+  strategy=None,
+  name=None,
+):
+  """Runs a Markov chain in blocks: with a progress bar, safe from any crash.
+
+  The chain of `tfp.mcmc.sample_chain`, whose first arguments these are, for any
+  TFP transition kernel. The steps are made by one compiled graph, some at a
+  time; between these blocks the draws are moved to memory or to disk, and what
+  was drawn so far is shown, saved and judged. When: for runs of more than some
+  seconds. When not: inside a `tf.function`, where only `sample_chain` can be.
+
+  The draws depend on `seed` and the number of the step alone: block size, the
+  split into burn-in and results, interruptions and resumed runs change no bit.
+  XLA may round differently; TFP's own kernels have other random numbers under
+  XLA, those of this package the same.
+
+  A call traces and compiles once. Another call does so again, also with the
+  same kernel: a longer run is cheaper than two.
+
+  Args:
+    kernel: A `tfp.mcmc.TransitionKernel`.
+    current_state: Tensor or structure of Tensors, the parts of the state, in
+      float32, float64 or any integer type.
+    num_results: Python `int`, how many states to keep. 0 makes the burn-in
+      alone.
+    num_burnin_steps: Python `int`, how many steps to make before.
+    num_steps_between_results: Python `int`, how many states to leave out
+      between two that are kept.
+    block_size: Python `int`, the number of steps in a block: how often the
+      progress is shown, `stop_when` asked and the checkpoint written, and how
+      much an interruption loses. A block should take a tenth of a second or
+      more.
+    previous_kernel_results: Kernel results to start with, such as the
+      `final_kernel_results` of a call before. Default: what
+      `kernel.bootstrap_results(current_state)` returns.
+    trace_fn: Python callable `(state, kernel_results)` that returns a structure
+      of Tensors to record. Called after every step, also those whose state is
+      not kept. Default: a dict with those of these entries that the kernel's
+      results have: 'step_size', 'target_log_prob', 'log_accept_ratio',
+      'accept_ratio', 'is_accepted', 'diverging' and 'tune' (the step adapted
+      something), the names of TFP's windowed samplers; of a NUTS also
+      'n_steps', 'reached_max_treedepth' and 'energy'.
+    seed: Python `int`, or int32 Tensor of shape [2]. Default: another one each
+      time, or that of the checkpoint.
+    progress_bar: Python `bool`, whether to show a bar with speed, acceptance
+      and R-hat (of some draws and coordinates) on a terminal or in a notebook,
+      and some lines where stderr is neither. Default: on a terminal only.
+    checkpoint: Path of a directory in which the run is saved after each block:
+      `checkpoint.npz`, and a `.npy` file for each part of the draws and the
+      trace. Default: the run is not saved.
+    resume: Python `bool`, whether a run that is in `checkpoint` goes on. What
+      was drawn is not drawn again, and `current_state` only says which
+      structure the state has. Without a checkpoint there, a run begins.
+    draws_on_disk: Python `bool`: whether the draws and the trace stay in the
+      files of `checkpoint`, for runs beyond the memory. They are
+      returned as read-only `np.memmap`s.
+    stop_when: Python callable `(draws, trace)` of NumPy arrays that returns
+      whether the run can end; see `StopWhen`. Asked at multiples of
+      `block_size`, whenever the number of draws has grown by about a twentieth.
+      Default: `num_results` are drawn.
+    jit_compile: Python `bool`, whether XLA compiles the block.
+    strategy: A `tf.distribute.MirroredStrategy`, over whose devices the chains,
+      the first axis of each part, are spread in equal shares; the draws are
+      those of one device, up to rounding. For kernels of this package made with
+      `experimental_chain_axis_names='chains'`, also inside of a
+      `tfp.mcmc.TransformedTransitionKernel`, or of an adapter made with
+      `experimental_reduce_chain_axis_names='chains'`. Devices that learn
+      together wait for each other in each step, without XLA; without adapters,
+      only at the end of a block. `trace_fn` sees the chains of one device; of
+      what has no chain axis, that of the first device is recorded. Default: one
+      device.
+    name: Python `str`, the name of the graph. Default: 'mcmc_sample'.
+
+  Returns:
+    A `SampleResults`. After Ctrl-C, what was drawn until the last block, with a
+    warning.
+
+  Raises:
+    ValueError: if an argument does not fit, if XLA cannot compile the kernel,
+      if there is a checkpoint but `resume` is false, or if it is damaged or of
+      another run, target, seed or version.
+    RuntimeError: if called inside a `tf.function`.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tensorflow_probability as tfp
+  import tfp_diag
+
+  scales = tf.constant([0.1, 1.0, 10.0])
+  target = tfp.distributions.MultivariateNormalDiag(scale_diag=scales)
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    target.log_prob, step_size=0.9, preconditioner=scales
+  )
+  start = tf.zeros([8, 3])
+  draws, trace, *_ = tfp_diag.mcmc.sample(
+    kernel, start, 200, num_burnin_steps=50, seed=1
+  )
+  draws.shape  # ==> (200, 8, 3)
+  trace['is_accepted'].shape  # ==> (200, 8)
+  ```
+
+  A run that can be killed at any time, and ends by itself:
+
+  ```python
+  def run(num_results):
+    return tfp_diag.mcmc.sample(
+      kernel,
+      start,
+      num_results,
+      seed=1,
+      block_size=50,
+      checkpoint='gaussian_run',
+      resume=True,
+      stop_when=tfp_diag.mcmc.StopWhen(max_rhat=1.05),
+    )
+
+
+  first = run(50)
+  first.stopped_by  # ==> 'finished'
+  second = run(100_000)
+  second.stopped_by  # ==> 'stop_when'
+  np.array_equal(second.draws[:50], first.draws)  # ==> True
+  ```
+  """
+  if not tf.executing_eagerly():
+    raise RuntimeError(
+      '`sample` runs in Python, block by block, and cannot be part of a '
+      '`tf.function`; use `tfp.mcmc.sample_chain` there.'
+    )
+  schedule = Schedule(
+    num_results, num_burnin_steps, num_steps_between_results, block_size
+  )
+  _check_options(checkpoint, resume, draws_on_disk, stop_when)
+  if not kernel.is_calibrated:
+    warnings.warn(
+      f'The kernel {type(kernel).__name__} is not calibrated: what it samples '
+      'depends on its step size.',
+      stacklevel=2,
+    )
+  run = SamplingRun(
+    kernel,
+    _as_state(current_state),
+    schedule,
+    previous_kernel_results=previous_kernel_results,
+    trace_fn=trace_fn,
+    seed=_as_seed(seed),
+    checkpoint=checkpoint,
+    resume=resume,
+    jit_compile=jit_compile,
+    strategy=strategy,
+    name=name or 'mcmc_sample',
+  )
+  is_enough = False
+  try:
+    with show_progress(
+      progress_bar, schedule, run.num_steps_made, run.chain_ndims
+    ) as display:
+      while not run.is_finished and not is_enough:
+        is_enough = stop_when is not None and run.is_enough(stop_when)
+        if not is_enough:
+          acceptance = run.make_block()
+          display.update(run.num_steps_made, acceptance, run.read_draws)
+  except KeyboardInterrupt:
+    is_enough = False
+    _say_what_is_left(schedule, run.num_steps_made, checkpoint)
+  if run.is_finished:
+    stopped_by = 'finished'
+  else:
+    stopped_by = 'stop_when' if is_enough else 'interrupted'
+  draws, trace = run.read_rows(in_memory=not draws_on_disk)
+  return SampleResults(
+    draws,
+    trace,
+    *run.state_and_results(),
+    schedule.num_rows(run.num_steps_made),
+    stopped_by,
+  )
+
+
+def _check_options(checkpoint, resume, draws_on_disk, stop_when):
+  if checkpoint is None and (resume or draws_on_disk):
+    name = 'resume' if resume else 'draws_on_disk'
+    raise ValueError(
+      f'`{name}` is true, but there is no `checkpoint`; pass the path of the '
+      'directory in which the run is kept.'
+    )
+  if stop_when is not None and not callable(stop_when):
+    raise ValueError(
+      f'`stop_when` is {stop_when!r}, but must be a callable '
+      '`(draws, trace)`, such as `tfp_diag.mcmc.StopWhen(max_rhat=1.01)`.'
+    )
+
+
+def _as_state(current_state):
+  """The state as Tensors; refuses what a chain cannot be made of."""
+  state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
+  if not tf.nest.flatten(state):
+    raise ValueError('`current_state` has no parts.')
+  for i, part in enumerate(tf.nest.flatten(state)):
+    if part.dtype in (tf.float16, tf.bfloat16):
+      raise ValueError(
+        f'Part {i} of `current_state` is {part.dtype.name}, in which a log '
+        'density is off by more than what decides about acceptance. '
+        'Pass `tf.cast(part, tf.float32)`; the target may still compute in '
+        'half precision inside.'
+      )
+  return state
+
+
+def _as_seed(seed):
+  """An int32 array of shape [2], or None.
+
+  Not by `tfp.random.sanitize_seed` for a number, which gives another seed each
+  time it is called in one process: a run could not be resumed.
+  """
+  if seed is None:
+    return None
+  if isinstance(seed, numbers.Integral):
+    words = np.array([int(seed) & (2**64 - 1)], '<u8').view('<i4')
+    return words.astype(np.int32)
+  return tfp.random.sanitize_seed(seed).numpy()
+
+
+def _say_what_is_left(schedule, num_steps_made, checkpoint):
+  if num_steps_made == schedule.num_steps:
+    return
+  ways = 'Pass `checkpoint` to be able to resume such a run.'
+  if checkpoint is not None:
+    ways = f'It goes on with `checkpoint={str(checkpoint)!r}, resume=True`.'
+  warnings.warn(
+    f'The run was interrupted after {num_steps_made:,} of '
+    f'{schedule.num_steps:,} steps and returns the '
+    f'{schedule.num_rows(num_steps_made):,} of {schedule.num_results:,} draws '
+    f'made until then. {ways}',
+    stacklevel=3,
+  )

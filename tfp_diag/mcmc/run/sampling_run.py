@@ -1,0 +1,306 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A run between two blocks: where it stands, and what it has kept."""
+
+import contextlib
+import functools
+import hashlib
+import numbers
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
+from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
+from tfp_diag.mcmc.run.replicas import ReplicatedBlock
+from tfp_diag.mcmc.run.rows import MemoryRows
+from tfp_diag.mcmc.run.trace import default_trace, innermost
+
+__all__ = ['SamplingRun']
+
+# By how much the same log density may differ, on another machine or device.
+_SAME_LOG_PROB = {'float32': 3e-6, 'float64': 1e-12}
+_SAME_NEAR_ZERO = {'float32': 1e-4, 'float64': 1e-8}
+
+
+class SamplingRun:
+  """The host's side of `sample`.
+
+  Its progress is replaced as a whole, after all that a block made is kept: who
+  interrupts it finds the end of the last block.
+
+  Attributes:
+    num_traces: How often the block was traced.
+  """
+
+  def __init__(
+    self,
+    kernel,
+    state,
+    schedule,
+    *,
+    previous_kernel_results,
+    trace_fn,
+    seed,
+    checkpoint,
+    resume,
+    jit_compile,
+    strategy,
+    name,
+  ):
+    """Begins a run, or takes it up where its checkpoint is.
+
+    Args:
+      kernel: A `tfp.mcmc.TransitionKernel`.
+      state: Structure of Tensors.
+      schedule: A `Schedule`.
+      previous_kernel_results: Kernel results, or None.
+      trace_fn: As `sample` takes it.
+      seed: int32 array of shape [2], or None.
+      checkpoint: Path, or None.
+      resume: Python `bool`.
+      jit_compile: Python `bool`.
+      strategy: A `tf.distribute.Strategy`, or None.
+      name: Python `str`.
+    """
+    # In eager mode, where a kernel sees values and can say what is wrong.
+    results = bootstrapped = kernel.bootstrap_results(state)
+    if previous_kernel_results is not None:
+      results = previous_kernel_results
+    results = tf.nest.map_structure(
+      tf.convert_to_tensor, results, expand_composites=True
+    )
+
+    def trace(state, results):
+      if trace_fn is None:
+        return default_trace(kernel, results)
+      return trace_fn(state, results)
+
+    self._kernel = kernel
+    self._structures = state, results
+    self._schedule = schedule
+    make_block = SamplingBlock
+    if strategy is not None:
+      make_block = functools.partial(ReplicatedBlock, strategy)
+    self._block = make_block(
+      kernel, trace, schedule, state, results, jit_compile, name
+    )
+    self._progress = Progress(
+      step=0,
+      state=to_tensors(state),
+      results=to_tensors(results),
+      probe_state=to_tensors(state),
+      probe_log_prob=innermost(bootstrapped, 'target_log_prob'),
+    )
+    self._directory = None
+    if checkpoint is None:
+      self._kept = MemoryRows(self._block.row_specs, schedule.num_results)
+    else:
+      self._directory = self._kept = CheckpointDirectory(
+        checkpoint,
+        self._settings(),
+        seed,
+        self._block.row_specs,
+        num_parts=len(self._progress.state),
+      )
+      if self._directory.exists():
+        self._resume(resume)
+        seed = self._directory.seed
+    if seed is None:
+      seed = tfp.random.sanitize_seed(None).numpy()
+    if self._directory is not None and not self._directory.exists():
+      self._directory.seed = seed
+      self._directory.create(self._progress)
+    self._seed = tf.constant(seed, tf.int32)
+
+  @property
+  def num_traces(self):
+    """How often the block was traced."""
+    return self._block.num_traces
+
+  @property
+  def num_steps_made(self):
+    """How many steps were made, by earlier processes as well."""
+    return self._progress.step
+
+  @property
+  def is_finished(self):
+    """Whether all steps were made."""
+    return self._progress.step == self._schedule.num_steps
+
+  @property
+  def chain_ndims(self):
+    """How many leading axes of the state are chains; 0 if it is not known."""
+    log_prob = innermost(self._structures[1], 'target_log_prob')
+    return 0 if log_prob is None else log_prob.shape.rank
+
+  def make_block(self):
+    """Makes steps to the end of the block, and keeps what they made.
+
+    Returns:
+      Python `float`, the mean acceptance.
+    """
+    step = self._progress.step
+    end = self._schedule.block_end(step)
+    state, results, acceptance, rows = self._block(
+      self._progress.state, self._progress.results, self._seed, step, end - step
+    )
+    num_rows = self._schedule.num_rows(end)
+    num_new = num_rows - self._schedule.num_rows(step)
+    progress = self._progress._replace(step=end, state=state, results=results)
+    if step == 0 and self._directory is not None:
+      # The start may be a point at which all targets agree, such as zero.
+      # Where a chain has left the finite numbers that start remains.
+      with contextlib.suppress(ValueError):
+        progress = progress._replace(
+          probe_state=state, probe_log_prob=self._log_prob(state)
+        )
+    # In what follows are steps on the way to the next result.
+    rows = [row.numpy()[:num_new] for row in rows] if num_new else []
+    self._kept.append(rows, num_rows, progress)
+    self._progress = progress
+    return float(acceptance)
+
+  def is_enough(self, stop_when):
+    """Asks `stop_when`, when it is time to."""
+    if not self._schedule.is_time_to_judge(self._progress.step):
+      return False
+    return bool(stop_when(*self.read_rows(in_memory=False)))
+
+  def read_draws(self):
+    """The draws so far, in the structure of the state."""
+    return self.read_rows(in_memory=False)[0]
+
+  def read_rows(self, in_memory):
+    """The draws and the trace so far, each in its structure."""
+    columns = self._kept.read(self._schedule.num_rows(self._progress.step))
+    if in_memory and self._directory is not None:
+      columns = [np.array(column) for column in columns]
+    num_parts = len(self._progress.state)
+    return (
+      tf.nest.pack_sequence_as(self._structures[0], columns[:num_parts]),
+      tf.nest.pack_sequence_as(
+        self._block.trace_structure, columns[num_parts:]
+      ),
+    )
+
+  def state_and_results(self):
+    """The state and the kernel results, each in its structure."""
+    state, results = self._structures
+    return (
+      tf.nest.pack_sequence_as(state, self._progress.state),
+      tf.nest.pack_sequence_as(
+        results, self._progress.results, expand_composites=True
+      ),
+    )
+
+  def _settings(self):
+    """What a checkpoint may not differ in."""
+    state, results = self._structures
+    return {
+      '`num_burnin_steps`': self._schedule.num_burnin_steps,
+      '`num_steps_between_results`': self._schedule.num_steps_between_results,
+      '`current_state`': _describe(state),
+      'kernel': _describe(results),
+      'settings of the kernel': _parameters(self._kernel),
+      '`trace_fn`': [
+        f'{spec.dtype.name}{spec.shape}'
+        for spec in self._block.row_specs[len(self._progress.state) :]
+      ]
+      + [repr(self._block.trace_structure)],
+    }
+
+  def _resume(self, may_resume):
+    if not may_resume:
+      raise self._directory.refusal(
+        'exists. Pass `resume=True` to go on with it, or another path'
+      )
+    progress = self._directory.load()
+    if progress.step > self._schedule.num_steps:
+      raise self._directory.refusal(
+        f'has made {progress.step:,} steps, but this call asks for '
+        f'{self._schedule.num_steps:,}. Pass a larger `num_results`'
+      )
+    self._progress = progress._replace(
+      state=[tf.constant(x) for x in progress.state],
+      results=[tf.constant(x) for x in progress.results],
+    )
+    self._check_target()
+
+  def _check_target(self):
+    """Refuses to go on with another target."""
+    before = self._progress.probe_log_prob
+    if before is None:
+      return
+    state = [tf.constant(x) for x in self._progress.probe_state]
+    now = np.asarray(self._log_prob(state))
+    same = np.isclose(
+      now,
+      before,
+      _SAME_LOG_PROB.get(now.dtype.name, 1e-2),
+      _SAME_NEAR_ZERO.get(now.dtype.name, 1e-2),
+      equal_nan=True,
+    )
+    if not np.all(same):
+      first = tuple(np.argwhere(~same)[0])
+      raise self._directory.refusal(
+        'was written for another target: at a state of it the log density was '
+        f'{before[first]}, and is now {now[first]}. Pass the target and the '
+        'data of that run, or another path'
+      )
+
+  def _log_prob(self, parts):
+    state = tf.nest.pack_sequence_as(self._structures[0], parts)
+    results = self._kernel.bootstrap_results(state)
+    return innermost(results, 'target_log_prob')
+
+
+def _parameters(kernel):
+  """The classes of a kernel and its inner ones, and their plain parameters.
+
+  A function cannot be compared from process to process; the target, at least,
+  is by its values.
+  """
+
+  def describe(value):
+    if isinstance(value, tfp.mcmc.TransitionKernel):
+      # Kernels of users may have none.
+      given = getattr(value, 'parameters', None) or {}
+      found = {k: describe(v) for k, v in sorted(given.items())}
+      found = {k: v for k, v in found.items() if v is not None}
+      return {'kernel': type(value).__name__, **found}
+    if isinstance(value, (list, tuple)):
+      return [describe(v) for v in value]
+    if isinstance(value, (bool, numbers.Number, str)):
+      return repr(value)
+    if isinstance(value, np.ndarray) or isinstance(value, tf.Tensor):
+      array = np.asarray(value)
+      content = hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+      return f'{array.dtype.name}{list(array.shape)} {content[:16]}'
+    return None
+
+  return describe(kernel)
+
+
+def _describe(structure):
+  """Shapes and dtypes of a structure, with its names, as a text."""
+
+  def describe(x):
+    if not isinstance(x, tf.Tensor):  # A composite one.
+      return [type(x).__name__, *map(describe, to_tensors(x))]
+    return f'{x.dtype.name}{x.shape}'
+
+  return repr(tf.nest.map_structure(describe, structure))

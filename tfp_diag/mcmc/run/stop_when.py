@@ -1,0 +1,113 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""When a run has drawn enough."""
+
+import typing
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.mcmc.diagnose.ess import ess
+from tfp_diag.mcmc.diagnose.rhat import rhat
+from tfp_diag.mcmc.diagnose.sampler_statistics import chain_ndims_of
+
+__all__ = ['StopWhen']
+
+# Whether a run stops should not depend on what else is installed.
+_BACKEND = 'tfp'
+
+
+class StopWhen(typing.NamedTuple):
+  """Ends a run of `sample` once its chains agree and carry enough information.
+
+  Any other callable `(draws, trace)` that returns whether to stop does as well.
+
+  Attributes:
+    max_rhat: Python `float` or None: the rank-normalized split R-hat that no
+      coordinate may exceed; for two chains or more. Default: None, R-hat does
+      not matter.
+    min_ess: Python `float` or None: the bulk effective sample size, of all
+      chains together, that each coordinate must reach. Default: None.
+    min_draws: Python `int`, the number of draws of each chain before which
+      nothing is judged: short runs look better than they are. Default: 50.
+    chain_ndims: Python `int`, how many axes of the draws, after the first, are
+      chains. Default: None, as many as the trace shows; 1 if it does not.
+
+  #### Examples
+
+  ```python
+  import numpy as np
+  import tfp_diag
+
+  stop_when = tfp_diag.mcmc.StopWhen(max_rhat=1.05, min_ess=200)
+  draws = np.random.default_rng(0).normal(size=[100, 8, 3])
+  stop_when(draws)  # ==> True
+  stop_when(draws[:20])  # ==> False
+  differing_means = np.arange(8.0)[:, np.newaxis]
+  stop_when(draws + differing_means)  # ==> False
+  ```
+
+  #### References
+
+  [1]: Aki Vehtari, Andrew Gelman, Daniel Simpson, Bob Carpenter and
+       Paul-Christian Bürkner (2021). Rank-normalization, folding, and
+       localization: an improved R-hat for assessing convergence of MCMC.
+       _Bayesian Analysis_ 16(2).
+  """
+
+  max_rhat: float | None = None
+  min_ess: float | None = None
+  min_draws: int = 50
+  chain_ndims: int | None = None
+
+  def __call__(self, draws, trace=None):
+    """Whether the draws are enough.
+
+    Args:
+      draws: Structure of arrays [draws, chains..., event...].
+      trace: What was recorded beside them: its per-chain statistics say how
+        many axes are chains, where `chain_ndims` does not; without them one.
+
+    Returns:
+      Python `bool`. A coordinate that never moved, whose R-hat and effective
+      sample size are not numbers, is not enough.
+
+    Raises:
+      ValueError: if nothing is asked for, a part has too few axes, or R-hat is
+        asked of a single chain.
+    """
+    if self.max_rhat is None and self.min_ess is None:
+      raise ValueError(
+        f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
+      )
+    parts = [np.asarray(part) for part in tf.nest.flatten(draws)]
+    chain_ndims = chain_ndims_of(trace, self.chain_ndims)
+    chain_shape = parts[0].shape[1 : 1 + chain_ndims]
+    if self.max_rhat is not None and np.prod(chain_shape) < 2:
+      raise ValueError(
+        f'{self} asks for an R-hat, which compares chains, but there is one. '
+        'Start several, or pass `min_ess` alone.'
+      )
+    if len(parts[0]) < self.min_draws:
+      return False
+    kept = dict(chain_ndims=chain_ndims, backend=_BACKEND)
+    # Written so that NaN is not enough.
+    if self.max_rhat is not None and not all(
+      np.all(found <= self.max_rhat) for found in rhat(parts, **kept)
+    ):
+      return False
+    return self.min_ess is None or all(
+      bool(np.all(found >= self.min_ess)) for found in ess(parts, **kept)
+    )

@@ -1,0 +1,346 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""From a model to draws in one call."""
+
+import typing
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc.adapt.diagonal_estimators import ESTIMATORS
+from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
+  DiagonalPreconditionerAdaptation,
+)
+from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
+from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
+from tfp_diag.mcmc.kernels.noise import split_seed
+from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.run.unconstrained_target import (
+  target_of_log_prob,
+  target_of_model,
+)
+
+__all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
+
+_MODELS = (
+  tfp.distributions.JointDistribution,
+  tfp.experimental.distributions.JointDistributionPinned,
+)
+# Full matrices, from `FisherAdaptiveMALA` and `FisherDivergenceMALA`.
+_FULL_FISHER = 'full_fisher'
+_FULL_FISHER_DIVERGENCE = 'full_fisher_divergence'
+# The rest is for the step size of the last scale.
+_SHARE_FOR_SCALE = 0.75
+# Before a full matrix is learned.
+_SHARE_FOR_STEP_SIZE = 0.15
+# Energy errors beyond this count as divergent, as in TFP's samplers.
+_DIVERGENCE = 500.0
+
+
+class DrawsAndTrace(typing.NamedTuple):
+  """What `windowed_adaptive_mala` returns.
+
+  Attributes:
+    draws: In the structure of the model's unpinned variables, or of `init`:
+      Tensors of shape [number of draws, chain shape..., event shape...].
+    trace: What `trace_fn` returned, with a leading axis for the draws.
+  """
+
+  draws: typing.Any
+  trace: typing.Any
+
+
+def windowed_adaptive_mala(
+  n_draws,
+  joint_dist,
+  *,
+  n_chains=64,
+  num_adaptation_steps=500,
+  preconditioner='fisher_divergence',
+  discretization='euler',
+  init=None,
+  bijectors=None,
+  init_step_size=None,
+  target_accept_prob=0.574,
+  discard_tuning=True,
+  trace_fn=None,
+  jit_compile=False,
+  seed=None,
+  **pins,
+):
+  """Adapts and samples from a model, or a log density, by preconditioned MALA.
+
+  The state is unconstrained by the model's default bijectors. A step size for
+  all chains is adapted by dual averaging, and a diagonal scale in windows of
+  doubling length during the first three quarters of the adaptation; see
+  `DiagonalPreconditionerAdaptation`.
+
+  When: many chains on a model whose gradients are cheap, on a GPU above all.
+  When not: few chains of many coordinates, where
+  `tfp.experimental.mcmc.windowed_adaptive_nuts` makes more of each draw. Strong
+  correlations ask for `preconditioner='full_fisher_divergence'`.
+
+  Args:
+    n_draws: Python `int`, the number of draws of each chain after adaptation.
+    joint_dist: A `tfd.JointDistribution`, pinned or not, of scalar batch shape;
+      or a Python callable, a log density of a state (`fn(x)` for a Tensor,
+      `fn(*xs)` for a list, `fn(**xs)` for a dict) that returns one value per
+      chain, which needs `init`.
+    n_chains: Python `int` or list of `int`s, how many chains are started. With
+      `init`, the leading shape of `init` counts instead.
+    num_adaptation_steps: Python `int`, how many steps adapt.
+    preconditioner: How the scale is estimated: 'fisher_divergence', 'fisher',
+      'variance' or 'hessian' for a diagonal one, 'full_fisher_divergence' for
+      the matrix of `FisherDivergenceMALA`, 'full_fisher' for that of
+      `FisherAdaptiveMALA`; or what `PreconditionedMALA` takes, for the
+      unconstrained parts, and what is then not adapted: None, a scale, a
+      `tf.linalg.LinearOperator`, a list of these, or a
+      `LocalHessianPreconditioner`.
+    discretization: 'euler', or 'exponential' for steps that are the larger the
+      more the target is like a Gaussian of the covariance that was learned; see
+      `PreconditionedMALA`. On a Gaussian every step is accepted, the step size
+      grows without bound, and draws become independent. Not for 'full_fisher',
+      which learns the covariance but for a factor, or a scale that depends on
+      the position.
+    init: Where the chains start: a structure of Tensors as the model's unpinned
+      variables, with leading chain shape. Default: uniform on (-2, 2) in the
+      unconstrained space.
+    bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
+      for each part, whose `forward` leads from all of Rⁿ to where the part
+      lives. Default: the parts are unconstrained. A model has its own.
+    init_step_size: Positive float, where the step size starts. Default: 0.3 n^
+      (-1/3) for n coordinates, a tenth of what suits a standard normal [1].
+    target_accept_prob: Python `float`, which acceptance the step size aims at.
+    discard_tuning: Python `bool`: whether only the draws after the adaptation
+      are returned, or all of them.
+    trace_fn: Python callable `(draw, is_adapting, kernel_results)`, what to
+      record at each draw: `draw` is the state in the structure and the space of
+      the model, `kernel_results` a `PreconditionedMALAResults` (with a full
+      matrix, of the state as one vector). Default: a dict
+      with 'step_size', 'tune' (is_adapting), 'target_log_prob' (of the
+      unconstrained state), 'diverging' (the energy error is beyond 500, or
+      something at the proposal was not finite), 'accept_ratio' and
+      'is_accepted', the names of TFP's windowed samplers, and
+      'log_accept_ratio', -inf for a proposal that was not finite.
+    jit_compile: Python `bool`, whether the sampler is compiled with XLA. Faster
+      where the model's ops allow it.
+    seed: PRNG seed; see `tfp.random.sanitize_seed`.
+    **pins: What is observed, for `joint_dist.experimental_pin`.
+
+  Returns:
+    A `DrawsAndTrace`.
+
+  Raises:
+    ValueError: if the model has a batch shape, an argument does not fit, or the
+      log density or its gradient cannot be used at the start.
+    TypeError: if `joint_dist` is neither a model nor callable.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tensorflow_probability as tfp
+  import tfp_diag
+
+  tfd = tfp.distributions
+
+
+  @tfd.JointDistributionCoroutineAutoBatched
+  def model():
+    rate = yield tfd.Gamma(2.0, 1.0, name='rate')
+    yield tfd.Sample(tfd.Poisson(rate), 5, name='counts')
+
+
+  draws, trace = tfp_diag.mcmc.windowed_adaptive_mala(
+    200,
+    model,
+    num_adaptation_steps=200,
+    seed=(0, 1),
+    counts=[3.0, 0.0, 1.0, 2.0, 4.0],
+  )
+  # The posterior is Gamma(2 + 10, 1 + 5), with mean 2.
+  draws.rate.shape  # ==> [200, 64]
+  abs(float(tf.reduce_mean(draws.rate)) - 2.0) < 0.1  # ==> True
+  trace['is_accepted'].shape  # ==> [200, 64]
+  ```
+
+  #### References
+
+  [1]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
+       approximations to Langevin diffusions. _Journal of the Royal Statistical
+       Society: Series B_ 60(1).
+  """
+  names = [*ESTIMATORS, _FULL_FISHER_DIVERGENCE, _FULL_FISHER]
+  if isinstance(preconditioner, str) and preconditioner not in names:
+    raise ValueError(
+      f'`preconditioner` is {preconditioner!r}, but those that adapt are '
+      f'{", ".join(map(repr, names))}; others are objects, such as a '
+      '`LocalHessianPreconditioner()`.'
+    )
+  if not 0.0 < target_accept_prob < 1.0:
+    raise ValueError(
+      f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
+      'and 1; for MALA 0.574 is best in high dimensions.'
+    )
+  is_full_fisher = (
+    isinstance(preconditioner, str) and preconditioner == _FULL_FISHER
+  )
+  if is_full_fisher and discretization != 'euler':
+    raise ValueError(
+      f"`discretization` is {discretization!r}, but with 'full_fisher' it must "
+      "be 'euler', since that matrix has no scale of its own; use "
+      "`preconditioner='full_fisher_divergence'`."
+    )
+  start_seed, seed = split_seed(
+    tfp.random.sanitize_seed(seed, salt='windowed_adaptive_mala'), 2
+  )
+  target = _target(joint_dist, n_chains, init, bijectors, pins, start_seed)
+  log_prob = target.log_prob_fn(*target.start)
+  if init_step_size is None:
+    init_step_size = _first_step_size(target.start, log_prob.shape.rank)
+  if tf.executing_eagerly():
+    # Says what is wrong with a start, which a graph cannot.
+    PreconditionedMALA(
+      target.log_prob_fn,
+      init_step_size,
+      None if isinstance(preconditioner, str) else preconditioner,
+    ).bootstrap_results(target.start)
+  kernel = _kernel(
+    target.log_prob_fn,
+    tf.convert_to_tensor(init_step_size, log_prob.dtype),
+    preconditioner,
+    discretization,
+    num_adaptation_steps,
+    tf.constant(target_accept_prob, log_prob.dtype),
+  )
+
+  def trace(parts, results):
+    is_adapting = results.step <= num_adaptation_steps
+    if trace_fn is None:
+      return _default_trace(is_adapting, _core(results))
+    return trace_fn(target.constrain(parts), is_adapting, _core(results))
+
+  @tf.function(autograph=False, jit_compile=jit_compile or None)
+  def run(start, seed):
+    num_discarded = num_adaptation_steps if discard_tuning else 0
+    parts, traced = tfp.mcmc.sample_chain(
+      n_draws + num_adaptation_steps - num_discarded,
+      start,
+      kernel=kernel,
+      num_burnin_steps=num_discarded,
+      trace_fn=trace,
+      seed=seed,
+    )
+    return target.constrain(parts), traced
+
+  return DrawsAndTrace(*run(target.start, seed))
+
+
+def _target(joint_dist, n_chains, init, bijectors, pins, seed):
+  """The `UnconstrainedTarget` of what was given."""
+  if isinstance(joint_dist, _MODELS):
+    if bijectors is not None:
+      raise ValueError(
+        '`bijectors` is for a callable; a JointDistribution has its own, from '
+        '`joint_dist.experimental_default_event_space_bijector()`.'
+      )
+    chain_shape = [n_chains] if np.ndim(n_chains) == 0 else list(n_chains)
+    return target_of_model(joint_dist, pins, init, chain_shape, seed)
+  if not callable(joint_dist):
+    raise TypeError(
+      '`joint_dist` must be a tfd.JointDistribution or a callable log density, '
+      f'but is a {type(joint_dist).__name__}.'
+    )
+  if pins:
+    raise ValueError(
+      f'{", ".join(map(repr, pins))} cannot be pinned, or is no argument: '
+      '`joint_dist` is a callable; close over what is observed.'
+    )
+  if init is None:
+    raise ValueError(
+      '`joint_dist` is a callable, whose state is not known; pass `init`, a '
+      'structure of Tensors with leading chain shape.'
+    )
+  return target_of_log_prob(joint_dist, init, bijectors)
+
+
+def _first_step_size(parts, chain_ndims):
+  sizes = [tf.size(x[(0,) * chain_ndims]) for x in parts]
+  num_coordinates = tf.cast(tf.add_n(sizes), parts[0].dtype)
+  return 0.3 * num_coordinates ** (-1.0 / 3.0)
+
+
+def _kernel(
+  log_prob_fn,
+  step_size,
+  preconditioner,
+  discretization,
+  num_steps,
+  target_accept_prob,
+):
+  num_scale_steps = int(_SHARE_FOR_SCALE * num_steps)
+  adapts = isinstance(preconditioner, str)
+  if adapts and preconditioner == _FULL_FISHER:
+    kernel = FisherAdaptiveMALA(
+      log_prob_fn,
+      step_size,
+      num_adaptation_steps=num_scale_steps,
+      num_step_size_steps=int(_SHARE_FOR_STEP_SIZE * num_steps),
+    )
+  elif adapts and preconditioner == _FULL_FISHER_DIVERGENCE:
+    kernel = FisherDivergenceMALA(
+      log_prob_fn,
+      step_size,
+      num_adaptation_steps=num_scale_steps,
+      discretization=discretization,
+    )
+  elif adapts:
+    kernel = DiagonalPreconditionerAdaptation(
+      PreconditionedMALA(log_prob_fn, step_size, discretization=discretization),
+      num_adaptation_steps=num_scale_steps,
+      estimator=preconditioner,
+    )
+  else:
+    kernel = PreconditionedMALA(
+      log_prob_fn, step_size, preconditioner, discretization=discretization
+    )
+  return tfp.mcmc.DualAveragingStepSizeAdaptation(
+    kernel,
+    num_adaptation_steps=num_steps,
+    target_accept_prob=target_accept_prob,
+    # Forgets the step sizes of earlier scales sooner than the default does.
+    decay_rate=0.6,
+  )
+
+
+def _core(results):
+  """The `PreconditionedMALAResults` inside."""
+  while hasattr(results, 'inner_results'):
+    results = results.inner_results
+  return results
+
+
+def _default_trace(is_adapting, results):
+  log_ratio = results.log_accept_ratio
+  return {
+    'step_size': results.accepted_results.step_size,
+    'tune': is_adapting,
+    'target_log_prob': results.accepted_results.target_log_prob,
+    'diverging': tf.abs(log_ratio) > _DIVERGENCE,
+    'accept_ratio': tf.exp(tf.minimum(log_ratio, 0.0)),
+    'log_accept_ratio': log_ratio,
+    'is_accepted': results.is_accepted,
+  }
