@@ -28,7 +28,11 @@ from tfp_diag.mcmc import (
   LangevinTerms,
   PreconditionedMALA,
 )
-from tfp_diag.mcmc.kernels import langevin, langevin_terms
+from tfp_diag.mcmc.kernels import (
+  langevin,
+  langevin_terms,
+  uncalibrated_preconditioned_langevin,
+)
 
 _LEVEL = 1e-6
 _NUM_DRAWS = 60_000
