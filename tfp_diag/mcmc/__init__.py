@@ -33,6 +33,10 @@ from tfp_diag.mcmc.diagnose.summarize import summarize
 from tfp_diag.mcmc.diagnose.summary import Summary
 from tfp_diag.mcmc.diagnose.to_arviz import to_arviz
 from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms
+from tfp_diag.mcmc.kernels.langevin_trajectories import (
+  MetropolisAdjustedLangevinTrajectories,
+  MetropolisAdjustedLangevinTrajectoriesResults,
+)
 from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
@@ -61,6 +65,8 @@ __all__ = [
   'FisherDivergenceMALAResults',
   'LangevinTerms',
   'LocalHessianPreconditioner',
+  'MetropolisAdjustedLangevinTrajectories',
+  'MetropolisAdjustedLangevinTrajectoriesResults',
   'PreconditionedMALA',
   'PreconditionedMALAResults',
   'SampleResults',

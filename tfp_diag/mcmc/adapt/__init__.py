@@ -12,6 +12,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""How many independent draws the draws are worth."""
-
 """What learns a step size, a scale or a matrix while chains run."""

@@ -18,16 +18,18 @@ import typing
 
 import tensorflow as tf
 
+from tfp_diag.mcmc.adapt.fisher_matrix import (
+  Moments,
+  add_draws,
+  new_factor,
+  no_draws,
+  whitened,
+)
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
-from tfp_diag.mcmc.adapt.geometric_mean import geometric_mean
 from tfp_diag.mcmc.adapt.windows import adaptation_windows
 from tfp_diag.mcmc.kernels.parameterized_kernel import argument
 
 __all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
-
-# How many draws the matrix in use counts for, against those that were made, if
-# there are fewer than two per coordinate.
-_PRIOR_COUNT = 10.0
 
 
 class FisherDivergenceMALAResults(typing.NamedTuple):
@@ -202,9 +204,7 @@ class FisherDivergenceMALA(FullMatrixKernel):
         inner_results=inner_results,
         factor=factor,
         step=tf.zeros([], tf.int32),
-        count=tf.zeros([], dtype),
-        means=tf.zeros([2, size], dtype),
-        scatters=tf.zeros([2, size, size], dtype),
+        **no_draws(size, dtype)._asdict(),
       )
 
   def one_step(self, current_state, previous_kernel_results, seed=None):
@@ -240,11 +240,17 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   def _learn(self, step, before, draws):
     """What `_learned_by` names, after a step of adaptation."""
-    after = before._replace(**_add(before, _whitened(before.factor, draws)))
+    moments = add_draws(
+      Moments(before.count, before.means, before.scatters),
+      whitened(before.factor, draws),
+    )
     return tf.cond(
       tf.reduce_any(tf.equal(step, self._window_ends)),
-      lambda: _new_window(after),
-      lambda: _learned_by(after),
+      lambda: {
+        'factor': new_factor(before.factor, moments),
+        **tf.nest.map_structure(tf.zeros_like, moments)._asdict(),
+      },
+      lambda: {'factor': before.factor, **moments._asdict()},
     )
 
 
@@ -261,72 +267,4 @@ def _learned_by(results):
   """The fields that adaptation changes."""
   return {
     k: getattr(results, k) for k in ('factor', 'count', 'means', 'scatters')
-  }
-
-
-def _whitened(factor, draws):
-  """L⁻¹ x and Lᵀ g, of shape [2, draws, d].
-
-  In these coordinates all variances are alike if the matrix in use is about
-  right, so that single precision holds all of them.
-  """
-  positions = tf.linalg.triangular_solve(
-    factor, tf.linalg.matrix_transpose(draws[:, 0])
-  )
-  return tf.stack(
-    [tf.linalg.matrix_transpose(positions), tf.matmul(draws[:, 1], factor)]
-  )
-
-
-def _add(before, values):
-  """Adds one draw of each chain to the moments of a window.
-
-  A chain in which some value is not finite does not count.
-  """
-  counts = tf.reduce_all(tf.math.is_finite(values), axis=[0, 2])
-  mask = tf.cast(counts, values.dtype)[:, tf.newaxis]
-  values = tf.where(counts[:, tf.newaxis], values, tf.zeros_like(values))
-  added = tf.reduce_sum(mask)
-  means = tf.reduce_sum(values, axis=1) / tf.maximum(added, 1.0)
-  centered = mask * (values - means[:, tf.newaxis, :])
-  count = before.count + added
-  share = added / tf.maximum(count, 1.0)
-  shift = means - before.means
-  return {
-    'count': count,
-    'means': before.means + share * shift,
-    'scatters': before.scatters
-    + tf.matmul(centered, centered, transpose_a=True)
-    + before.count * share * shift[:, :, tf.newaxis] * shift[:, tf.newaxis, :],
-  }
-
-
-def _new_window(results):
-  """The matrix that a window has found, and moments of nothing."""
-  identity = tf.eye(results.factor.shape[-1], dtype=results.factor.dtype)
-  # The covariances of a Gaussian are right as soon as they have full rank: what
-  # makes sure of that fades where there are draws enough.
-  enough = 2.0 * tf.cast(results.factor.shape[-1], results.count.dtype)
-  prior = _PRIOR_COUNT * tf.minimum(
-    tf.square(enough / tf.maximum(results.count, 1.0)), 1.0
-  )
-  positions, gradients = tf.unstack(
-    (results.scatters + prior * identity) / (results.count + prior)
-  )
-  inverse = tf.linalg.cholesky_solve(
-    tf.linalg.cholesky(tf.cast(gradients, tf.float64)),
-    tf.cast(identity, tf.float64),
-  )
-  # Relative to the matrix in use.
-  change = geometric_mean(tf.cast(positions, tf.float64), inverse)
-  factor = tf.matmul(
-    results.factor, tf.cast(tf.linalg.cholesky(change), identity.dtype)
-  )
-  return {
-    'factor': tf.where(
-      tf.reduce_all(tf.math.is_finite(factor)), factor, results.factor
-    ),
-    'count': tf.zeros_like(results.count),
-    'means': tf.zeros_like(results.means),
-    'scatters': tf.zeros_like(results.scatters),
   }

@@ -12,6 +12,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""How many independent draws the draws are worth."""
-
 """What draws show: R-hat, effective sizes, tables, ArviZ."""

@@ -12,6 +12,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""How many independent draws the draws are worth."""
-
 """Transition kernels, and what they share: scales, noise, shards."""

@@ -25,6 +25,7 @@ __all__ = [
   'check_step_size',
   'check_target',
   'is_list_like',
+  'per_part',
   'step_size_roots',
 ]
 
@@ -180,7 +181,7 @@ def check_step_size(step_size, parts):
   Raises:
     ValueError: if it does not broadcast, or is known not to be positive.
   """
-  for i, (s, x) in enumerate(zip(_per_part(step_size, parts), parts)):
+  for i, (s, x) in enumerate(zip(per_part(step_size, parts), parts)):
     try:
       fits = tf.broadcast_static_shape(s.shape, x.shape).is_compatible_with(
         x.shape
@@ -213,11 +214,12 @@ def step_size_roots(step_size, parts):
   """
   return [
     tf.sqrt(tf.cast(s, x.dtype))
-    for s, x in zip(_per_part(step_size, parts), parts)
+    for s, x in zip(per_part(step_size, parts), parts)
   ]
 
 
-def _per_part(step_size, parts):
+def per_part(step_size, parts):
+  """One entry per part of a step size, which may be one for all."""
   sizes = list(step_size) if is_list_like(step_size) else [step_size]
   if len(sizes) == 1:
     sizes *= len(parts)

@@ -17,13 +17,17 @@
 import functools
 import typing
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
-from tfp_diag.mcmc.kernels.noise import split_seed, uniform
-from tfp_diag.mcmc.kernels.sharding import chain_shard
+from tfp_diag.mcmc.kernels.metropolis import (
+  choose,
+  choose_results,
+  decide,
+  log_accept_ratio,
+)
+from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
 )
@@ -143,6 +147,8 @@ class PreconditionedMALA(LangevinKernel):
   """
 
   _default_name = 'preconditioned_mala'
+  # What the seed of a step is mixed with.
+  salt = 'preconditioned_mala'
 
   @property
   def is_calibrated(self):
@@ -167,7 +173,7 @@ class PreconditionedMALA(LangevinKernel):
       results = self._proposal.bootstrap_results(init_state)
       target_log_prob = results.target_log_prob
       return PreconditionedMALAResults(
-        accepted_results=_without_seed(results),
+        accepted_results=results._replace(seed=[]),
         is_accepted=tf.ones_like(target_log_prob, tf.bool),
         log_accept_ratio=tf.zeros_like(target_log_prob),
         proposed_state=tf.nest.map_structure(tf.convert_to_tensor, init_state),
@@ -189,7 +195,7 @@ class PreconditionedMALA(LangevinKernel):
       kernel_results: A `PreconditionedMALAResults`.
     """
     with self._scope('one_step'):
-      seed = tfp.random.sanitize_seed(seed, salt='preconditioned_mala')
+      seed = tfp.random.sanitize_seed(seed, salt=self.salt)
       proposal_seed, acceptance_seed = split_seed(seed, 2)
       before = previous_kernel_results.accepted_results
       current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
@@ -200,31 +206,20 @@ class PreconditionedMALA(LangevinKernel):
       proposed_state = tf.nest.pack_sequence_as(
         current_state, tf.nest.flatten(proposed_state)
       )
-      log_accept_ratio = _log_accept_ratio(before, proposed_results)
-      threshold = uniform(
-        tf.shape(log_accept_ratio),
-        acceptance_seed,
-        log_accept_ratio.dtype,
-        chain_shard(self.experimental_chain_axis_names),
+      log_ratio = log_accept_ratio(
+        before.target_log_prob,
+        proposed_results.target_log_prob,
+        proposed_results.log_acceptance_correction,
       )
-      is_accepted = tf.math.log(threshold) < tf.cast(
-        log_accept_ratio, threshold.dtype
+      is_accepted = decide(
+        log_ratio, acceptance_seed, self.experimental_chain_axis_names
       )
-
-      # What is no function of the state is carried over as it is.
-      accepted_results = _choose(
-        is_accepted,
-        _without_seed(_without_settings(proposed_results)),
-        _without_settings(before),
-      )._replace(
-        step_size=before.step_size, preconditioner=before.preconditioner
-      )
-      return _choose(
+      return choose(
         is_accepted, proposed_state, current_state
       ), PreconditionedMALAResults(
-        accepted_results=accepted_results,
+        accepted_results=choose_results(is_accepted, proposed_results, before),
         is_accepted=is_accepted,
-        log_accept_ratio=log_accept_ratio,
+        log_accept_ratio=log_ratio,
         proposed_state=proposed_state,
         proposed_results=proposed_results,
         seed=seed,
@@ -233,33 +228,3 @@ class PreconditionedMALA(LangevinKernel):
   @functools.cached_property
   def _proposal(self):
     return UncalibratedPreconditionedLangevin(**self.parameters)
-
-
-def _without_seed(results):
-  """An accepted result may be many steps old, and has no one seed."""
-  return results._replace(seed=[])
-
-
-def _without_settings(results):
-  return results._replace(step_size=[], preconditioner=[])
-
-
-def _log_accept_ratio(before, proposed):
-  ratio = (
-    proposed.target_log_prob
-    - before.target_log_prob
-    + proposed.log_acceptance_correction
-  )
-  # NaN compares false with everything, but adapters average this value; and
-  # plus infinity comes from a density that is broken, not from a good point.
-  minus_inf = tf.constant(-np.inf, ratio.dtype)
-  return tf.where(tf.math.is_finite(ratio), ratio, minus_inf)
-
-
-def _choose(is_accepted, proposed, current):
-  def choose(p, c):
-    event_ndims = p.shape.rank - is_accepted.shape.rank
-    mask = is_accepted[(..., *[tf.newaxis] * event_ndims)]
-    return tf.where(mask, p, c)
-
-  return tf.nest.map_structure(choose, proposed, current)

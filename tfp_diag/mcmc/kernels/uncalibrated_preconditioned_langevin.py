@@ -85,6 +85,23 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
   seed: typing.Any
 
 
+class Move(typing.NamedTuple):
+  """A step that was taken.
+
+  Attributes:
+    state: List of Tensors, where it led.
+    results: An `UncalibratedPreconditionedLangevinResults` there.
+    whitened: List of Tensors, one per part: half of it and the noise is by what
+      the step moved, in the coordinates in which the noise is white.
+    whitened_after: The same for a step from where it led.
+  """
+
+  state: typing.Any
+  results: typing.Any
+  whitened: typing.Any
+  whitened_after: typing.Any
+
+
 class UncalibratedPreconditionedLangevin(LangevinKernel):
   """One Euler-Maruyama step of a preconditioned Langevin diffusion.
 
@@ -112,6 +129,8 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
   """
 
   _default_name = 'preconditioned_langevin'
+  # What the seed of a step is mixed with.
+  salt = 'preconditioned_langevin'
 
   @property
   def is_calibrated(self):
@@ -183,53 +202,94 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     """
     with self._scope('one_step'):
       parts = as_parts(current_state)
-      before = previous_kernel_results
-      seed = tfp.random.sanitize_seed(seed, salt='preconditioned_langevin')
-      noise = self._draw_noise(parts, seed)
-      roots = step_size_roots(before.step_size, parts)
-      dynamics = self._dynamics(
-        parts, before.target_log_prob, before.preconditioner
+      seed = tfp.random.sanitize_seed(seed, salt=self.salt)
+      moved = self.move(
+        parts, previous_kernel_results, self.draw_noise(parts, seed)
       )
-      terms_before = per_part(before.grads_target_log_prob)
+      return tf.nest.pack_sequence_as(
+        current_state, moved.state
+      ), moved.results._replace(seed=seed)
+
+  def draw_noise(self, parts, seed):
+    """Standard normal noise.
+
+    Args:
+      parts: List of Tensors, the state.
+      seed: int32 Tensor of shape [2].
+
+    Returns:
+      List of Tensors of the shapes of the parts.
+    """
+    seeds = [
+      fold_in_shard(s, axis)
+      for s, axis in zip(split_seed(seed, len(parts)), self._shard_axes(parts))
+    ]
+    shard = chain_shard(self.experimental_chain_axis_names)
+    return [
+      standard_normal(tf.shape(x), s, x.dtype, shard)
+      for x, s in zip(parts, seeds)
+    ]
+
+  def move(self, parts, before, noise, whitened=None):
+    """A step with given noise.
+
+    Args:
+      parts: List of Tensors, the state.
+      before: An `UncalibratedPreconditionedLangevinResults` there.
+      noise: List of Tensors of the shapes of the parts.
+      whitened: The `whitened` of the step that led here, where that had the
+        same step size. Default: computed.
+
+    Returns:
+      A `Move`.
+    """
+    roots = step_size_roots(before.step_size, parts)
+    dynamics = self._dynamics(
+      parts, before.target_log_prob, before.preconditioner
+    )
+    terms_before = per_part(before.grads_target_log_prob)
+    if whitened is None:
       whitened = [
         d.whiten(t, r) for d, t, r in zip(dynamics, terms_before, roots)
       ]
-      proposal = [
-        tf.ensure_shape(d.propose(x, t, w, z, r), x.shape)
-        for d, x, t, w, z, r in zip(
-          dynamics, parts, terms_before, whitened, noise, roots
-        )
-      ]
-      target_log_prob, terms = self._evaluate(proposal)
-      if self.validate_args and self.volatility_fn is not None:
-        target_log_prob = _assert_positive_volatility(target_log_prob, terms)
-      corrections = []
-      for d, x, y, tx, ty, w, r, shard_axis in zip(
-        dynamics,
-        parts,
-        proposal,
-        terms_before,
-        per_part(terms),
-        whitened,
-        roots,
-        self._shard_axes(parts),
-      ):
-        axes = event_axes(x, target_log_prob)
-        correction = d.correction(
-          (x, y), (tx, ty), (w, d.whiten(ty, r)), r, axes
-        )
-        correction = tf.where(
-          is_usable(ty, y, target_log_prob),
-          correction,
-          tf.constant(-np.inf, correction.dtype),
-        )
-        corrections.append(sum_over_shards(correction, shard_axis))
-      return tf.nest.pack_sequence_as(current_state, proposal), before._replace(
-        target_log_prob=target_log_prob,
-        grads_target_log_prob=terms,
-        log_acceptance_correction=tf.add_n(corrections),
-        seed=seed,
+    proposal = [
+      tf.ensure_shape(d.propose(x, t, w, z, r), x.shape)
+      for d, x, t, w, z, r in zip(
+        dynamics, parts, terms_before, whitened, noise, roots
       )
+    ]
+    target_log_prob, terms = self._evaluate(proposal)
+    if self.validate_args and self.volatility_fn is not None:
+      target_log_prob = _assert_positive_volatility(target_log_prob, terms)
+    whitened_after = [
+      d.whiten(t, r) for d, t, r in zip(dynamics, per_part(terms), roots)
+    ]
+    corrections = []
+    for d, x, y, tx, ty, wx, wy, r, shard_axis in zip(
+      dynamics,
+      parts,
+      proposal,
+      terms_before,
+      per_part(terms),
+      whitened,
+      whitened_after,
+      roots,
+      self._shard_axes(parts),
+    ):
+      axes = event_axes(x, target_log_prob)
+      correction = d.correction((x, y), (tx, ty), (wx, wy), r, axes)
+      correction = tf.where(
+        is_usable(ty, y, target_log_prob),
+        correction,
+        tf.constant(-np.inf, correction.dtype),
+      )
+      corrections.append(sum_over_shards(correction, shard_axis))
+    results = before._replace(
+      target_log_prob=target_log_prob,
+      grads_target_log_prob=terms,
+      log_acceptance_correction=tf.add_n(corrections),
+    )
+    return Move(proposal, results, whitened, whitened_after)
 
   @property
   def _has_volatility(self):
@@ -267,17 +327,6 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     if self.discretization == 'exponential':
       return [langevin.ExponentialScale(f) for f in factors]
     return [langevin.ConstantScale(f) for f in factors]
-
-  def _draw_noise(self, parts, seed):
-    seeds = [
-      fold_in_shard(s, axis)
-      for s, axis in zip(split_seed(seed, len(parts)), self._shard_axes(parts))
-    ]
-    shard = chain_shard(self.experimental_chain_axis_names)
-    return [
-      standard_normal(tf.shape(x), s, x.dtype, shard)
-      for x, s in zip(parts, seeds)
-    ]
 
   def _shard_axes(self, parts):
     axes = self.experimental_shard_axis_names

@@ -173,19 +173,21 @@ class SamplingBlock:
   def _run(self, state, results, seed, first_step, num_steps):
     self.num_traces += 1
 
-    def make_step(i, state, results, accepted, arrays):
-      step = first_step + i
+    def make_step(step, state, results, accepted, arrays):
+      before = results
       state, results, now_accepted, entries = self.step(
         state, results, step_seed(seed, step)
       )
+      results = [_never_constant(step, *pair) for pair in zip(before, results)]
       row = self.row(step) - self.row(first_step)
       arrays = [a.write(row, entry) for a, entry in zip(arrays, entries)]
-      return i + 1, state, results, accepted + now_accepted, arrays
+      return step + 1, state, results, accepted + now_accepted, arrays
 
+    end = first_step + num_steps
     _, state, results, accepted, arrays = tf.while_loop(
-      lambda i, *_: i < num_steps,
+      lambda step, *_: step < end,
       make_step,
-      (tf.constant(0), state, results, tf.constant(0.0), self.empty_rows()),
+      (first_step, state, results, tf.constant(0.0), self.empty_rows()),
     )
     mean_acceptance = accepted / tf.cast(num_steps, tf.float32)
     return state, results, mean_acceptance, [a.stack() for a in arrays]
@@ -193,6 +195,19 @@ class SamplingBlock:
   @staticmethod
   def _pack(structure, tensors):
     return tf.nest.pack_sequence_as(structure, tensors, expand_composites=True)
+
+
+def _never_constant(step, before, after):
+  """What a step returned, so that XLA takes it for something that changes.
+
+  XLA compiles anew for each value of what a loop leaves as it is, where that
+  reaches an op which wants a constant; it thinks so of all arguments of the log
+  density of some models, such as a `JointDistribution...AutoBatched` with a
+  `tfd.Sample`, and would do so for every block.
+  """
+  if after is not before:
+    return after
+  return tf.where(step < 0, tf.zeros_like(after), after)
 
 
 def _row_entries(state, trace):

@@ -1,0 +1,445 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Metropolis-adjusted Langevin trajectories: many steps, one decision."""
+
+import functools
+import typing
+
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc.kernels.arguments import as_parts, check_callable, per_part
+from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
+from tfp_diag.mcmc.kernels.metropolis import (
+  choose,
+  choose_results,
+  decide,
+  log_accept_ratio,
+)
+from tfp_diag.mcmc.kernels.noise import split_seed, step_seed, uniform
+from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  ParameterizedKernel,
+  argument,
+)
+from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
+  UncalibratedPreconditionedLangevin,
+)
+
+__all__ = [
+  'MetropolisAdjustedLangevinTrajectories',
+  'MetropolisAdjustedLangevinTrajectoriesResults',
+]
+
+
+class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
+  """What `MetropolisAdjustedLangevinTrajectories` hands to its next step.
+
+  The names are those of TFP's Metropolis-Hastings kernels. What adapters may
+  change are `accepted_results.step_size`, `integration_time` and `damping`.
+
+  Attributes:
+    accepted_results: An `UncalibratedPreconditionedLangevinResults` for the
+      state that was returned.
+    is_accepted: bool Tensor of the chain shape.
+    log_accept_ratio: Tensor of the chain shape: the log of the ratio whose
+      minimum with one is the probability of acceptance; -inf where anything on
+      the trajectory is not finite.
+    proposed_state: Where the trajectory ended, in the structure of the state.
+    proposed_results: An `UncalibratedPreconditionedLangevinResults` there.
+    proposed_velocity: List of Tensors, the velocity there in the coordinates in
+      which it is standard normal, one per part.
+    integration_time: Scalar Tensor: T, for the next trajectory.
+    damping: Scalar Tensor: γ, for the next trajectory.
+    leapfrogs_taken: int32 scalar Tensor: the steps of this trajectory, each of
+      which took one gradient.
+    seed: int32 Tensor of shape [2]: the seed of this step.
+  """
+
+  accepted_results: typing.Any
+  is_accepted: typing.Any
+  log_accept_ratio: typing.Any
+  proposed_state: typing.Any
+  proposed_results: typing.Any
+  proposed_velocity: typing.Any
+  integration_time: typing.Any
+  damping: typing.Any
+  leapfrogs_taken: typing.Any
+  seed: typing.Any
+
+
+class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
+  """A trajectory of underdamped Langevin dynamics, accepted as a whole.
+
+  With the gradient g of the log density, the preconditioner V = L Lᵀ, the
+  damping γ and a Brownian motion w, a state with a standard normal velocity v
+  moves by
+
+      dx = L v dt,    dv = Lᵀ g dt - γ v dt + √(2 γ) dw
+
+  for the time T, in steps of the length h: with η = exp(-γ h) and standard
+  normal z, each step is one of the leapfrog scheme and a partial refreshment,
+
+      u = v + h/2 Lᵀ g(x),    x' = x + h L u,    v' = u + h/2 Lᵀ g(x')
+      v ← η v' + √(1 - η²) z
+
+  The sum of the errors that the leapfrog steps make in the energy
+  |v|² / 2 - log density decides about the end; the next trajectory has a new
+  velocity. Refreshment leaves the energy out: many steps, which drift in one
+  direction, are accepted like one of Hamiltonian Monte Carlo, but the damping
+  makes a trajectory that is too long harmless [1].
+
+  A trajectory of one step is a step of `PreconditionedMALA` with τ = h², with
+  equal seeds bit for bit the same. Without damping it is one of Hamiltonian
+  Monte Carlo; with infinite damping, several Langevin steps and one decision.
+
+  The number of steps is T / h, rounded up or down at random so that it is that
+  on average, one for all chains. With `jitter` the time itself varies. A scale
+  that depends on the position has no leapfrog scheme; it stays with
+  `PreconditionedMALA`.
+
+  When: almost always rather than `PreconditionedMALA`, as soon as a
+  preconditioner is known: a trajectory of √d steps does the work of d Langevin
+  steps. `sample_posterior` finds all its settings. When not: a scale that
+  depends on the position (`LocalHessianPreconditioner`), for funnels.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tensorflow_probability as tfp
+  import tfp_diag
+
+  scales = tf.constant([0.1, 1.0, 10.0])
+  target = tfp.distributions.MultivariateNormalDiag(scale_diag=scales)
+  kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+    tfp_diag.mcmc.MetropolisAdjustedLangevinTrajectories(
+      target.log_prob,
+      step_size=0.5,
+      integration_time=1.5,
+      damping=0.5,
+      preconditioner=scales,
+    ),
+    num_adaptation_steps=40,
+    target_accept_prob=0.8,
+  )
+  draws, steps = tfp.mcmc.sample_chain(
+    num_results=10,
+    num_burnin_steps=50,
+    current_state=tf.zeros([4, 3]),
+    kernel=kernel,
+    trace_fn=lambda _, results: results.inner_results.leapfrogs_taken,
+    seed=(0, 1),
+  )
+  draws.shape  # ==> [10, 4, 3]
+  steps.shape  # ==> [10]
+  ```
+
+  #### References
+
+  [1]: Lionel Riou-Durand and Jure Vogrinc (2022). Metropolis Adjusted Langevin
+       Trajectories: a robust alternative to Hamiltonian Monte Carlo.
+       arXiv:2202.13230, section 3.
+
+  [2]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
+       Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
+       Trajectories. _AISTATS_.
+
+  [3]: Giovanni Bussi and Michele Parrinello (2007). Accurate sampling using
+       Langevin dynamics. _Physical Review E_ 75: the energy error.
+  """
+
+  _default_name = 'metropolis_adjusted_langevin_trajectories'
+
+  def __init__(
+    self,
+    target_log_prob_fn,
+    step_size,
+    integration_time,
+    damping,
+    preconditioner=None,
+    *,
+    jitter=0.0,
+    max_num_steps=1000,
+    experimental_shard_axis_names=None,
+    experimental_chain_axis_names=None,
+    validate_args=False,
+    name=None,
+  ):
+    """Initializes the kernel.
+
+    Args:
+      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
+        `fn(*parts)` for a list) that returns the log density, up to a constant,
+        of each chain.
+      step_size: h, a positive Tensor that broadcasts to the state, or a list
+        with one per part. Shape [C0, ..., 1] gives every chain its own. The
+        number of steps is that of the longest.
+      integration_time: T, a positive scalar Tensor.
+      damping: γ, a scalar Tensor that is not negative. Infinity is allowed.
+      preconditioner: None; a positive Tensor that broadcasts to a part, the
+        standard deviation of each coordinate's noise; a square
+        `tf.linalg.LinearOperator` L that acts on the last axis of a part; or a
+        list of these with one per part. Default: None, the identity.
+      jitter: Python float from 0 to 1: the time of a trajectory is uniform
+        between (1 - jitter) T and (1 + jitter) T, one for all chains.
+      max_num_steps: Python `int`, the most steps of a trajectory: what
+        a step size that an adapter makes tiny can cost.
+      experimental_shard_axis_names: As for `PreconditionedMALA`.
+      experimental_chain_axis_names: As for `PreconditionedMALA`.
+      validate_args: As for `PreconditionedMALA`.
+      name: Python `str`, the prefix of op names.
+
+    Raises:
+      TypeError: if `target_log_prob_fn` is not callable.
+      ValueError: if the preconditioner depends on the position, or a number is
+        out of its range.
+    """
+    check_callable('target_log_prob_fn', target_log_prob_fn)
+    if isinstance(preconditioner, LocalHessianPreconditioner):
+      raise ValueError(
+        '`preconditioner` is a LocalHessianPreconditioner, whose scale depends '
+        'on the position, but a trajectory needs one scale; use it with '
+        '`PreconditionedMALA`.'
+      )
+    _check_number('integration_time', integration_time, lambda t: t > 0.0)
+    _check_number('damping', damping, lambda g: g >= 0.0)
+    _check_number('jitter', jitter, lambda j: 0.0 <= j <= 1.0)
+    _check_number('max_num_steps', max_num_steps, lambda n: n >= 1)
+    super().__init__(
+      target_log_prob_fn=target_log_prob_fn,
+      step_size=step_size,
+      integration_time=integration_time,
+      damping=damping,
+      preconditioner=preconditioner,
+      jitter=jitter,
+      max_num_steps=max_num_steps,
+      experimental_shard_axis_names=experimental_shard_axis_names,
+      experimental_chain_axis_names=experimental_chain_axis_names,
+      validate_args=validate_args,
+      name=name,
+    )
+
+  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
+  step_size = argument('step_size', 'The step size of the first step.')
+  integration_time = argument('integration_time', 'The first time T.')
+  damping = argument('damping', 'The first damping γ.')
+  preconditioner = argument('preconditioner', 'The constant scale, or None.')
+  jitter = argument('jitter', 'By which share of T the time varies.')
+  max_num_steps = argument('max_num_steps', 'The most steps of a trajectory.')
+  validate_args = argument('validate_args', 'Whether run-time checks are made.')
+  experimental_shard_axis_names = argument(
+    'experimental_shard_axis_names', 'How the members of the state are sharded.'
+  )
+  experimental_chain_axis_names = argument(
+    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
+  )
+
+  @property
+  def is_calibrated(self):
+    """True: the target is invariant."""
+    return True
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """A copy of this kernel for a state that is sharded so."""
+    return self.copy(experimental_shard_axis_names=shard_axis_names)
+
+  def bootstrap_results(self, init_state):
+    """Evaluates the target at the start.
+
+    Args:
+      init_state: Tensor or list of Tensors, the parts of the state, of leading
+        chain shape.
+
+    Returns:
+      A `MetropolisAdjustedLangevinTrajectoriesResults`.
+
+    Raises:
+      ValueError: if an argument's shape does not fit, or if, in eager mode, the
+        target or its gradient cannot be used at `init_state`.
+    """
+    with self._scope('bootstrap_results'):
+      results = self._leapfrog.bootstrap_results(init_state)
+      log_prob = results.target_log_prob
+      return MetropolisAdjustedLangevinTrajectoriesResults(
+        accepted_results=results._replace(seed=[]),
+        is_accepted=tf.ones_like(log_prob, tf.bool),
+        log_accept_ratio=tf.zeros_like(log_prob),
+        proposed_state=tf.nest.map_structure(tf.convert_to_tensor, init_state),
+        proposed_results=results._replace(seed=[]),
+        proposed_velocity=[tf.zeros_like(x) for x in as_parts(init_state)],
+        integration_time=tf.convert_to_tensor(
+          self.integration_time, log_prob.dtype
+        ),
+        damping=tf.convert_to_tensor(self.damping, log_prob.dtype),
+        leapfrogs_taken=tf.zeros([], tf.int32),
+        seed=tf.zeros([2], tf.int32),
+      )
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    """Follows a trajectory and accepts or rejects its end, chain by chain.
+
+    Args:
+      current_state: Tensor or list of Tensors, the parts of the state.
+      previous_kernel_results: What the last call, or `bootstrap_results`,
+        returned.
+      seed: PRNG seed; see `tfp.random.sanitize_seed`.
+
+    Returns:
+      next_state: The next state, in the structure of `current_state`.
+      kernel_results: A `MetropolisAdjustedLangevinTrajectoriesResults`.
+    """
+    with self._scope('one_step'):
+      # As a step of MALA, which a trajectory of one step is.
+      seed = tfp.random.sanitize_seed(seed, salt=PreconditionedMALA.salt)
+      trajectory_seed, acceptance_seed = split_seed(seed, 2)
+      previous = previous_kernel_results
+      before = previous.accepted_results
+      current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
+      num_steps = self._num_steps(previous, seed)
+
+      end, correction = self._follow(
+        as_parts(current_state), previous, num_steps, trajectory_seed
+      )
+      proposed_state = tf.nest.pack_sequence_as(current_state, end.state)
+      proposed_results = end.results._replace(
+        step_size=before.step_size, seed=[]
+      )
+      log_ratio = log_accept_ratio(
+        before.target_log_prob, proposed_results.target_log_prob, correction
+      )
+      is_accepted = decide(
+        log_ratio, acceptance_seed, self.experimental_chain_axis_names
+      )
+      return choose(
+        is_accepted, proposed_state, current_state
+      ), previous._replace(
+        accepted_results=choose_results(is_accepted, proposed_results, before),
+        is_accepted=is_accepted,
+        log_accept_ratio=log_ratio,
+        proposed_state=proposed_state,
+        proposed_results=proposed_results,
+        proposed_velocity=end.velocity,
+        leapfrogs_taken=num_steps,
+        seed=seed,
+      )
+
+  def _follow(self, parts, previous, num_steps, seed):
+    """The point after so many steps, and the sum of the corrections."""
+    step_size = previous.accepted_results.step_size
+    # The time of a Langevin step is the square of the length of a leapfrog's.
+    before = previous.accepted_results._replace(
+      step_size=tf.nest.map_structure(tf.square, step_size)
+    )
+    decays = [
+      tf.exp(-previous.damping * tf.cast(h, x.dtype))
+      for h, x in zip(per_part(step_size, parts), parts)
+    ]
+    salt = UncalibratedPreconditionedLangevin.salt
+    first = self._leapfrog.draw_noise(
+      parts, tfp.random.sanitize_seed(seed, salt=salt)
+    )
+    point, correction = self._step(_Point(parts, before, first, None))
+
+    def step(i, point, total):
+      noise = self._leapfrog.draw_noise(parts, step_seed(seed, i))
+      velocity = [
+        decay * v + tf.sqrt(-tf.math.expm1(2.0 * tf.math.log(decay))) * z
+        for decay, v, z in zip(decays, point.velocity, noise)
+      ]
+      point, correction = self._step(point._replace(velocity=velocity))
+      return i + 1, point, total + correction
+
+    _, point, total = tf.while_loop(
+      lambda i, *_: i < num_steps, step, (tf.constant(1), point, correction)
+    )
+    return point, total
+
+  def _step(self, point):
+    """A step of the leapfrog scheme, and the correction for it."""
+    moved = self._leapfrog.move(
+      point.state, point.results, point.velocity, point.whitened
+    )
+    velocity = [
+      v + 0.5 * (p + q)
+      for v, p, q in zip(point.velocity, moved.whitened, moved.whitened_after)
+    ]
+    return (
+      _Point(moved.state, moved.results, velocity, moved.whitened_after),
+      moved.results.log_acceptance_correction,
+    )
+
+  def _num_steps(self, previous, seed):
+    """How many steps the trajectory has: an int32 scalar Tensor."""
+    time = previous.integration_time
+    rounding, jitter = tf.unstack(uniform([2], step_seed(seed, 0), time.dtype))
+    if self.jitter:
+      time *= 1.0 + self.jitter * (2.0 * tf.cast(jitter, time.dtype) - 1.0)
+    step_size = tf.reduce_max(
+      [
+        tf.reduce_max(tf.cast(h, time.dtype))
+        for h in tf.nest.flatten(previous.accepted_results.step_size)
+      ]
+    )
+    # Rounded at random, so that the time is right on average.
+    number = tf.floor(time / step_size + tf.cast(rounding, time.dtype))
+    # A ratio beyond what an integer holds, or none, must not become one.
+    number = tf.where(
+      number < self.max_num_steps, number, float(self.max_num_steps)
+    )
+    return tf.cast(tf.maximum(number, 1.0), tf.int32)
+
+  @functools.cached_property
+  def _leapfrog(self):
+    return UncalibratedPreconditionedLangevin(
+      self.target_log_prob_fn,
+      self.step_size,
+      self.preconditioner,
+      experimental_shard_axis_names=self.experimental_shard_axis_names,
+      experimental_chain_axis_names=self.experimental_chain_axis_names,
+      validate_args=self.validate_args,
+    )
+
+
+class _Point(typing.NamedTuple):
+  """Where a trajectory is.
+
+  Attributes:
+    state: List of Tensors.
+    results: An `UncalibratedPreconditionedLangevinResults` there.
+    velocity: List of Tensors, standard normal, in whitened coordinates.
+    whitened: List of Tensors, h Lᵀ g, or None where it is not known yet.
+  """
+
+  state: typing.Any
+  results: typing.Any
+  velocity: typing.Any
+  whitened: typing.Any
+
+
+def _check_number(name, value, fits):
+  value = tf.get_static_value(tf.convert_to_tensor(value))
+  if value is None:
+    return
+  if value.ndim or not fits(value):
+    ranges = {
+      'integration_time': 'a positive number',
+      'damping': 'a number that is not negative',
+      'jitter': 'a number from 0 to 1',
+      'max_num_steps': 'a positive integer',
+    }
+    raise ValueError(f'`{name}` must be {ranges[name]}, but is {value}.')

@@ -1,0 +1,87 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The decision of Metropolis and Hastings, chain by chain."""
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.mcmc.kernels.noise import uniform
+from tfp_diag.mcmc.kernels.sharding import chain_shard
+
+__all__ = ['choose', 'choose_results', 'decide', 'log_accept_ratio']
+
+
+def log_accept_ratio(before, after, correction):
+  """The log of the ratio whose minimum with one is the probability.
+
+  Args:
+    before: Tensor of the chain shape: the log density of the state.
+    after: As `before`, of the proposal.
+    correction: As `before`: what the proposal's law adds.
+
+  Returns:
+    Tensor of the chain shape, -inf where something is not finite.
+  """
+  ratio = after - before + correction
+  # NaN compares false with everything, but adapters average this value; and
+  # plus infinity comes from a density that is broken, not from a good point.
+  minus_inf = tf.constant(-np.inf, ratio.dtype)
+  return tf.where(tf.math.is_finite(ratio), ratio, minus_inf)
+
+
+def decide(log_ratio, seed, chain_axis_names):
+  """Whether each chain accepts.
+
+  Args:
+    log_ratio: Tensor of the chain shape.
+    seed: int32 Tensor of shape [2].
+    chain_axis_names: The name of the chain axis, if that is spread, or None.
+
+  Returns:
+    bool Tensor of the chain shape.
+  """
+  threshold = uniform(
+    tf.shape(log_ratio), seed, log_ratio.dtype, chain_shard(chain_axis_names)
+  )
+  return tf.math.log(threshold) < tf.cast(log_ratio, threshold.dtype)
+
+
+def choose(is_accepted, proposed, current):
+  """The proposal where it is accepted, in the structure of the state."""
+
+  def choose_part(p, c):
+    event_ndims = p.shape.rank - is_accepted.shape.rank
+    mask = is_accepted[(..., *[tf.newaxis] * event_ndims)]
+    return tf.where(mask, p, c)
+
+  return tf.nest.map_structure(choose_part, proposed, current)
+
+
+def choose_results(is_accepted, proposed, current):
+  """The `UncalibratedPreconditionedLangevinResults` of the state that stays.
+
+  What is no function of the state is carried over as it is; an accepted result
+  may be many steps old, and has no one seed.
+  """
+
+  def without_settings(results):
+    return results._replace(step_size=[], preconditioner=[], seed=[])
+
+  chosen = choose(
+    is_accepted, without_settings(proposed), without_settings(current)
+  )
+  return chosen._replace(
+    step_size=current.step_size, preconditioner=current.preconditioner
+  )
