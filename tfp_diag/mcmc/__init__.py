@@ -49,6 +49,10 @@ from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevinResults,
 )
 from tfp_diag.mcmc.run.sample import SampleResults, sample
+from tfp_diag.mcmc.run.sample_posterior import (
+  PosteriorDraws,
+  sample_posterior,
+)
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.windowed_adaptive_mala import (
   DrawsAndTrace,
@@ -67,6 +71,7 @@ __all__ = [
   'LocalHessianPreconditioner',
   'MetropolisAdjustedLangevinTrajectories',
   'MetropolisAdjustedLangevinTrajectoriesResults',
+  'PosteriorDraws',
   'PreconditionedMALA',
   'PreconditionedMALAResults',
   'SampleResults',
@@ -78,6 +83,7 @@ __all__ = [
   'nested_rhat',
   'rhat',
   'sample',
+  'sample_posterior',
   'summarize',
   'to_arviz',
   'windowed_adaptive_mala',

@@ -76,6 +76,16 @@ class VectorLayout:
       [self._reshape(p, s) for p, s in zip(pieces, self._event_shapes)],
     )
 
+  def split_all(self, draws):
+    """As `split`, of vectors with any number of leading axes."""
+    pieces = tf.split(
+      draws, [s.num_elements() for s in self._event_shapes], axis=-1
+    )
+    return [
+      tf.reshape(p, [*p.shape[:-1], *s])
+      for p, s in zip(pieces, self._event_shapes)
+    ]
+
   def of_vector(self, target_log_prob_fn):
     """A log density of the parts as one of the vector.
 

@@ -26,7 +26,7 @@ from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 
-__all__ = ['SampleResults', 'sample']
+__all__ = ['SampleResults', 'as_seed', 'sample']
 
 
 class SampleResults(typing.NamedTuple):
@@ -215,7 +215,7 @@ def sample(
     schedule,
     previous_kernel_results=previous_kernel_results,
     trace_fn=trace_fn,
-    seed=_as_seed(seed),
+    seed=as_seed(seed),
     checkpoint=checkpoint,
     resume=resume,
     jit_compile=jit_compile,
@@ -279,7 +279,7 @@ def _as_state(current_state):
   return state
 
 
-def _as_seed(seed):
+def as_seed(seed):
   """An int32 array of shape [2], or None.
 
   Not by `tfp.random.sanitize_seed` for a number, which gives another seed each

@@ -16,12 +16,23 @@
 
 import typing
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import nest
 
-__all__ = ['UnconstrainedTarget', 'target_of_log_prob', 'target_of_model']
+__all__ = [
+  'UnconstrainedTarget',
+  'as_target',
+  'target_of_log_prob',
+  'target_of_model',
+]
+
+_MODELS = (
+  tfp.distributions.JointDistribution,
+  tfp.experimental.distributions.JointDistributionPinned,
+)
 
 
 class UnconstrainedTarget(typing.NamedTuple):
@@ -38,6 +49,50 @@ class UnconstrainedTarget(typing.NamedTuple):
   log_prob_fn: typing.Any
   start: typing.Any
   constrain: typing.Any
+
+
+def as_target(joint_dist, n_chains, init, bijectors, pins, seed):
+  """The `UnconstrainedTarget` of a model or a log density.
+
+  Args:
+    joint_dist: A `tfd.JointDistribution`, pinned or not, or a callable.
+    n_chains: Python `int` or list of `int`s, for a model without `init`.
+    init: Structure of Tensors with leading chain shape, or None for a model.
+    bijectors: For a callable; see `target_of_log_prob`.
+    pins: Dict of what is observed, for a model.
+    seed: PRNG seed.
+
+  Returns:
+    An `UnconstrainedTarget`.
+
+  Raises:
+    TypeError: if `joint_dist` is neither a model nor callable.
+    ValueError: if an argument does not fit to it.
+  """
+  if isinstance(joint_dist, _MODELS):
+    if bijectors is not None:
+      raise ValueError(
+        '`bijectors` is for a callable; a JointDistribution has its own, from '
+        '`joint_dist.experimental_default_event_space_bijector()`.'
+      )
+    chain_shape = [n_chains] if np.ndim(n_chains) == 0 else list(n_chains)
+    return target_of_model(joint_dist, pins, init, chain_shape, seed)
+  if not callable(joint_dist):
+    raise TypeError(
+      '`joint_dist` must be a tfd.JointDistribution or a callable log density, '
+      f'but is a {type(joint_dist).__name__}.'
+    )
+  if pins:
+    raise ValueError(
+      f'{", ".join(map(repr, pins))} cannot be pinned, or is no argument: '
+      '`joint_dist` is a callable; close over what is observed.'
+    )
+  if init is None:
+    raise ValueError(
+      '`joint_dist` is a callable, whose state is not known; pass `init`, a '
+      'structure of Tensors with leading chain shape.'
+    )
+  return target_of_log_prob(joint_dist, init, bijectors)
 
 
 def target_of_model(model, pins, init, chain_shape, seed):

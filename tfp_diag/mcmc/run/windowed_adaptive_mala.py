@@ -16,7 +16,6 @@
 
 import typing
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -28,17 +27,10 @@ from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
-from tfp_diag.mcmc.run.unconstrained_target import (
-  target_of_log_prob,
-  target_of_model,
-)
+from tfp_diag.mcmc.run.unconstrained_target import as_target
 
 __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
 
-_MODELS = (
-  tfp.distributions.JointDistribution,
-  tfp.experimental.distributions.JointDistributionPinned,
-)
 # Full matrices, from `FisherAdaptiveMALA` and `FisherDivergenceMALA`.
 _FULL_FISHER = 'full_fisher'
 _FULL_FISHER_DIVERGENCE = 'full_fisher_divergence'
@@ -207,7 +199,7 @@ def windowed_adaptive_mala(
   start_seed, seed = split_seed(
     tfp.random.sanitize_seed(seed, salt='windowed_adaptive_mala'), 2
   )
-  target = _target(joint_dist, n_chains, init, bijectors, pins, start_seed)
+  target = as_target(joint_dist, n_chains, init, bijectors, pins, start_seed)
   log_prob = target.log_prob_fn(*target.start)
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
@@ -247,34 +239,6 @@ def windowed_adaptive_mala(
     return target.constrain(parts), traced
 
   return DrawsAndTrace(*run(target.start, seed))
-
-
-def _target(joint_dist, n_chains, init, bijectors, pins, seed):
-  """The `UnconstrainedTarget` of what was given."""
-  if isinstance(joint_dist, _MODELS):
-    if bijectors is not None:
-      raise ValueError(
-        '`bijectors` is for a callable; a JointDistribution has its own, from '
-        '`joint_dist.experimental_default_event_space_bijector()`.'
-      )
-    chain_shape = [n_chains] if np.ndim(n_chains) == 0 else list(n_chains)
-    return target_of_model(joint_dist, pins, init, chain_shape, seed)
-  if not callable(joint_dist):
-    raise TypeError(
-      '`joint_dist` must be a tfd.JointDistribution or a callable log density, '
-      f'but is a {type(joint_dist).__name__}.'
-    )
-  if pins:
-    raise ValueError(
-      f'{", ".join(map(repr, pins))} cannot be pinned, or is no argument: '
-      '`joint_dist` is a callable; close over what is observed.'
-    )
-  if init is None:
-    raise ValueError(
-      '`joint_dist` is a callable, whose state is not known; pass `init`, a '
-      'structure of Tensors with leading chain shape.'
-    )
-  return target_of_log_prob(joint_dist, init, bijectors)
 
 
 def _first_step_size(parts, chain_ndims):

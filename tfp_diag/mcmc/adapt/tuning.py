@@ -1,0 +1,229 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What a warm-up learns from its draws: scale, times, and who is stuck.
+
+All of it is NumPy on the host, between blocks of steps. Draws have the shape
+[steps, chains, d].
+"""
+
+import typing
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+import tensorflow as tf
+
+from tfp_diag.mcmc.adapt import fisher_matrix
+
+__all__ = [
+  'DenseScale',
+  'DiagonalScale',
+  'StepSizeTuner',
+  'Times',
+  'find_stuck',
+  'times_of',
+]
+
+# A chain is stuck that moved in less than a tenth of the steps of the median,
+_LEAST_SHARE_OF_MOVES = 0.1
+# or whose log density lies so many standard deviations below the others.
+_MOST_DEVIATIONS = 10.0
+# What a chain that accepts nothing counts for in the harmonic mean.
+_LEAST_ACCEPTANCE = 0.05
+# Share of the earlier blocks in the acceptance of a chain.
+_MEMORY = 0.7
+# Rows that are enough to see the largest eigenvalue of many coordinates.
+_ROWS_FOR_EIGENVALUE = 4000
+
+
+class StepSizeTuner:
+  """A step size that approaches an acceptance, block by block.
+
+  A stochastic approximation on the logarithm (Robbins and Monro, 1951), whose
+  result is the geometric mean over the second half of a window.
+
+  Attributes:
+    step_size: Python float, for the next block.
+  """
+
+  def __init__(self, step_size, target):
+    """Starts.
+
+    Args:
+      step_size: Python float.
+      target: Python float, the acceptance aimed at.
+    """
+    self.step_size = step_size
+    self._target = target
+    self.new_window(is_late=False)
+
+  def new_window(self, is_late):
+    """Forgets what was learned under another scale.
+
+    Args:
+      is_late: Python bool: whether the slowest chains count most. Early, those
+        that are stuck must not hold up all others.
+    """
+    self._is_late = is_late
+    # Late steps are small from the start: little changes any more.
+    self._count = 3 if is_late else 0
+    self._logs = []
+    self._acceptance = None
+
+  def see(self, log_accept_ratio, share=1.0):
+    """Learns from a block.
+
+    Args:
+      log_accept_ratio: Array of shape [steps, chains].
+      share: Python float, the length of the block in units of a usual one.
+    """
+    acceptance = np.exp(np.minimum(log_accept_ratio, 0.0))
+    now = acceptance.mean(axis=0)
+    if self._acceptance is not None:
+      now = _MEMORY * self._acceptance + (1.0 - _MEMORY) * now
+    self._acceptance = now
+    if self._is_late:
+      seen = 1.0 / np.mean(1.0 / np.maximum(now, _LEAST_ACCEPTANCE))
+    else:
+      seen = acceptance.mean()
+    self._count += 1
+    gain = 3.0 * np.sqrt(share) / (self._count + 1) ** 0.6
+    self.step_size *= float(np.exp(gain * (seen - self._target)))
+    self._logs.append(np.log(self.step_size))
+
+  def end_window(self):
+    """Takes the mean of the window's second half."""
+    self.step_size = float(np.exp(np.mean(self._logs[len(self._logs) // 2 :])))
+
+
+def find_stuck(is_accepted, log_prob):
+  """The chains that take no part.
+
+  Args:
+    is_accepted: bool array of shape [steps, chains].
+    log_prob: Array of shape [steps, chains].
+
+  Returns:
+    bool array of shape [chains]. None is stuck if all would be.
+  """
+  moves = is_accepted.mean(axis=0)
+  level = log_prob[len(log_prob) // 2 :].mean(axis=0)
+  quarter, median, other = np.percentile(level, [25.0, 50.0, 75.0])
+  # A chain has a mean log density of its own; and all have alike ones early.
+  spread = max((other - quarter) / 1.35, log_prob.std(axis=0).mean())
+  stuck = moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
+  stuck |= ~(level > median - _MOST_DEVIATIONS * spread)
+  return np.zeros_like(stuck) if stuck.all() else stuck
+
+
+class Times(typing.NamedTuple):
+  """How long trajectories are.
+
+  Attributes:
+    integration_time: Python float, T.
+    damping: Python float, γ.
+  """
+
+  integration_time: float
+  damping: float
+
+
+def times_of(whitened):
+  """The times for what is left when draws are whitened.
+
+  With the standard deviation σ of the widest direction, T = π σ / 2, after
+  which a harmonic oscillator has forgotten where it was, and γ = 1 / σ [1].
+
+  Args:
+    whitened: Array of shape [draws, d].
+
+  Returns:
+    `Times`.
+
+  #### References
+
+  [1]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
+       Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
+       Trajectories. _AISTATS_, section 3: the damping.
+  """
+  rows, size = whitened.shape
+  if size > 512:
+    whitened = whitened[:: -(-rows // _ROWS_FOR_EIGENVALUE)]
+    centered = whitened - whitened.mean(axis=0)
+    [largest] = scipy.sparse.linalg.svds(
+      centered, k=1, return_singular_vectors=False, random_state=0
+    )
+    deviation = largest / np.sqrt(max(len(centered) - 1, 1))
+  else:
+    covariance = np.cov(whitened, rowvar=False).reshape(size, size)
+    deviation = np.sqrt(np.linalg.eigvalsh(covariance)[-1])
+  return Times(float(0.5 * np.pi * deviation), float(1.0 / deviation))
+
+
+class DiagonalScale:
+  """A standard deviation per coordinate.
+
+  Attributes:
+    factor: Array of shape [d].
+  """
+
+  def __init__(self, factor):
+    self.factor = np.asarray(factor, np.float64)
+
+  def operator(self, dtype):
+    """What kernels take as `preconditioner`."""
+    return tf.constant(self.factor, dtype)
+
+  def whiten(self, draws):
+    """Draws of shape [n, d] in the coordinates in which the scale is one."""
+    return draws / self.factor
+
+  def learned(self, draws, gradients):
+    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+    ratio = draws.var(axis=0) / gradients.var(axis=0)
+    found = ratio**0.25
+    known = np.isfinite(found) & (found > 0.0)
+    return DiagonalScale(np.where(known, found, self.factor))
+
+
+class DenseScale:
+  """A matrix of all coordinates.
+
+  Attributes:
+    factor: Lower triangular array of shape [d, d].
+  """
+
+  def __init__(self, factor):
+    self.factor = np.asarray(factor, np.float64)
+
+  def operator(self, dtype):
+    """What kernels take as `preconditioner`."""
+    return tf.linalg.LinearOperatorLowerTriangular(
+      tf.constant(self.factor, dtype)
+    )
+
+  def whiten(self, draws):
+    """Draws of shape [n, d] in the coordinates in which the scale is one."""
+    return scipy.linalg.solve_triangular(self.factor, draws.T, lower=True).T
+
+  def learned(self, draws, gradients):
+    """The matrix of least Fisher divergence, from arrays of shape [n, d]."""
+    factor = tf.constant(self.factor)
+    pairs = tf.constant(np.stack([draws, gradients], axis=1), tf.float64)
+    moments = fisher_matrix.add_draws(
+      fisher_matrix.no_draws(draws.shape[-1], tf.float64),
+      fisher_matrix.whitened(factor, pairs),
+    )
+    return DenseScale(fisher_matrix.new_factor(factor, moments).numpy())

@@ -1,0 +1,311 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Draws from a posterior, with one call."""
+
+import os
+import pathlib
+import tempfile
+import typing
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.mcmc.adapt.tuning import DenseScale, DiagonalScale
+from tfp_diag.mcmc.diagnose.summarize import summarize
+from tfp_diag.mcmc.kernels.noise import split_seed
+from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
+from tfp_diag.mcmc.run.sample import as_seed, sample
+from tfp_diag.mcmc.run.unconstrained_target import as_target
+from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
+
+__all__ = ['PosteriorDraws', 'sample_posterior']
+
+_KERNELS = ('auto', 'malt', 'mala')
+_PRECONDITIONERS = ('auto', 'dense', 'diagonal')
+# Best in high dimensions for one step, and for a trajectory whose slowest
+# chains are listened to.
+_TARGETS = {'malt': 0.8, 'mala': 0.574}
+_WARM_UP_FILE = 'warm_up.npz'
+
+
+class PosteriorDraws(typing.NamedTuple):
+  """What `sample_posterior` returns.
+
+  Attributes:
+    draws: In the structure of the model's unpinned variables, or of `init`:
+      Tensors of shape [draws, chains, event shape...].
+    trace: Dict of arrays with leading axes [draws] or [draws, chains]:
+      'target_log_prob' (of the unconstrained state), 'is_accepted',
+      'accept_ratio', 'log_accept_ratio', 'diverging', 'step_size' and
+      'n_steps', the gradients that the draw took.
+    summary: `Summary` of the draws, with its warnings.
+    warm_up: `WarmUp`: the settings that were found, and how.
+    num_gradients: Python int: how many gradients of the log density each chain
+      has taken for the draws.
+    num_gradients_warmup: Python int: how many before, a diagonal of the Hessian
+      counted as two.
+    stopped_by: Python str: 'finished', 'stop_when' or 'interrupted'.
+  """
+
+  draws: typing.Any
+  trace: typing.Any
+  summary: typing.Any
+  warm_up: typing.Any
+  num_gradients: int
+  num_gradients_warmup: int
+  stopped_by: str
+
+
+def sample_posterior(
+  joint_dist_or_log_prob,
+  num_draws,
+  *,
+  num_chains=64,
+  kernel='auto',
+  num_warmup_steps=400,
+  preconditioner='auto',
+  init=None,
+  bijectors=None,
+  target_accept_prob=None,
+  max_num_steps=128,
+  stop_when=None,
+  progress_bar=None,
+  checkpoint=None,
+  resume=False,
+  jit_compile=True,
+  seed=None,
+  **observed,
+):
+  """Draws from the posterior of a model by Langevin trajectories.
+
+  Everything is found in a warm-up: chains start uniform on (-2, 2) in the
+  unconstrained space, are led to where the posterior is by the exact diagonal
+  of the Hessian, and then sample in windows of doubling length. At the end of
+  each a preconditioner is learned from all chains, and from what is left of
+  correlations the length of a trajectory and its damping; chains that are stuck
+  go to where others are, and their draws are not learned from. Then all is
+  frozen, and `mcmc.sample` makes the draws.
+
+  When: a posterior with a gradient, of up to some thousands of coordinates, and
+  a machine that computes many chains at once. When not: fewer than some ten
+  chains, from which a warm-up learns little; funnels, for which write the model
+  without centering, or use `LocalHessianPreconditioner`.
+
+  Args:
+    joint_dist_or_log_prob: A `tfd.JointDistribution`, pinned or not, of scalar
+      batch shape; or a Python callable, a log density of a state (`fn(x)` for a
+      Tensor, `fn(*xs)` for a list, `fn(**xs)` for a dict) that returns one
+      value per chain, which needs `init`.
+    num_draws: Python `int`, how many draws each chain keeps.
+    num_chains: Python `int`. With `init`, its leading axis counts instead.
+    kernel: 'malt' for `MetropolisAdjustedLangevinTrajectories`; 'mala' for
+      trajectories of one step, `PreconditionedMALA`; 'auto' for 'malt'.
+    num_warmup_steps: Python `int`, how many trajectories the warm-up has.
+    preconditioner: 'dense' for a matrix of all coordinates, 'diagonal' for a
+      standard deviation of each; 'auto' for 'dense' up to 512 coordinates.
+    init: Where the chains start: a structure of Tensors as the model's unpinned
+      variables, with a leading axis for the chains. Default: uniform on (-2, 2)
+      in the unconstrained space.
+    bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
+      for each part, whose `forward` leads from all of Rⁿ to where the part
+      lives. Default: the parts are unconstrained. A model has its own.
+    target_accept_prob: Python `float`, which acceptance the step size aims at,
+      of the slowest chains in the end. Default: 0.8, for 'mala' 0.574.
+    max_num_steps: Python `int`, the most steps of a trajectory.
+    stop_when: As for `mcmc.sample`; it sees the unconstrained draws, an array
+      of shape [draws, chains, coordinates].
+    progress_bar: As for `mcmc.sample`.
+    checkpoint: Path of a directory in which the run is saved, as for
+      `mcmc.sample`, and what the warm-up has found.
+    resume: Python `bool`, whether a run that is in `checkpoint` goes on.
+    jit_compile: Python `bool`, whether XLA compiles the steps.
+    seed: Python `int`, or int32 Tensor of shape [2].
+    **observed: What is observed, for `joint_dist.experimental_pin`.
+
+  Returns:
+    A `PosteriorDraws`. What its draws cannot be trusted for is said by a
+    `UserWarning`.
+
+  Raises:
+    ValueError: if the model has a batch shape, an argument does not fit, or the
+      log density or its gradient cannot be used at the start.
+    TypeError: if `joint_dist_or_log_prob` is neither a model nor callable.
+
+  #### Examples
+
+  ```python
+  import numpy as np
+  import tensorflow_probability as tfp
+  import tfp_diag
+
+  tfd = tfp.distributions
+
+
+  @tfd.JointDistributionCoroutineAutoBatched
+  def schools():
+    mean = yield tfd.Normal(0.0, 10.0, name='mean')
+    log_scale = yield tfd.Normal(5.0, 1.0, name='log_scale')
+    effects = yield tfd.Sample(tfd.Normal(0.0, 1.0), 8, name='effects')
+    errors = np.float32([15, 10, 16, 11, 9, 11, 10, 18])
+    yield tfd.Normal(
+      mean[..., None] + np.e ** log_scale[..., None] * effects,
+      errors,
+      name='observed',
+    )
+
+
+  found = tfp_diag.mcmc.sample_posterior(
+    schools,
+    500,
+    seed=1,
+    observed=np.float32([28, 8, -3, 7, -1, 1, 18, 12]),
+  )
+  found.draws.effects.shape  # ==> [500, 64, 8]
+  float(np.max(found.summary.r_hat)) < 1.02  # ==> True
+  found.warm_up.step_size > 0.1  # ==> True
+  ```
+
+  #### References
+
+  [1]: Lionel Riou-Durand and Jure Vogrinc (2022). Metropolis Adjusted Langevin
+       Trajectories: a robust alternative to Hamiltonian Monte Carlo.
+       arXiv:2202.13230.
+
+  [2]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
+       Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
+       Trajectories. _AISTATS_.
+
+  [3]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
+       Hamiltonian Monte Carlo by minimizing Fisher divergence.
+       arXiv:2603.18845.
+  """
+  _check_choice('kernel', kernel, _KERNELS)
+  _check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
+  is_single = kernel == 'mala'
+  if target_accept_prob is None:
+    target_accept_prob = _TARGETS['mala' if is_single else 'malt']
+  if not 0.0 < target_accept_prob < 1.0:
+    raise ValueError(
+      f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
+      'and 1.'
+    )
+  if seed is None:
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+  start_seed, warmup_seed, draws_seed = split_seed(
+    tf.constant(as_seed(seed), tf.int32), 3
+  )
+  target = as_target(
+    joint_dist_or_log_prob, num_chains, init, bijectors, observed, start_seed
+  )
+  start = target.start
+  chain_shape = target.log_prob_fn(*start).shape
+  if chain_shape.rank != 1:
+    raise ValueError(
+      f'`init` has chains of the shape {chain_shape}, but they must be along one '
+      'axis here; reshape it.'
+    )
+  layout = VectorLayout(start, 1)
+  log_prob_fn = layout.of_vector(target.log_prob_fn)
+  state = layout.join(start)
+
+  found = _kept_warm_up(checkpoint) if resume else None
+  if found is None:
+    found = warm_up(
+      log_prob_fn,
+      state,
+      num_warmup_steps,
+      seed=warmup_seed,
+      preconditioner=preconditioner,
+      is_single=is_single,
+      target_accept_prob=target_accept_prob,
+      max_num_steps=max_num_steps,
+      jit_compile=jit_compile,
+    )
+    _keep_warm_up(found, checkpoint)
+  run = sample(
+    found.kernel(log_prob_fn, state.dtype, max_num_steps),
+    tf.constant(found.state, state.dtype),
+    num_draws,
+    seed=draws_seed,
+    stop_when=stop_when,
+    progress_bar=progress_bar,
+    checkpoint=checkpoint,
+    resume=resume,
+    jit_compile=jit_compile,
+  )
+  draws = target.constrain(layout.split_all(run.draws))
+  summary = summarize(draws, run.trace)
+  for warning in summary.warnings:
+    warnings.warn(warning, stacklevel=2)
+  return PosteriorDraws(
+    draws=draws,
+    trace=run.trace,
+    summary=summary,
+    warm_up=found,
+    num_gradients=int(run.trace['n_steps'].sum()),
+    num_gradients_warmup=found.num_gradients,
+    stopped_by=run.stopped_by,
+  )
+
+
+def _check_choice(name, value, choices):
+  if value not in choices:
+    raise ValueError(
+      f'`{name}` is {value!r}, but must be one of '
+      f'{", ".join(map(repr, choices))}.'
+    )
+
+
+def _keep_warm_up(found, checkpoint):
+  """Writes what was found beside a checkpoint, as a whole or not at all."""
+  if checkpoint is None:
+    return
+  folder = pathlib.Path(checkpoint)
+  folder.mkdir(parents=True, exist_ok=True)
+  handle, name = tempfile.mkstemp(dir=folder, suffix='.npz.new')
+  with os.fdopen(handle, 'wb') as file:
+    np.savez(
+      file,
+      state=found.state,
+      factor=found.scale.factor,
+      numbers=np.array(
+        [found.step_size, found.integration_time, found.damping]
+      ),
+      counts=np.array([found.num_newton_steps, found.num_gradients]),
+      windows=np.array(found.windows, np.float64),
+    )
+  os.replace(name, folder / _WARM_UP_FILE)
+
+
+def _kept_warm_up(checkpoint):
+  """What an earlier process has found, or None."""
+  if checkpoint is None:
+    return None
+  path = pathlib.Path(checkpoint) / _WARM_UP_FILE
+  if not path.exists():
+    return None
+  with np.load(path, allow_pickle=False) as kept:
+    factor = kept['factor']
+    return WarmUp(
+      kept['state'],
+      DenseScale(factor) if factor.ndim == 2 else DiagonalScale(factor),
+      *map(float, kept['numbers']),
+      tuple(
+        Window(int(n), h, t, damping, a, int(r), int(g))
+        for n, h, t, damping, a, r, g in kept['windows'].tolist()
+      ),
+      *map(int, kept['counts']),
+    )
