@@ -214,8 +214,8 @@ def sample_posterior(
   chain_shape = target.log_prob_fn(*start).shape
   if chain_shape.rank != 1:
     raise ValueError(
-      f'`init` has chains of the shape {chain_shape}, but they must be along one '
-      'axis here; reshape it.'
+      f'`init` has chains of the shape {chain_shape}, but here they must be '
+      'along one axis; reshape it.'
     )
   layout = VectorLayout(start, 1)
   log_prob_fn = layout.of_vector(target.log_prob_fn)
