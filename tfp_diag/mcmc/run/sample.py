@@ -14,17 +14,15 @@
 # ============================================================================
 """Runs any transition kernel, and loses nothing."""
 
-import numbers
 import typing
 import warnings
 
-import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
+from tfp_diag.mcmc.run.seeds import as_seed
 
 __all__ = ['SampleResults', 'sample']
 
@@ -110,8 +108,8 @@ def sample(
       'accept_ratio', 'is_accepted', 'diverging' and 'tune' (the step adapted
       something), the names of TFP's windowed samplers; of a NUTS also
       'n_steps', 'reached_max_treedepth' and 'energy'.
-    seed: Python `int`, or int32 Tensor of shape [2]. Default: another one each
-      time, or that of the checkpoint.
+    seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
+      draws. Default: another one each time, or that of the checkpoint.
     progress_bar: Python `bool`, whether to show a bar with speed, acceptance
       and R-hat (of some draws and coordinates) on a terminal or in a notebook,
       and some lines where stderr is neither. Default: on a terminal only.
@@ -215,7 +213,7 @@ def sample(
     schedule,
     previous_kernel_results=previous_kernel_results,
     trace_fn=trace_fn,
-    seed=_as_seed(seed),
+    seed=as_seed(seed),
     checkpoint=checkpoint,
     resume=resume,
     jit_compile=jit_compile,
@@ -277,20 +275,6 @@ def _as_state(current_state):
         'half precision inside.'
       )
   return state
-
-
-def _as_seed(seed):
-  """An int32 array of shape [2], or None.
-
-  Not by `tfp.random.sanitize_seed` for a number, which gives another seed each
-  time it is called in one process: a run could not be resumed.
-  """
-  if seed is None:
-    return None
-  if isinstance(seed, numbers.Integral):
-    words = np.array([int(seed) & (2**64 - 1)], '<u8').view('<i4')
-    return words.astype(np.int32)
-  return tfp.random.sanitize_seed(seed).numpy()
 
 
 def _say_what_is_left(schedule, num_steps_made, checkpoint):

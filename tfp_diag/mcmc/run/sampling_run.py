@@ -69,7 +69,7 @@ class SamplingRun:
       schedule: A `Schedule`.
       previous_kernel_results: Kernel results, or None.
       trace_fn: As `sample` takes it.
-      seed: int32 array of shape [2], or None.
+      seed: int32 Tensor of shape [2], or None.
       checkpoint: Path, or None.
       resume: Python `bool`.
       jit_compile: Python `bool`.
@@ -105,6 +105,7 @@ class SamplingRun:
       probe_state=to_tensors(state),
       probe_log_prob=innermost(bootstrapped, 'target_log_prob'),
     )
+    seed = None if seed is None else seed.numpy()
     self._directory = None
     if checkpoint is None:
       self._kept = MemoryRows(self._block.row_specs, schedule.num_results)

@@ -28,6 +28,7 @@ from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.unconstrained_target import (
   target_of_log_prob,
   target_of_model,
@@ -137,7 +138,8 @@ def windowed_adaptive_mala(
       'log_accept_ratio', -inf for a proposal that was not finite.
     jit_compile: Python `bool`, whether the sampler is compiled with XLA. Faster
       where the model's ops allow it.
-    seed: PRNG seed; see `tfp.random.sanitize_seed`.
+    seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
+      draws. Default: another one each time.
     **pins: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:
@@ -205,7 +207,7 @@ def windowed_adaptive_mala(
       "`preconditioner='full_fisher_divergence'`."
     )
   start_seed, seed = split_seed(
-    tfp.random.sanitize_seed(seed, salt='windowed_adaptive_mala'), 2
+    tfp.random.sanitize_seed(as_seed(seed), salt='windowed_adaptive_mala'), 2
   )
   target = _target(joint_dist, n_chains, init, bijectors, pins, start_seed)
   log_prob = target.log_prob_fn(*target.start)
