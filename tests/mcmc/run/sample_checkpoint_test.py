@@ -145,6 +145,7 @@ def test_draws_stay_on_disk(path):
 def test_the_files_are_what_numpy_reads(path):
   found = sample(9, checkpoint=path)
   assert sorted(os.listdir(path)) == [
+    '.lock',
     'checkpoint.npz',
     'draws_0.npy',
     'trace_0.npy',

@@ -30,6 +30,7 @@ import zipfile
 
 import numpy as np
 
+from tfp_diag.mcmc.run.directory_lock import LOCK_NAME, directory_lock
 from tfp_diag.mcmc.run.rows import FileRows, as_bytes
 
 __all__ = ['CheckpointDirectory', 'Progress']
@@ -99,26 +100,35 @@ class CheckpointDirectory:
     """Whether there is a checkpoint."""
     return os.path.exists(self._file(_NAME))
 
+  def locked(self):
+    """Keeps other runs out.
+
+    Returns:
+      A context manager: the files are for its holder alone to write. It makes
+      the directory.
+
+    Raises:
+      ValueError: if the path is taken by something else, or (the context
+        manager) by another run.
+    """
+    if os.path.isdir(self._path):
+      others = {*os.listdir(self._path)} - {_TEMPORARY, LOCK_NAME}
+    else:
+      others = {'it is a file'} if os.path.exists(self._path) else set()
+    if others and _NAME not in others:
+      raise ValueError(
+        f'`checkpoint` is {self._path!r}, where something else is '
+        f'({", ".join(sorted(others)[:3])}). Pass the path of a directory that '
+        'does not exist yet.'
+      )
+    return directory_lock(self._path)
+
   def create(self, progress):
     """Writes the checkpoint of a run without rows.
 
     Args:
       progress: A `Progress`.
-
-    Raises:
-      ValueError: if the path is taken by something else.
     """
-    if os.path.isdir(self._path):
-      others = sorted({*os.listdir(self._path)} - {_TEMPORARY})
-    else:
-      others = ['it is a file'] if os.path.exists(self._path) else []
-    if others:
-      raise ValueError(
-        f'`checkpoint` is {self._path!r}, where something else is '
-        f'({", ".join(others[:3])}). Pass the path of a directory that does '
-        'not exist yet.'
-      )
-    os.makedirs(self._path, exist_ok=True)
     self._write(progress)
     self._rows.create()
 

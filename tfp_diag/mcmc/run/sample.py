@@ -14,6 +14,7 @@
 # ============================================================================
 """Runs any transition kernel, and loses nothing."""
 
+import contextlib
 import typing
 import warnings
 
@@ -115,7 +116,8 @@ def sample(
       and some lines where stderr is neither. Default: on a terminal only.
     checkpoint: Path of a directory in which the run is saved after each block:
       `checkpoint.npz`, and a `.npy` file for each part of the draws and the
-      trace. Default: the run is not saved.
+      trace. It is locked during the run, for other runs. Default: the run is
+      not saved.
     resume: Python `bool`, whether a run that is in `checkpoint` goes on. What
       was drawn is not drawn again, and `current_state` only says which
       structure the state has. Without a checkpoint there, a run begins.
@@ -207,44 +209,46 @@ def sample(
       'depends on its step size.',
       stacklevel=2,
     )
-  run = SamplingRun(
-    kernel,
-    _as_state(current_state),
-    schedule,
-    previous_kernel_results=previous_kernel_results,
-    trace_fn=trace_fn,
-    seed=as_seed(seed),
-    checkpoint=checkpoint,
-    resume=resume,
-    jit_compile=jit_compile,
-    strategy=strategy,
-    name=name or 'mcmc_sample',
-  )
-  is_enough = False
-  try:
-    with show_progress(
-      progress_bar, schedule, run.num_steps_made, run.chain_ndims
-    ) as display:
-      while not run.is_finished and not is_enough:
-        is_enough = stop_when is not None and run.is_enough(stop_when)
-        if not is_enough:
-          acceptance = run.make_block()
-          display.update(run.num_steps_made, acceptance, run.read_draws)
-  except KeyboardInterrupt:
+  with contextlib.closing(
+    SamplingRun(
+      kernel,
+      _as_state(current_state),
+      schedule,
+      previous_kernel_results=previous_kernel_results,
+      trace_fn=trace_fn,
+      seed=as_seed(seed),
+      checkpoint=checkpoint,
+      resume=resume,
+      jit_compile=jit_compile,
+      strategy=strategy,
+      name=name or 'mcmc_sample',
+    )
+  ) as run:
     is_enough = False
-    _say_what_is_left(schedule, run.num_steps_made, checkpoint)
-  if run.is_finished:
-    stopped_by = 'finished'
-  else:
-    stopped_by = 'stop_when' if is_enough else 'interrupted'
-  draws, trace = run.read_rows(in_memory=not draws_on_disk)
-  return SampleResults(
-    draws,
-    trace,
-    *run.state_and_results(),
-    schedule.num_rows(run.num_steps_made),
-    stopped_by,
-  )
+    try:
+      with show_progress(
+        progress_bar, schedule, run.num_steps_made, run.chain_ndims
+      ) as display:
+        while not run.is_finished and not is_enough:
+          is_enough = stop_when is not None and run.is_enough(stop_when)
+          if not is_enough:
+            acceptance = run.make_block()
+            display.update(run.num_steps_made, acceptance, run.read_draws)
+    except KeyboardInterrupt:
+      is_enough = False
+      _say_what_is_left(schedule, run.num_steps_made, checkpoint)
+    if run.is_finished:
+      stopped_by = 'finished'
+    else:
+      stopped_by = 'stop_when' if is_enough else 'interrupted'
+    draws, trace = run.read_rows(in_memory=not draws_on_disk)
+    return SampleResults(
+      draws,
+      trace,
+      *run.state_and_results(),
+      schedule.num_rows(run.num_steps_made),
+      stopped_by,
+    )
 
 
 def _check_options(checkpoint, resume, draws_on_disk, stop_when):

@@ -61,7 +61,7 @@ class SamplingRun:
     strategy,
     name,
   ):
-    """Begins a run, or takes it up where its checkpoint is.
+    """Begins a run, or takes it up where its checkpoint is, which it locks.
 
     Args:
       kernel: A `tfp.mcmc.TransitionKernel`.
@@ -117,15 +117,24 @@ class SamplingRun:
         self._block.row_specs,
         num_parts=len(self._progress.state),
       )
-      if self._directory.exists():
-        self._resume(resume)
-        seed = self._directory.seed
-    if seed is None:
-      seed = tfp.random.sanitize_seed(None).numpy()
-    if self._directory is not None and not self._directory.exists():
-      self._directory.seed = seed
-      self._directory.create(self._progress)
+    with contextlib.ExitStack() as held:
+      if self._directory is not None:
+        held.enter_context(self._directory.locked())
+        if self._directory.exists():
+          self._resume(resume)
+          seed = self._directory.seed
+      if seed is None:
+        seed = tfp.random.sanitize_seed(None).numpy()
+      if self._directory is not None and not self._directory.exists():
+        self._directory.seed = seed
+        self._directory.create(self._progress)
+      # Until `close`, from here on.
+      self._held = held.pop_all()
     self._seed = tf.constant(seed, tf.int32)
+
+  def close(self):
+    """Lets other runs have the checkpoint; what was drawn can still be read."""
+    self._held.close()
 
   @property
   def num_traces(self):
