@@ -44,6 +44,7 @@ from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
   UncalibratedPreconditionedLangevinResults,
 )
+from tfp_diag.mcmc.run.load_draws import load_draws
 from tfp_diag.mcmc.run.sample import SampleResults, sample
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.windowed_adaptive_mala import (
@@ -69,6 +70,7 @@ __all__ = [
   'UncalibratedPreconditionedLangevin',
   'UncalibratedPreconditionedLangevinResults',
   'ess',
+  'load_draws',
   'nested_rhat',
   'rhat',
   'sample',

@@ -148,6 +148,7 @@ def test_the_files_are_what_numpy_reads(path):
     '.lock',
     'checkpoint.npz',
     'draws_0.npy',
+    'index.json',
     'trace_0.npy',
   ]
   np.testing.assert_array_equal(np.load(path / 'draws_0.npy'), found.draws)

@@ -116,8 +116,8 @@ def sample(
       and some lines where stderr is neither. Default: on a terminal only.
     checkpoint: Path of a directory in which the run is saved after each block:
       `checkpoint.npz`, and a `.npy` file for each part of the draws and the
-      trace. It is locked during the run, for other runs. Default: the run is
-      not saved.
+      trace. It is locked during the run, for other runs; `load_draws` reads it
+      meanwhile. Default: the run is not saved.
     resume: Python `bool`, whether a run that is in `checkpoint` goes on. What
       was drawn is not drawn again, and `current_state` only says which
       structure the state has. Without a checkpoint there, a run begins.

@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
 from tfp_diag.mcmc.run.replicas import ReplicatedBlock
@@ -115,7 +116,8 @@ class SamplingRun:
         self._settings(),
         seed,
         self._block.row_specs,
-        num_parts=len(self._progress.state),
+        _names(state),
+        _names(self._block.trace_structure),
       )
     with contextlib.ExitStack() as held:
       if self._directory is not None:
@@ -276,6 +278,18 @@ class SamplingRun:
     state = tf.nest.pack_sequence_as(self._structures[0], parts)
     results = self._kernel.bootstrap_results(state)
     return innermost(results, 'target_log_prob')
+
+
+def _names(structure):
+  """Distinct names of the leaves, in the order of `tf.nest`."""
+  count = len(tf.nest.flatten(structure))
+  numbered = tf.nest.pack_sequence_as(structure, list(range(count)))
+  named = list(named_leaves(numbered))
+  found = {i: name for name, i in named if isinstance(i, int)}
+  if len({*found.values()}) < count:
+    # Nested keys with dots in them, or a structure that TensorFlow alone knows.
+    return [f'x{i}' for i in range(count)]
+  return [found[i] for i in range(count)]
 
 
 def _parameters(kernel):
