@@ -16,10 +16,17 @@
 
 import typing
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import nest
+from tfp_diag.mcmc.run.model_arguments import (
+  check_init,
+  check_latent_variables,
+  check_pins,
+  check_start,
+)
 
 __all__ = ['UnconstrainedTarget', 'target_of_log_prob', 'target_of_model']
 
@@ -33,11 +40,28 @@ class UnconstrainedTarget(typing.NamedTuple):
     start: List of Tensors, the parts where the chains start.
     constrain: Callable, list of parts of any leading shape to a state in the
       structure and the space of the model.
+    model: The `tfd.JointDistribution`, pinned, or None.
   """
 
   log_prob_fn: typing.Any
   start: typing.Any
   constrain: typing.Any
+  model: typing.Any = None
+
+  def check_start(self, log_prob):
+    """Refuses a start at which the log density is not finite.
+
+    Args:
+      log_prob: Tensor of the chain shape, what `log_prob_fn` gives there.
+
+    Raises:
+      ValueError: if it is not, in eager mode. Names the variable of the model;
+        a kernel says so for a log density without one.
+    """
+    if self.model is None or not tf.executing_eagerly():
+      return
+    if not np.all(np.isfinite(log_prob)):
+      check_start(self.model, self.constrain(self.start))
 
 
 def target_of_model(model, pins, init, chain_shape, seed):
@@ -56,8 +80,10 @@ def target_of_model(model, pins, init, chain_shape, seed):
     An `UnconstrainedTarget`.
 
   Raises:
-    ValueError: if the model has a batch shape.
+    ValueError: if the model has a batch shape or a discrete variable, or a pin
+      or `init` does not fit.
   """
+  check_pins(model, pins, chain_shape)
   pinned = model.experimental_pin(**pins) if pins else model
   if any(tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)):
     raise ValueError(
@@ -66,14 +92,12 @@ def target_of_model(model, pins, init, chain_shape, seed):
       'Make it a single distribution, with a JointDistribution...AutoBatched '
       'or `tfd.Independent`, and let `n_chains` add the chains.'
     )
+  check_latent_variables(pinned)
   bijector = pinned.experimental_default_event_space_bijector()
   if init is None:
-    init = tfp.experimental.mcmc.retry_init(
-      tfp.experimental.mcmc.init_near_unconstrained_zero(pinned).sample,
-      target_fn=pinned.unnormalized_log_prob,
-      sample_shape=chain_shape,
-      seed=seed,
-    )
+    init = _random_start(pinned, chain_shape, seed)
+  else:
+    check_init(pinned, init)
   unconstrained = bijector.inverse(init)
 
   def pack(parts):
@@ -91,7 +115,24 @@ def target_of_model(model, pins, init, chain_shape, seed):
     log_prob_fn=log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
     constrain=lambda parts: bijector.forward(pack(parts)),
+    model=pinned,
   )
+
+
+def _random_start(pinned, chain_shape, seed):
+  """A start of finite log density; raises a ValueError if there is none."""
+  near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
+  try:
+    return tfp.experimental.mcmc.retry_init(
+      near_zero.sample,
+      target_fn=pinned.unnormalized_log_prob,
+      sample_shape=chain_shape,
+      seed=seed,
+    )
+  except tf.errors.InvalidArgumentError:
+    if tf.executing_eagerly():
+      check_start(pinned, near_zero.sample(chain_shape, seed=seed))
+    raise
 
 
 def _shapes(batch_shape):

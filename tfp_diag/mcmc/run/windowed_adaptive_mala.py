@@ -16,7 +16,6 @@
 
 import typing
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -28,6 +27,12 @@ from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.run.model_arguments import (
+  as_chain_shape,
+  check_argument_names,
+  check_positive,
+)
+from tfp_diag.mcmc.run.schedule import as_count
 from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.unconstrained_target import (
   target_of_log_prob,
@@ -146,8 +151,9 @@ def windowed_adaptive_mala(
     A `DrawsAndTrace`.
 
   Raises:
-    ValueError: if the model has a batch shape, an argument does not fit, or the
-      log density or its gradient cannot be used at the start.
+    ValueError: if the model has a batch shape or a discrete variable that is
+      not pinned, an argument or a pin does not fit or is not known, or the log
+      density or its gradient cannot be used at the start.
     TypeError: if `joint_dist` is neither a model nor callable.
 
   #### Examples
@@ -192,7 +198,14 @@ def windowed_adaptive_mala(
       f'{", ".join(map(repr, names))}; others are objects, such as a '
       '`LocalHessianPreconditioner()`.'
     )
-  if not 0.0 < target_accept_prob < 1.0:
+  n_draws = as_count('n_draws', n_draws, 0)
+  num_adaptation_steps = as_count(
+    'num_adaptation_steps', num_adaptation_steps, 0
+  )
+  chain_shape = as_chain_shape(n_chains)
+  check_positive('init_step_size', init_step_size)
+  check_positive('target_accept_prob', target_accept_prob)
+  if target_accept_prob >= 1.0:
     raise ValueError(
       f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
       'and 1; for MALA 0.574 is best in high dimensions.'
@@ -209,8 +222,9 @@ def windowed_adaptive_mala(
   start_seed, seed = split_seed(
     tfp.random.sanitize_seed(as_seed(seed), salt='windowed_adaptive_mala'), 2
   )
-  target = _target(joint_dist, n_chains, init, bijectors, pins, start_seed)
+  target = _target(joint_dist, chain_shape, init, bijectors, pins, start_seed)
   log_prob = target.log_prob_fn(*target.start)
+  target.check_start(log_prob)
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
   if tf.executing_eagerly():
@@ -251,26 +265,22 @@ def windowed_adaptive_mala(
   return DrawsAndTrace(*run(target.start, seed))
 
 
-def _target(joint_dist, n_chains, init, bijectors, pins, seed):
+def _target(joint_dist, chain_shape, init, bijectors, pins, seed):
   """The `UnconstrainedTarget` of what was given."""
   if isinstance(joint_dist, _MODELS):
+    check_argument_names(pins, windowed_adaptive_mala, joint_dist)
     if bijectors is not None:
       raise ValueError(
         '`bijectors` is for a callable; a JointDistribution has its own, from '
         '`joint_dist.experimental_default_event_space_bijector()`.'
       )
-    chain_shape = [n_chains] if np.ndim(n_chains) == 0 else list(n_chains)
     return target_of_model(joint_dist, pins, init, chain_shape, seed)
   if not callable(joint_dist):
     raise TypeError(
       '`joint_dist` must be a tfd.JointDistribution or a callable log density, '
       f'but is a {type(joint_dist).__name__}.'
     )
-  if pins:
-    raise ValueError(
-      f'{", ".join(map(repr, pins))} cannot be pinned, or is no argument: '
-      '`joint_dist` is a callable; close over what is observed.'
-    )
+  check_argument_names(pins, windowed_adaptive_mala)
   if init is None:
     raise ValueError(
       '`joint_dist` is a callable, whose state is not known; pass `init`, a '
