@@ -48,6 +48,7 @@ from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
   UncalibratedPreconditionedLangevinResults,
 )
+from tfp_diag.mcmc.run.load_draws import load_draws
 from tfp_diag.mcmc.run.sample import SampleResults, sample
 from tfp_diag.mcmc.run.sample_posterior import (
   PosteriorDraws,
@@ -80,6 +81,7 @@ __all__ = [
   'UncalibratedPreconditionedLangevin',
   'UncalibratedPreconditionedLangevinResults',
   'ess',
+  'load_draws',
   'nested_rhat',
   'rhat',
   'sample',

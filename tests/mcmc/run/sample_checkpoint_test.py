@@ -145,8 +145,10 @@ def test_draws_stay_on_disk(path):
 def test_the_files_are_what_numpy_reads(path):
   found = sample(9, checkpoint=path)
   assert sorted(os.listdir(path)) == [
+    '.lock',
     'checkpoint.npz',
     'draws_0.npy',
+    'index.json',
     'trace_0.npy',
   ]
   np.testing.assert_array_equal(np.load(path / 'draws_0.npy'), found.draws)

@@ -16,6 +16,8 @@
 
 import collections
 import io
+import os
+import struct
 import types
 
 import numpy as np
@@ -90,6 +92,25 @@ def test_a_bar_shows_phase_speed_acceptance_and_rhat(terminal, monkeypatch):
   assert '150/150' in sampling[-1]
   for fact in ('acceptance 0.25', 'R-hat 1.', 'draws/s'):
     assert fact in sampling[-1]
+
+
+@pytest.mark.parametrize('rows, columns', [(0, 0), (0, 50), (20, 0), (20, 50)])
+def test_a_terminal_of_any_size_has_a_bar(monkeypatch, rows, columns):
+  pty, termios = map(pytest.importorskip, ('pty', 'termios'))
+  fcntl = pytest.importorskip('fcntl')
+  ours, its_own = pty.openpty()
+  size = struct.pack('4H', rows, columns, 0, 0)
+  fcntl.ioctl(its_own, termios.TIOCSWINSZ, size)
+  with open(its_own, 'w') as stream:
+    monkeypatch.setattr(progress, 'sys', types.SimpleNamespace(stderr=stream))
+    # tqdm asks the size of nothing else.
+    monkeypatch.setattr(progress.tqdm.std.sys, 'stderr', stream)
+    sample(20)
+    written = os.read(ours, 2**16).decode()
+  os.close(ours)
+  lines = [line for line in written.split('\r') if line.strip()]
+  assert '20/20' in lines[-1]
+  assert max(map(len, lines)) <= (columns or 80)
 
 
 def test_the_bar_of_a_resumed_run_begins_where_it_was(terminal, tmp_path):

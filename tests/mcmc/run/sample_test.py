@@ -138,7 +138,7 @@ def make_run(kernel, num_results, block_size, jit_compile):
     Schedule(num_results, 5, 1, block_size),
     previous_kernel_results=None,
     trace_fn=None,
-    seed=np.array([0, 1], np.int32),
+    seed=tf.constant([0, 1]),
     checkpoint=None,
     resume=False,
     jit_compile=jit_compile,

@@ -19,7 +19,7 @@ import typing
 
 import numpy as np
 
-__all__ = ['NamedPart', 'joined_chains', 'named_draws']
+__all__ = ['NamedPart', 'joined_chains', 'named_draws', 'named_leaves']
 
 
 class NamedPart(typing.NamedTuple):
@@ -69,7 +69,7 @@ def named_draws(draws, chain_ndims, var_names=None):
     ValueError: if the parts disagree on draws or chains, or the names do not
       fit.
   """
-  found = list(_named_leaves(draws))
+  found = list(named_leaves(draws))
   if not found:
     raise ValueError('`draws` has no parts.')
   names, leaves = zip(*found)
@@ -122,7 +122,7 @@ def joined_chains(values, chain_ndims, name='draws'):
   return values.reshape([len(values), num_chains, *event_shape])
 
 
-def _named_leaves(structure, name=''):
+def named_leaves(structure, name=''):
   """Yields pairs of a name and a leaf; those of a dict in its order.
 
   A part is named by its key in a dict, its field in a namedtuple, its position
@@ -131,6 +131,9 @@ def _named_leaves(structure, name=''):
   Args:
     structure: Structure of dicts, namedtuples, lists and tuples.
     name: Python `str`, what stands in front.
+
+  Yields:
+    Pairs of a `str` and a leaf.
   """
   if isinstance(structure, collections.abc.Mapping):
     items = [(str(key), value) for key, value in structure.items()]
@@ -144,4 +147,4 @@ def _named_leaves(structure, name=''):
     yield name or 'x', structure
     return
   for key, value in items:
-    yield from _named_leaves(value, f'{name}.{key}' if name else key)
+    yield from named_leaves(value, f'{name}.{key}' if name else key)

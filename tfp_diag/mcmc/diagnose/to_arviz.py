@@ -47,7 +47,8 @@ def to_arviz(
 
   Args:
     draws: Structure of Tensors or arrays [draw, chain..., event...], of
-      `windowed_adaptive_mala`, `sample` or `tfp.mcmc.sample_chain`.
+      `windowed_adaptive_mala`, `sample`, `load_draws` (also of a run that goes
+      on) or `tfp.mcmc.sample_chain`.
     trace: What was recorded at each draw: a dict from names to Tensors [draw],
       one value for all chains, or [draw, chain..., event...]; or kernel
       results. Becomes the group 'sample_stats', where 'target_log_prob' is

@@ -18,9 +18,11 @@ The directory holds `checkpoint.npz`, which is replaced as a whole after each
 block, and one `.npy` file for each part of the draws and of the trace, which
 grows. What a block wrote is on disk before the checkpoint counts it, so that
 the process can end at any moment: what the last checkpoint does not count is
-written again.
+written again. `index.json` is for who reads the draws meanwhile: it is replaced
+as a whole, too, and counts the draws that all files have.
 """
 
+import contextlib
 import hashlib
 import io
 import json
@@ -30,15 +32,19 @@ import zipfile
 
 import numpy as np
 
+from tfp_diag.mcmc.run.directory_lock import LOCK_NAME, directory_lock
 from tfp_diag.mcmc.run.rows import FileRows, as_bytes
 
-__all__ = ['CheckpointDirectory', 'Progress']
+__all__ = ['INDEX_NAME', 'CheckpointDirectory', 'Progress']
+
+INDEX_NAME = 'index.json'
 
 _FORMAT = 'tfp_diag.mcmc.sample'
 _VERSION = 1
 _NAME = 'checkpoint.npz'
-# One name, so that a process that was killed leaves one file behind at most.
+# One name each, so that a process that was killed leaves one file at most.
 _TEMPORARY = 'checkpoint.npz.part'
+_TEMPORARY_INDEX = 'index.json.part'
 # Characters, in an error.
 _EXCERPT = 160
 
@@ -70,7 +76,7 @@ class CheckpointDirectory:
     seed: int32 array of shape [2].
   """
 
-  def __init__(self, path, settings, seed, row_specs, num_parts):
+  def __init__(self, path, settings, seed, row_specs, draw_names, trace_names):
     """Names the files; nothing is read or written yet.
 
     Args:
@@ -79,17 +85,18 @@ class CheckpointDirectory:
         end the sentence "... cannot be resumed with another ..." to something
         that JSON can hold.
       seed: int32 array of shape [2], or None for that of the checkpoint.
-      row_specs: List of `tf.TensorSpec`s of one row.
-      num_parts: Python `int`, how many of these are parts of the state.
+      row_specs: List of `tf.TensorSpec`s of one row, the parts of the state
+        first.
+      draw_names: List of Python `str`s, what the index calls those.
+      trace_names: List of Python `str`s, what it calls the others.
     """
     self._path = os.fspath(path)
     self._settings = settings
     self.seed = seed
-    names = [
-      f'draws_{i}.npy' if i < num_parts else f'trace_{i - num_parts}.npy'
-      for i in range(len(row_specs))
-    ]
-    self._rows = FileRows([self._file(n) for n in names], row_specs)
+    self._draw_files = {n: f'draws_{i}.npy' for i, n in enumerate(draw_names)}
+    self._trace_files = {n: f'trace_{i}.npy' for i, n in enumerate(trace_names)}
+    files = [*self._draw_files.values(), *self._trace_files.values()]
+    self._rows = FileRows([self._file(name) for name in files], row_specs)
     # Rows are hashed block by block, each block together with the hash of those
     # before, so that nothing is read twice during a run.
     self._block_ends = [0]
@@ -99,28 +106,39 @@ class CheckpointDirectory:
     """Whether there is a checkpoint."""
     return os.path.exists(self._file(_NAME))
 
+  def locked(self):
+    """Keeps other runs out.
+
+    Returns:
+      A context manager: the files are for its holder alone to write. It makes
+      the directory.
+
+    Raises:
+      ValueError: if the path is taken by something else, or (the context
+        manager) by another run.
+    """
+    if os.path.isdir(self._path):
+      own = {_TEMPORARY, _TEMPORARY_INDEX, LOCK_NAME}
+      others = {*os.listdir(self._path)} - own
+    else:
+      others = {'it is a file'} if os.path.exists(self._path) else set()
+    if others and _NAME not in others:
+      raise ValueError(
+        f'`checkpoint` is {self._path!r}, where something else is '
+        f'({", ".join(sorted(others)[:3])}). Pass the path of a directory that '
+        'does not exist yet.'
+      )
+    return directory_lock(self._path)
+
   def create(self, progress):
     """Writes the checkpoint of a run without rows.
 
     Args:
       progress: A `Progress`.
-
-    Raises:
-      ValueError: if the path is taken by something else.
     """
-    if os.path.isdir(self._path):
-      others = sorted({*os.listdir(self._path)} - {_TEMPORARY})
-    else:
-      others = ['it is a file'] if os.path.exists(self._path) else []
-    if others:
-      raise ValueError(
-        f'`checkpoint` is {self._path!r}, where something else is '
-        f'({", ".join(others[:3])}). Pass the path of a directory that does '
-        'not exist yet.'
-      )
-    os.makedirs(self._path, exist_ok=True)
     self._write(progress)
     self._rows.create()
+    self._write_index()
 
   def append(self, rows, num_rows, progress):
     """Adds the rows of a block, and takes note of the progress.
@@ -136,6 +154,7 @@ class CheckpointDirectory:
       self._block_ends.append(num_rows)
     self._write(progress)
     self._rows.announce(num_rows)
+    self._write_index()
 
   def load(self):
     """Reads the checkpoint and checks all of it, the rows as well.
@@ -167,6 +186,7 @@ class CheckpointDirectory:
     except (OSError, ValueError) as e:
       raise self._unreadable(str(e)) from e
     self._rows.announce(self._block_ends[-1])
+    self._write_index()
     return Progress(
       step=meta['step'],
       state=_listed(arrays, 'state'),
@@ -208,6 +228,24 @@ class CheckpointDirectory:
       os.fsync(file.fileno())
     os.replace(self._file(_TEMPORARY), self._file(_NAME))
     _sync_directory(self._path)
+
+  def _write_index(self):
+    """After all else: what it counts is there, in all of the files.
+
+    Nothing is made from it again, so that a power failure may take it.
+    """
+    index = {
+      'format': _FORMAT,
+      'version': _VERSION,
+      'num_draws': self._block_ends[-1],
+      'draws': self._draw_files,
+      'trace': self._trace_files,
+    }
+    with open(self._file(_TEMPORARY_INDEX), 'wb') as file:
+      file.write(json.dumps(index, indent=2).encode())
+    # Windows replaces no file that somebody reads; the next block tries again.
+    with contextlib.suppress(PermissionError):
+      os.replace(self._file(_TEMPORARY_INDEX), self._file(INDEX_NAME))
 
   def _read(self):
     with open(self._file(_NAME), 'rb') as file:

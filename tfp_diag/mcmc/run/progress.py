@@ -14,6 +14,7 @@
 # ============================================================================
 """Shows how a run comes along."""
 
+import os
 import sys
 import time
 
@@ -33,6 +34,8 @@ _MOST_COORDINATES = 100
 _LEAST_DRAWS = 10
 # Into a file.
 _SECONDS_BETWEEN_LINES = 30.0
+# Of a terminal that does not know its size, as in containers and some editors.
+_COLUMNS, _LINES = 80, 24
 
 
 def show_progress(progress_bar, schedule, num_steps_done, chain_ndims):
@@ -136,6 +139,7 @@ class _Bar(_Shown):
       desc='compiling',
       unit='step',
       file=sys.stderr,
+      **_assumed_size(sys.stderr),
     )
 
   def update(self, step, acceptance, read_draws):
@@ -148,6 +152,22 @@ class _Bar(_Shown):
   def close(self):
     """Leaves the bar as it is."""
     self._bar.close()
+
+
+def _assumed_size(stream):
+  """The columns and lines of a terminal that says that it has none, for tqdm.
+
+  It finds out by itself what it is not told, but takes a terminal of 0 columns
+  or lines by its word and shows nothing.
+  """
+  try:
+    size = os.get_terminal_size(stream.fileno())
+  except (AttributeError, OSError, ValueError):
+    return {}  # A notebook, or another stream that is no terminal itself.
+  return {
+    'ncols': None if size.columns else _COLUMNS,
+    'nrows': None if size.lines else _LINES,
+  }
 
 
 class _Lines(_Shown):

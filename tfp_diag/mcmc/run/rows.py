@@ -83,9 +83,12 @@ class FileRows:
     self._dtypes = [np.dtype(s.dtype.as_numpy_dtype) for s in row_specs]
 
   def create(self):
-    """Makes files without rows, in the place of any that are there."""
+    """Makes files without rows; of any that are there, no row counts.
+
+    These are never empty in between, so that who reads them finds a header.
+    """
     for path, *column in zip(self._paths, self._shapes, self._dtypes):
-      with open(path, 'wb') as file:
+      with open(path, 'r+b' if os.path.exists(path) else 'wb') as file:
         file.write(_header(0, *column))
 
   def write(self, first, rows):

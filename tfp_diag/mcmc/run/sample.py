@@ -14,19 +14,18 @@
 # ============================================================================
 """Runs any transition kernel, and loses nothing."""
 
-import numbers
+import contextlib
 import typing
 import warnings
 
-import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 
 from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
+from tfp_diag.mcmc.run.seeds import as_seed
 
-__all__ = ['SampleResults', 'as_seed', 'sample']
+__all__ = ['SampleResults', 'sample']
 
 
 class SampleResults(typing.NamedTuple):
@@ -40,7 +39,7 @@ class SampleResults(typing.NamedTuple):
     final_state: The state after the last step, in the structure of the state.
     final_kernel_results: The kernel results after the last step.
     num_results: Python `int`, the number of draws there are.
-    stopped_by: Python `str`: 'finished', 'stop_when' or 'interrupted'.
+    stopped_by: Python `str`: 'finished', 'stop_when', 'interrupted' or 'error'.
   """
 
   draws: typing.Any
@@ -110,14 +109,15 @@ def sample(
       'accept_ratio', 'is_accepted', 'diverging' and 'tune' (the step adapted
       something), the names of TFP's windowed samplers; of a NUTS also
       'n_steps', 'reached_max_treedepth' and 'energy'.
-    seed: Python `int`, or int32 Tensor of shape [2]. Default: another one each
-      time, or that of the checkpoint.
+    seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
+      draws. Default: another one each time, or that of the checkpoint.
     progress_bar: Python `bool`, whether to show a bar with speed, acceptance
       and R-hat (of some draws and coordinates) on a terminal or in a notebook,
       and some lines where stderr is neither. Default: on a terminal only.
     checkpoint: Path of a directory in which the run is saved after each block:
       `checkpoint.npz`, and a `.npy` file for each part of the draws and the
-      trace. Default: the run is not saved.
+      trace. It is locked during the run, for other runs; `load_draws` reads it
+      meanwhile. Default: the run is not saved.
     resume: Python `bool`, whether a run that is in `checkpoint` goes on. What
       was drawn is not drawn again, and `current_state` only says which
       structure the state has. Without a checkpoint there, a run begins.
@@ -146,6 +146,11 @@ def sample(
     warning.
 
   Raises:
+    Exception: what the target, `trace_fn` or `stop_when` raise. What was drawn
+      until the last block is in the checkpoint, and a `SampleResults` the
+      attribute `sample_results` of the error: its draws are read-only
+      `np.memmap`s if there is a checkpoint. A note of the error says how many
+      there are, and how the run goes on.
     ValueError: if an argument does not fit, if XLA cannot compile the kernel,
       if there is a checkpoint but `resume` is false, or if it is damaged or of
       another run, target, seed or version.
@@ -209,44 +214,29 @@ def sample(
       'depends on its step size.',
       stacklevel=2,
     )
-  run = SamplingRun(
-    kernel,
-    _as_state(current_state),
-    schedule,
-    previous_kernel_results=previous_kernel_results,
-    trace_fn=trace_fn,
-    seed=as_seed(seed),
-    checkpoint=checkpoint,
-    resume=resume,
-    jit_compile=jit_compile,
-    strategy=strategy,
-    name=name or 'mcmc_sample',
-  )
-  is_enough = False
-  try:
-    with show_progress(
-      progress_bar, schedule, run.num_steps_made, run.chain_ndims
-    ) as display:
-      while not run.is_finished and not is_enough:
-        is_enough = stop_when is not None and run.is_enough(stop_when)
-        if not is_enough:
-          acceptance = run.make_block()
-          display.update(run.num_steps_made, acceptance, run.read_draws)
-  except KeyboardInterrupt:
-    is_enough = False
-    _say_what_is_left(schedule, run.num_steps_made, checkpoint)
-  if run.is_finished:
-    stopped_by = 'finished'
-  else:
-    stopped_by = 'stop_when' if is_enough else 'interrupted'
-  draws, trace = run.read_rows(in_memory=not draws_on_disk)
-  return SampleResults(
-    draws,
-    trace,
-    *run.state_and_results(),
-    schedule.num_rows(run.num_steps_made),
-    stopped_by,
-  )
+  with contextlib.closing(
+    SamplingRun(
+      kernel,
+      _as_state(current_state),
+      schedule,
+      previous_kernel_results=previous_kernel_results,
+      trace_fn=trace_fn,
+      seed=as_seed(seed),
+      checkpoint=checkpoint,
+      resume=resume,
+      jit_compile=jit_compile,
+      strategy=strategy,
+      name=name or 'mcmc_sample',
+    )
+  ) as run:
+    try:
+      stopped_by = _make_blocks(
+        run, schedule, stop_when, progress_bar, checkpoint
+      )
+      return _results(run, schedule, stopped_by, in_memory=not draws_on_disk)
+    except Exception as error:
+      _hand_over(error, run, schedule, checkpoint)
+      raise
 
 
 def _check_options(checkpoint, resume, draws_on_disk, stop_when):
@@ -279,30 +269,81 @@ def _as_state(current_state):
   return state
 
 
-def as_seed(seed):
-  """An int32 array of shape [2], or None.
+def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):
+  """Makes the run; returns why it stopped."""
+  is_enough = False
+  try:
+    with show_progress(
+      progress_bar, schedule, run.num_steps_made, run.chain_ndims
+    ) as display:
+      while not run.is_finished and not is_enough:
+        is_enough = stop_when is not None and run.is_enough(stop_when)
+        if not is_enough:
+          acceptance = run.make_block()
+          display.update(run.num_steps_made, acceptance, run.read_draws)
+  except KeyboardInterrupt:
+    is_enough = False
+    _say_what_is_left(schedule, run.num_steps_made, checkpoint)
+  if run.is_finished:
+    return 'finished'
+  return 'stop_when' if is_enough else 'interrupted'
 
-  Not by `tfp.random.sanitize_seed` for a number, which gives another seed each
-  time it is called in one process: a run could not be resumed.
-  """
-  if seed is None:
-    return None
-  if isinstance(seed, numbers.Integral):
-    words = np.array([int(seed) & (2**64 - 1)], '<u8').view('<i4')
-    return words.astype(np.int32)
-  return tfp.random.sanitize_seed(seed).numpy()
+
+def _results(run, schedule, stopped_by, in_memory):
+  """The `SampleResults` at the end of the last block."""
+  draws, trace = run.read_rows(in_memory)
+  return SampleResults(
+    draws,
+    trace,
+    *run.state_and_results(),
+    schedule.num_rows(run.num_steps_made),
+    stopped_by,
+  )
 
 
 def _say_what_is_left(schedule, num_steps_made, checkpoint):
+  """Warns who interrupted a run."""
   if num_steps_made == schedule.num_steps:
     return
-  ways = 'Pass `checkpoint` to be able to resume such a run.'
-  if checkpoint is not None:
-    ways = f'It goes on with `checkpoint={str(checkpoint)!r}, resume=True`.'
   warnings.warn(
     f'The run was interrupted after {num_steps_made:,} of '
     f'{schedule.num_steps:,} steps and returns the '
     f'{schedule.num_rows(num_steps_made):,} of {schedule.num_results:,} draws '
-    f'made until then. {ways}',
-    stacklevel=3,
+    f'made until then. {_how_to_resume(checkpoint)}',
+    stacklevel=4,
   )
+
+
+def _hand_over(error, run, schedule, checkpoint):
+  """Hands what was drawn to who catches an error, and says so in a note."""
+  try:
+    error.sample_results = _results(run, schedule, 'error', in_memory=False)
+    if run.num_steps_made or checkpoint is not None:
+      _add_note(
+        error,
+        f'The {error.sample_results.num_results:,} of '
+        f'{schedule.num_results:,} draws made until then are kept, as '
+        f'`sample_results` of this error. {_how_to_resume(checkpoint)}',
+      )
+  except Exception:
+    # Files that are gone, or an error that takes no attributes: what is raised
+    # is why the run ended.
+    return
+
+
+def _add_note(error, note):
+  """Adds a note that is printed with the error, of whatever type it is."""
+  if hasattr(error, 'add_note'):
+    error.add_note(note)
+    return
+  # Python 3.10 has no notes, but prints causes.
+  before = RuntimeError(note)
+  hidden = None if error.__suppress_context__ else error.__context__
+  before.__cause__ = error.__cause__ or hidden
+  error.__cause__ = before
+
+
+def _how_to_resume(checkpoint):
+  if checkpoint is None:
+    return 'Pass `checkpoint` to be able to resume such a run.'
+  return f'It goes on with `checkpoint={str(checkpoint)!r}, resume=True`.'

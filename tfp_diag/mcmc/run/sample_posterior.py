@@ -27,7 +27,10 @@ from tfp_diag.mcmc.adapt.tuning import DenseScale, DiagonalScale
 from tfp_diag.mcmc.diagnose.summarize import summarize
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
-from tfp_diag.mcmc.run.sample import as_seed, sample
+from tfp_diag.mcmc.run.model_arguments import check_positive
+from tfp_diag.mcmc.run.sample import sample
+from tfp_diag.mcmc.run.schedule import as_count
+from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
 
@@ -197,24 +200,34 @@ def sample_posterior(
   is_single = kernel == 'mala'
   if target_accept_prob is None:
     target_accept_prob = _TARGETS['mala' if is_single else 'malt']
-  if not 0.0 < target_accept_prob < 1.0:
+  num_draws = as_count('num_draws', num_draws, 1)
+  num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
+  max_num_steps = as_count('max_num_steps', max_num_steps, 1)
+  chain_shape = [as_count('num_chains', num_chains, 1)]
+  check_positive('target_accept_prob', target_accept_prob)
+  if target_accept_prob >= 1.0:
     raise ValueError(
       f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
       'and 1.'
     )
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
-  start_seed, warmup_seed, draws_seed = split_seed(
-    tf.constant(as_seed(seed), tf.int32), 3
-  )
+  start_seed, warmup_seed, draws_seed = split_seed(as_seed(seed), 3)
   target = as_target(
-    joint_dist_or_log_prob, num_chains, init, bijectors, observed, start_seed
+    joint_dist_or_log_prob,
+    chain_shape,
+    init,
+    bijectors,
+    observed,
+    start_seed,
+    sample_posterior,
   )
   start = target.start
-  chain_shape = target.log_prob_fn(*start).shape
-  if chain_shape.rank != 1:
+  log_prob = target.log_prob_fn(*start)
+  target.check_start(log_prob)
+  if log_prob.shape.rank != 1:
     raise ValueError(
-      f'`init` has chains of the shape {chain_shape}, but here they must be '
+      f'`init` has chains of the shape {log_prob.shape}, but here they must be '
       'along one axis; reshape it.'
     )
   layout = VectorLayout(start, 1)

@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
 from tfp_diag.mcmc.run.replicas import ReplicatedBlock
@@ -61,7 +62,7 @@ class SamplingRun:
     strategy,
     name,
   ):
-    """Begins a run, or takes it up where its checkpoint is.
+    """Begins a run, or takes it up where its checkpoint is, which it locks.
 
     Args:
       kernel: A `tfp.mcmc.TransitionKernel`.
@@ -69,7 +70,7 @@ class SamplingRun:
       schedule: A `Schedule`.
       previous_kernel_results: Kernel results, or None.
       trace_fn: As `sample` takes it.
-      seed: int32 array of shape [2], or None.
+      seed: int32 Tensor of shape [2], or None.
       checkpoint: Path, or None.
       resume: Python `bool`.
       jit_compile: Python `bool`.
@@ -105,6 +106,7 @@ class SamplingRun:
       probe_state=to_tensors(state),
       probe_log_prob=innermost(bootstrapped, 'target_log_prob'),
     )
+    seed = None if seed is None else seed.numpy()
     self._directory = None
     if checkpoint is None:
       self._kept = MemoryRows(self._block.row_specs, schedule.num_results)
@@ -114,17 +116,27 @@ class SamplingRun:
         self._settings(),
         seed,
         self._block.row_specs,
-        num_parts=len(self._progress.state),
+        _names(state),
+        _names(self._block.trace_structure),
       )
-      if self._directory.exists():
-        self._resume(resume)
-        seed = self._directory.seed
-    if seed is None:
-      seed = tfp.random.sanitize_seed(None).numpy()
-    if self._directory is not None and not self._directory.exists():
-      self._directory.seed = seed
-      self._directory.create(self._progress)
+    with contextlib.ExitStack() as held:
+      if self._directory is not None:
+        held.enter_context(self._directory.locked())
+        if self._directory.exists():
+          self._resume(resume)
+          seed = self._directory.seed
+      if seed is None:
+        seed = tfp.random.sanitize_seed(None).numpy()
+      if self._directory is not None and not self._directory.exists():
+        self._directory.seed = seed
+        self._directory.create(self._progress)
+      # Until `close`, from here on.
+      self._held = held.pop_all()
     self._seed = tf.constant(seed, tf.int32)
+
+  def close(self):
+    """Lets other runs have the checkpoint; what was drawn can still be read."""
+    self._held.close()
 
   @property
   def num_traces(self):
@@ -266,6 +278,18 @@ class SamplingRun:
     state = tf.nest.pack_sequence_as(self._structures[0], parts)
     results = self._kernel.bootstrap_results(state)
     return innermost(results, 'target_log_prob')
+
+
+def _names(structure):
+  """Distinct names of the leaves, in the order of `tf.nest`."""
+  count = len(tf.nest.flatten(structure))
+  numbered = tf.nest.pack_sequence_as(structure, list(range(count)))
+  named = list(named_leaves(numbered))
+  found = {i: name for name, i in named if isinstance(i, int)}
+  if len({*found.values()}) < count:
+    # Nested keys with dots in them, or a structure that TensorFlow alone knows.
+    return [f'x{i}' for i in range(count)]
+  return [found[i] for i in range(count)]
 
 
 def _parameters(kernel):

@@ -18,7 +18,7 @@ import dataclasses
 import math
 import numbers
 
-__all__ = ['Schedule']
+__all__ = ['Schedule', 'as_count']
 
 # Of the draws, from one question whether they are enough to the next.
 _GROWTH = 1.05
@@ -50,7 +50,7 @@ class Schedule:
   def __post_init__(self):
     for field in dataclasses.fields(self):
       least = 1 if field.name == 'block_size' else 0
-      value = _count(field.name, getattr(self, field.name), least)
+      value = as_count(field.name, getattr(self, field.name), least)
       object.__setattr__(self, field.name, value)
     if self.num_steps > _MOST_STEPS:
       raise ValueError(
@@ -111,8 +111,20 @@ def _power(num_rows):
   return math.floor(math.log(num_rows, _GROWTH)) if num_rows else -1
 
 
-def _count(name, value, least):
-  """A number of things as a Python `int`; raises if it is none."""
+def as_count(name, value, least):
+  """A number of things as a Python `int`.
+
+  Args:
+    name: Python `str`, the argument.
+    value: What was given.
+    least: 0 or 1.
+
+  Returns:
+    Python `int`.
+
+  Raises:
+    ValueError: if it is no integer, or smaller.
+  """
   is_integer = isinstance(value, numbers.Integral) and not isinstance(
     value, bool
   )

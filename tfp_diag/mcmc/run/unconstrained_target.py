@@ -14,6 +14,7 @@
 # ============================================================================
 """A model, or a log density, as a log density on all of Rⁿ with a start."""
 
+import inspect
 import typing
 
 import numpy as np
@@ -21,6 +22,12 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import nest
+from tfp_diag.mcmc.run.model_arguments import (
+  check_init,
+  check_latent_variables,
+  check_pins,
+  check_start,
+)
 
 __all__ = [
   'UnconstrainedTarget',
@@ -44,55 +51,75 @@ class UnconstrainedTarget(typing.NamedTuple):
     start: List of Tensors, the parts where the chains start.
     constrain: Callable, list of parts of any leading shape to a state in the
       structure and the space of the model.
+    model: The `tfd.JointDistribution`, pinned, or None.
   """
 
   log_prob_fn: typing.Any
   start: typing.Any
   constrain: typing.Any
+  model: typing.Any = None
+
+  def check_start(self, log_prob):
+    """Refuses a start at which the log density is not finite.
+
+    Args:
+      log_prob: Tensor of the chain shape, what `log_prob_fn` gives there.
+
+    Raises:
+      ValueError: if it is not, in eager mode. Names the variable of the model;
+        a kernel says so for a log density without one.
+    """
+    if self.model is None or not tf.executing_eagerly():
+      return
+    if not np.all(np.isfinite(log_prob)):
+      check_start(self.model, self.constrain(self.start))
 
 
-def as_target(joint_dist, n_chains, init, bijectors, pins, seed):
+def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
   """The `UnconstrainedTarget` of a model or a log density.
 
   Args:
-    joint_dist: A `tfd.JointDistribution`, pinned or not, or a callable.
-    n_chains: Python `int` or list of `int`s, for a model without `init`.
+    given: A `tfd.JointDistribution`, pinned or not, or a callable.
+    chain_shape: List of `int`s, for a model without `init`.
     init: Structure of Tensors with leading chain shape, or None for a model.
     bijectors: For a callable; see `target_of_log_prob`.
     pins: Dict of what is observed, for a model.
     seed: PRNG seed.
+    driver: The callable that was given all this, whose first argument of the
+      kind is named in errors.
 
   Returns:
     An `UnconstrainedTarget`.
 
   Raises:
-    TypeError: if `joint_dist` is neither a model nor callable.
+    TypeError: if it is neither a model nor callable.
     ValueError: if an argument does not fit to it.
   """
-  if isinstance(joint_dist, _MODELS):
+  is_model = isinstance(given, _MODELS)
+  [name] = [
+    name
+    for name in inspect.signature(driver).parameters
+    if name.startswith('joint_dist')
+  ]
+  if not is_model and not callable(given):
+    raise TypeError(
+      f'`{name}` must be a tfd.JointDistribution or a callable log density, '
+      f'but is a {type(given).__name__}.'
+    )
+  check_argument_names(pins, driver, given if is_model else None)
+  if is_model:
     if bijectors is not None:
       raise ValueError(
         '`bijectors` is for a callable; a JointDistribution has its own, from '
-        '`joint_dist.experimental_default_event_space_bijector()`.'
+        f'`{name}.experimental_default_event_space_bijector()`.'
       )
-    chain_shape = [n_chains] if np.ndim(n_chains) == 0 else list(n_chains)
-    return target_of_model(joint_dist, pins, init, chain_shape, seed)
-  if not callable(joint_dist):
-    raise TypeError(
-      '`joint_dist` must be a tfd.JointDistribution or a callable log density, '
-      f'but is a {type(joint_dist).__name__}.'
-    )
-  if pins:
-    raise ValueError(
-      f'{", ".join(map(repr, pins))} cannot be pinned, or is no argument: '
-      '`joint_dist` is a callable; close over what is observed.'
-    )
+    return target_of_model(given, pins, init, chain_shape, seed)
   if init is None:
     raise ValueError(
-      '`joint_dist` is a callable, whose state is not known; pass `init`, a '
+      f'`{name}` is a callable, whose state is not known; pass `init`, a '
       'structure of Tensors with leading chain shape.'
     )
-  return target_of_log_prob(joint_dist, init, bijectors)
+  return target_of_log_prob(given, init, bijectors)
 
 
 def target_of_model(model, pins, init, chain_shape, seed):
@@ -111,8 +138,10 @@ def target_of_model(model, pins, init, chain_shape, seed):
     An `UnconstrainedTarget`.
 
   Raises:
-    ValueError: if the model has a batch shape.
+    ValueError: if the model has a batch shape or a discrete variable, or a pin
+      or `init` does not fit.
   """
+  check_pins(model, pins, chain_shape)
   pinned = model.experimental_pin(**pins) if pins else model
   if any(tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)):
     raise ValueError(
@@ -121,14 +150,12 @@ def target_of_model(model, pins, init, chain_shape, seed):
       'Make it a single distribution, with a JointDistribution...AutoBatched '
       'or `tfd.Independent`, and let `n_chains` add the chains.'
     )
+  check_latent_variables(pinned)
   bijector = pinned.experimental_default_event_space_bijector()
   if init is None:
-    init = tfp.experimental.mcmc.retry_init(
-      tfp.experimental.mcmc.init_near_unconstrained_zero(pinned).sample,
-      target_fn=pinned.unnormalized_log_prob,
-      sample_shape=chain_shape,
-      seed=seed,
-    )
+    init = _random_start(pinned, chain_shape, seed)
+  else:
+    check_init(pinned, init)
   unconstrained = bijector.inverse(init)
 
   def pack(parts):
@@ -146,7 +173,24 @@ def target_of_model(model, pins, init, chain_shape, seed):
     log_prob_fn=log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
     constrain=lambda parts: bijector.forward(pack(parts)),
+    model=pinned,
   )
+
+
+def _random_start(pinned, chain_shape, seed):
+  """A start of finite log density; raises a ValueError if there is none."""
+  near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
+  try:
+    return tfp.experimental.mcmc.retry_init(
+      near_zero.sample,
+      target_fn=pinned.unnormalized_log_prob,
+      sample_shape=chain_shape,
+      seed=seed,
+    )
+  except tf.errors.InvalidArgumentError:
+    if tf.executing_eagerly():
+      check_start(pinned, near_zero.sample(chain_shape, seed=seed))
+    raise
 
 
 def _shapes(batch_shape):

@@ -27,6 +27,12 @@ from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.run.model_arguments import (
+  as_chain_shape,
+  check_positive,
+)
+from tfp_diag.mcmc.run.schedule import as_count
+from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 
 __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
@@ -129,15 +135,17 @@ def windowed_adaptive_mala(
       'log_accept_ratio', -inf for a proposal that was not finite.
     jit_compile: Python `bool`, whether the sampler is compiled with XLA. Faster
       where the model's ops allow it.
-    seed: PRNG seed; see `tfp.random.sanitize_seed`.
+    seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
+      draws. Default: another one each time.
     **pins: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:
     A `DrawsAndTrace`.
 
   Raises:
-    ValueError: if the model has a batch shape, an argument does not fit, or the
-      log density or its gradient cannot be used at the start.
+    ValueError: if the model has a batch shape or a discrete variable that is
+      not pinned, an argument or a pin does not fit or is not known, or the log
+      density or its gradient cannot be used at the start.
     TypeError: if `joint_dist` is neither a model nor callable.
 
   #### Examples
@@ -182,7 +190,14 @@ def windowed_adaptive_mala(
       f'{", ".join(map(repr, names))}; others are objects, such as a '
       '`LocalHessianPreconditioner()`.'
     )
-  if not 0.0 < target_accept_prob < 1.0:
+  n_draws = as_count('n_draws', n_draws, 0)
+  num_adaptation_steps = as_count(
+    'num_adaptation_steps', num_adaptation_steps, 0
+  )
+  chain_shape = as_chain_shape(n_chains)
+  check_positive('init_step_size', init_step_size)
+  check_positive('target_accept_prob', target_accept_prob)
+  if target_accept_prob >= 1.0:
     raise ValueError(
       f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
       'and 1; for MALA 0.574 is best in high dimensions.'
@@ -197,10 +212,19 @@ def windowed_adaptive_mala(
       "`preconditioner='full_fisher_divergence'`."
     )
   start_seed, seed = split_seed(
-    tfp.random.sanitize_seed(seed, salt='windowed_adaptive_mala'), 2
+    tfp.random.sanitize_seed(as_seed(seed), salt='windowed_adaptive_mala'), 2
   )
-  target = as_target(joint_dist, n_chains, init, bijectors, pins, start_seed)
+  target = as_target(
+    joint_dist,
+    chain_shape,
+    init,
+    bijectors,
+    pins,
+    start_seed,
+    windowed_adaptive_mala,
+  )
   log_prob = target.log_prob_fn(*target.start)
+  target.check_start(log_prob)
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
   if tf.executing_eagerly():

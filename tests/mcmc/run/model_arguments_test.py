@@ -1,0 +1,224 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What does not fit is named, with what fits, before TensorFlow sees it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc import windowed_adaptive_mala
+from tfp_diag.mcmc.run import model_arguments
+from tfp_diag.mcmc.run.unconstrained_target import target_of_model
+
+tfd = tfp.distributions
+Root = tfd.JointDistributionCoroutine.Root
+
+_COUNTS = np.array([3.0, 0.0, 1.0, 2.0, 4.0], np.float32)
+
+
+@tfd.JointDistributionCoroutineAutoBatched
+def _model():
+  rate = yield tfd.Gamma(2.0, 1.0, name='rate')
+  yield tfd.Sample(tfd.Normal(0.0, 1.0), 2, name='shift')
+  yield tfd.Sample(tfd.Poisson(rate), 5, name='counts')
+
+
+@tfd.JointDistributionCoroutine
+def _by_hand():
+  rate = yield Root(tfd.Gamma(2.0, 1.0, name='rate'))
+  yield tfd.Sample(tfd.Poisson(rate), 5, name='counts')
+
+
+@tfd.JointDistributionCoroutineAutoBatched
+def _discrete():
+  share = yield tfd.Beta(1.0, 1.0, name='share')
+  yield tfd.Bernoulli(probs=share, name='side')
+  # In floating point, by default.
+  yield tfd.Sample(tfd.Poisson(3.0), 2, name='number')
+  mixed = tfd.Categorical(logits=[0.0, 0.0])
+  yield tfd.MixtureSameFamily(mixed, tfd.Normal([0.0, 1.0], 1.0), name='mixed')
+
+
+@tfd.JointDistributionCoroutineAutoBatched
+def _not_a_number():
+  x = yield tfd.Normal(0.0, 1.0, name='x')
+  yield tfd.Normal(tf.math.log(-1.0 - x**2), 1.0, name='y')
+
+
+_SEQUENTIAL = tfd.JointDistributionSequential(
+  [tfd.Gamma(2.0, 2.0), lambda g: tfd.Poisson(g)]
+)
+_NAMED = tfd.JointDistributionNamed(
+  {'a': tfd.Gamma(2.0, 2.0), 'b': lambda a: tfd.Poisson(a)}
+)
+
+
+def _log_prob(x):
+  return -0.5 * tf.reduce_sum(x**2, -1)
+
+
+_DATA = {'counts': _COUNTS}
+_INIT = {'rate': np.ones([4], 'f'), 'shift': np.ones([4, 2], 'f')}
+_NEITHER = (
+  "is neither an argument nor a variable of .*'rate', 'shift', 'counts'"
+)
+
+
+def run(model, n_draws=3, **kwargs):
+  kwargs = {'n_chains': 2, 'num_adaptation_steps': 4, 'seed': 0, **kwargs}
+  return windowed_adaptive_mala(n_draws, model, **kwargs)
+
+
+@pytest.mark.parametrize(
+  'model, arguments, match',
+  [
+    # Numbers.
+    (_model, {'n_draws': -1}, r'`n_draws` is -1, but must be a nonneg'),
+    (_model, {'n_draws': 2.0}, r'`n_draws` is 2\.0'),
+    (_model, {'n_draws': True}, r'`n_draws` is True'),
+    (_model, {'num_adaptation_steps': -1}, r'`num_adaptation_steps` is -1'),
+    (_model, {'num_adaptation_steps': 1e3}, r'`num_adaptation_steps` is 1000'),
+    (_model, {'n_chains': 2.0}, r'`n_chains` is 2\.0, but .* a positive int'),
+    (_model, {'n_chains': 0}, r'`n_chains` is 0'),
+    (_model, {'n_chains': [2, -3]}, r'`n_chains` is -3'),
+    (_model, {'n_chains': '4'}, r"`n_chains` is '4'"),
+    (_model, {'init_step_size': -0.1}, r'`init_step_size` is -0\.1, .* posit'),
+    (_model, {'init_step_size': 'small'}, r"`init_step_size` is 'small'"),
+    (_model, {'target_accept_prob': '0.6'}, r"`target_accept_prob` is '0\.6'"),
+    (_model, {'target_accept_prob': np.nan}, r'`target_accept_prob` is nan'),
+    (_model, {'target_accept_prob': 57.4}, r'`target_accept_prob` is 57\.4'),
+    # Names.
+    (_model, {'current_state': 0.0}, r'no argument; it is called `init` here'),
+    (_model, {'num_results': 9}, r'it is called `n_draws` here'),
+    (_model, {'num_chains': 9}, r'it is called `n_chains` here'),
+    (_model, {'num_burnin_steps': 9}, r'called `num_adaptation_steps` here'),
+    (_model, {'dual_averaging_kwargs': {}}, r'called `target_accept_prob` her'),
+    (_log_prob, {'current_state': 0.0}, r'it is called `init` here'),
+    (_model, {'checkpoint': 'run'}, r'`tfp_diag\.mcmc\.sample` takes it'),
+    (_model, {'max_tree_depth': 9}, r'nothing here corresponds to it'),
+    (_model, {'count': _COUNTS}, rf"'count' {_NEITHER}.* Is 'counts' meant\?"),
+    (_model, {'n_chain': 4}, rf"'n_chain' {_NEITHER}.* Is 'n_chains' meant\?"),
+    (_model, {'zzz': 4}, rf"'zzz' {_NEITHER}\.$"),
+    (
+      _model.experimental_pin(counts=_COUNTS),
+      {'counts': _COUNTS},
+      r"'counts' is pinned already in `joint_dist`",
+    ),
+    (_SEQUENTIAL, {'y': 3.0}, r"'y' is neither .* are 'g', 'x'"),
+    # Pins.
+    (_model, {'counts': _COUNTS[:4]}, r"'counts' has the shape \(4,\).*\(5,\)"),
+    (_model, {'counts': [_COUNTS] * 2}, r"'counts' has the shape \(2, 5\)"),
+    (_model, {'rate': [1.0, 2.0]}, r"'rate' has the shape \(2,\).* has \(\)"),
+    (_model, {'counts': [[1.0], [2.0, 3.0]]}, r"'counts' is no array"),
+    (_by_hand, {'counts': [_COUNTS] * 3}, r"'counts' has the shape \(3, 5\)"),
+    (_NAMED, {'b': tf.ones([3])}, r"'b' has the shape \(3,\), .* has \(\)"),
+    # Variables.
+    (_discrete, {}, r"The variable 'side' .* is a Bernoulli, .*`side=\.\.\.`"),
+    (_discrete, {'side': 1}, r"The variable 'number' .* a Sample of Poisson,"),
+    (
+      _discrete,
+      {'side': 1, 'number': [1.0, 2.0]},
+      r"The variable 'mixed' .* is a MixtureSameFamily, .* or a mixture",
+    ),
+    (_SEQUENTIAL, {}, r"The variable 'x' of `joint_dist` is a Poisson"),
+    (_NAMED, {}, r"The variable 'b' of `joint_dist` is a Poisson"),
+    # Starts.
+    (
+      _model,
+      {**_DATA, 'init': tf.ones([4])},
+      r"`init` has no list.*'rate', 'sh",
+    ),
+    (_model, {**_DATA, 'init': [tf.ones([4])]}, r'`init` has 1 Tensor\(s\)'),
+    (
+      _model,
+      {**_DATA, 'init': {'rate': 1.0}},
+      r"has the variables 'rate', but",
+    ),
+    (
+      _model,
+      {**_DATA, 'init': {**_INIT, 'shift': np.ones([4, 3], 'f')}},
+      r"`init` of 'shift' has the shape \(4, 3\), but the variable has \(2,\)",
+    ),
+    (
+      _model,
+      {**_DATA, 'init': {**_INIT, 'shift': np.ones([3, 2], 'f')}},
+      r"`init` of 'shift' is for chains of shape \(3,\), .*'rate' for \(4,\)",
+    ),
+    (
+      _model,
+      {**_DATA, 'init': {**_INIT, 'shift': [[0, 0], [0, np.inf]] * 2}},
+      r"'shift' is -inf at the start in 2 of 4 chains.*\[1\], .* \[ 0\. inf\]",
+    ),
+    (
+      _not_a_number,
+      {'y': 1.0, 'init': {'x': tf.zeros([3])}},
+      r"The log density of 'y' is nan .* in 3 of 3 chains, .*of what is pinned",
+    ),
+    # All starts that are tried.
+    (_not_a_number, {}, r"The log density of 'y' is nan at the start"),
+  ],
+)
+def test_what_does_not_fit_is_named(model, arguments, match):
+  with pytest.raises(ValueError, match=match):
+    run(model, **arguments)
+
+
+@pytest.mark.parametrize(
+  'model, pins, init, num_chains',
+  [
+    (_model, _DATA, None, 2),
+    (_model, {'counts': tf.constant(_COUNTS)}, None, 3),
+    (_model, {'counts': 2.0}, None, 2),
+    (_by_hand, {'counts': [_COUNTS] * 2}, None, 2),
+    (_by_hand, {'counts': [_COUNTS]}, None, 2),
+    (_model.experimental_pin(counts=_COUNTS), {}, None, 2),
+    (_model, _DATA, _INIT, 4),
+    (_model, _DATA, list(_INIT.values()), 4),
+    (_discrete, {'side': 1, 'number': [1.0, 2.0], 'mixed': 0.5}, None, 2),
+  ],
+)
+def test_what_fits_is_not_refused(model, pins, init, num_chains):
+  target = target_of_model(model, pins, init, [num_chains], (0, 1))
+  log_prob = target.log_prob_fn(*target.start)
+  target.check_start(log_prob)
+  assert log_prob.shape == [num_chains]
+
+
+def test_several_axes_of_chains():
+  chains = model_arguments.as_chain_shape([np.int64(2), 3])
+  target = target_of_model(_model, _DATA, None, chains, (0, 1))
+  assert [part.shape for part in target.start] == [[2, 3], [2, 3, 2]]
+
+
+def test_each_log_density_has_the_name_of_its_variable():
+  names = model_arguments.named_log_prob_parts
+  rate = np.array([0.5, 2.0], np.float32)
+  expected = {
+    'rate': tfd.Gamma(2.0, 1.0).log_prob(rate),
+    'counts': tf.reduce_sum(
+      tfd.Poisson(rate[:, np.newaxis]).log_prob(_COUNTS), -1
+    ),
+  }
+  for model, state in (
+    (_by_hand.experimental_pin(counts=_COUNTS), [rate]),
+    (_by_hand, [rate, np.stack([_COUNTS] * 2)]),
+  ):
+    found = names(model, state)
+    assert {*found} == {*expected}
+    for name, part in expected.items():
+      np.testing.assert_allclose(found[name], part, rtol=1e-5)
+  found = names(_SEQUENTIAL.experimental_pin(None, 3.0), [rate])
+  np.testing.assert_allclose(found['x'], tfd.Poisson(rate).log_prob(3.0), 1e-5)

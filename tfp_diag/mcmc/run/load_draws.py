@@ -1,0 +1,94 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Reads the draws of a run, also while it goes on."""
+
+import json
+import os
+
+import numpy as np
+
+from tfp_diag.mcmc.run.checkpoint import INDEX_NAME
+
+__all__ = ['load_draws']
+
+
+def load_draws(checkpoint):
+  """The draws that are in the checkpoint of a run, by their names.
+
+  When: to look at a run that another process is making, or to open one that has
+  ended without its kernel. What is complete at the time of the call is there,
+  equally many draws in all files; another call sees more. Needs no lock.
+
+  The directory is read as any program can: `index.json`, which is replaced as a
+  whole after each block, has the entries 'num_draws' and, for 'draws' and
+  'trace', from names to `.npy` files. These may have more draws by now.
+
+  Args:
+    checkpoint: Path of the directory that `sample` was given.
+
+  Returns:
+    draws: Dict from names to read-only `np.memmap`s [draws, chains...,
+      event...]. The names are those of `to_arviz`: keys and fields of the
+      state, or x, or x0, x1, ...
+    trace: Dict of such, as `trace_fn` called them.
+
+  Raises:
+    FileNotFoundError: if no run has begun there.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tfp_diag
+
+  kernel = tfp_diag.mcmc.PreconditionedMALA(lambda mu: -0.5 * mu**2, 0.9)
+  seen = []
+
+
+  def look(*_):
+    draws, trace = tfp_diag.mcmc.load_draws('my_run')
+    tfp_diag.mcmc.to_arviz(draws, trace)
+    seen.append(len(draws['x']))
+
+
+  tfp_diag.mcmc.sample(
+    kernel,
+    tf.zeros([4]),
+    100,
+    block_size=50,
+    checkpoint='my_run',
+    stop_when=look,
+  )
+  seen  # ==> [50]
+  len(tfp_diag.mcmc.load_draws('my_run')[0]['x'])  # ==> 100
+  ```
+  """
+  path = os.fspath(checkpoint)
+  try:
+    with open(os.path.join(path, INDEX_NAME), encoding='utf-8') as file:
+      index = json.load(file)
+  except FileNotFoundError as e:
+    raise FileNotFoundError(
+      f'There is no run in {path!r} (no {INDEX_NAME}). Pass the `checkpoint` '
+      'of a call of `sample`.'
+    ) from e
+
+  def load(files):
+    return {
+      name: np.load(os.path.join(path, file), 'r')[: index['num_draws']]
+      for name, file in files.items()
+    }
+
+  return load(index['draws']), load(index['trace'])

@@ -1,0 +1,405 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What drivers check about a model and what is said of it, one way for all.
+
+A driver takes pins as keyword arguments, so that a misspelled argument looks
+like a pin: all that is wrong gets a sentence here, before TensorFlow sees it.
+"""
+
+import collections.abc
+import difflib
+import inspect
+import math
+import numbers
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.mcmc.run.schedule import as_count
+
+__all__ = [
+  'as_chain_shape',
+  'check_argument_names',
+  'check_init',
+  'check_latent_variables',
+  'check_pins',
+  'check_positive',
+  'check_start',
+  'named_log_prob_parts',
+]
+
+# What it is called elsewhere, in TFP above all, by what it is called here.
+_CALLED_ELSEWHERE = {
+  'bijectors': ('bijector', 'constraining_bijector', 'constraining_bijectors'),
+  'init': ('current_state', 'init_state', 'initial_state', 'initvals'),
+  'init_step_size': ('initial_step_size', 'step_size'),
+  'joint_dist': ('model', 'target_log_prob_fn', 'log_prob_fn'),
+  'n_chains': ('chains', 'num_chains'),
+  'n_draws': ('draws', 'n_samples', 'num_draws', 'num_results', 'num_samples'),
+  'num_adaptation_steps': (
+    'num_burnin_steps',
+    'num_warmup',
+    'num_warmup_steps',
+    'tune',
+    'warmup',
+  ),
+  'seed': ('random_seed', 'rng', 'rng_key'),
+  'target_accept_prob': ('dual_averaging_kwargs', 'target_accept'),
+}
+# What `mcmc.sample` takes.
+_OF_SAMPLE = (
+  'block_size',
+  'checkpoint',
+  'draws_on_disk',
+  'kernel',
+  'num_steps_between_results',
+  'previous_kernel_results',
+  'progress_bar',
+  'resume',
+  'stop_when',
+  'strategy',
+)
+# What TFP's samplers take, without a counterpart in this package.
+_OF_TFP = (
+  'chain_axis_names',
+  'max_energy_diff',
+  'max_tree_depth',
+  'num_leapfrog_steps',
+  'parallel_iterations',
+  'return_final_kernel_results',
+  'unrolled_leapfrog_steps',
+)
+_AUTO_BATCHED = (
+  tfp.distributions.JointDistributionCoroutineAutoBatched,
+  tfp.distributions.JointDistributionNamedAutoBatched,
+  tfp.distributions.JointDistributionSequentialAutoBatched,
+)
+# Numbers, in an error.
+_FEW = 5
+
+
+def as_chain_shape(n_chains):
+  """The shape of the chains as a list of `int`s.
+
+  Args:
+    n_chains: Python `int` or list of `int`s, as a driver was given it.
+
+  Returns:
+    List of Python `int`s.
+
+  Raises:
+    ValueError: if one of these is no positive integer.
+  """
+  if isinstance(n_chains, (list, tuple, tf.TensorShape)) or np.ndim(n_chains):
+    return [as_count('n_chains', n, 1) for n in list(n_chains)]
+  return [as_count('n_chains', n_chains, 1)]
+
+
+def check_positive(name, value):
+  """Refuses a number that is not positive and finite; passes Tensors and None.
+
+  Args:
+    name: Python `str`, the argument.
+    value: What was given.
+
+  Raises:
+    ValueError: if it is another number, or none.
+  """
+  if value is None or tf.is_tensor(value) or isinstance(value, np.ndarray):
+    return
+  is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  if not is_number or not 0.0 < value < math.inf:
+    raise ValueError(
+      f'`{name}` is {value!r}, but must be a positive, finite number.'
+    )
+
+
+def check_argument_names(given, driver, model=None):
+  """Refuses keywords that are neither variables to pin nor arguments.
+
+  Args:
+    given: Iterable of Python `str`s, the keywords that are no arguments.
+    driver: Python callable, which was called.
+    model: The `tfd.JointDistribution` whose variables can be pinned, or None.
+
+  Raises:
+    ValueError: if there is another keyword. Says what is meant by it here.
+  """
+  free = [] if model is None else list(_names(model))
+  arguments = [
+    argument.name
+    for argument in inspect.signature(driver).parameters.values()
+    if argument.kind is not argument.VAR_KEYWORD
+  ]
+  for name in given:
+    if name in free:
+      continue
+    here = [
+      a
+      for a in arguments
+      for key, names in _CALLED_ELSEWHERE.items()
+      if name in (key, *names) and a in (key, *names)
+    ]
+    if here:
+      raise ValueError(
+        f'`{name}` is no argument; it is called `{here[0]}` here.'
+      )
+    if name in _OF_SAMPLE:
+      raise ValueError(
+        f'`{name}` is no argument here; `tfp_diag.mcmc.sample` takes it, with '
+        'a kernel of your choice.'
+      )
+    if name in _OF_TFP:
+      raise ValueError(
+        f'`{name}` is no argument, and nothing here corresponds to it; leave '
+        'it out.'
+      )
+    if name in getattr(model, 'pins', ()):
+      raise ValueError(
+        f'{name!r} is pinned already in `joint_dist`; pass the model without '
+        'that pin, or leave it out here.'
+      )
+    close = difflib.get_close_matches(name, [*free, *arguments], 1)
+    meant = f' Is {close[0]!r} meant?' if close else ''
+    if model is None:
+      raise ValueError(
+        f'{name!r} cannot be pinned, or is no argument: `joint_dist` is a '
+        f'callable; close over what is observed.{meant}'
+      )
+    raise ValueError(
+      f'{name!r} is neither an argument nor a variable of `joint_dist`, which '
+      f'are {", ".join(map(repr, free))}.{meant}'
+    )
+
+
+def check_pins(model, pins, chain_shape):
+  """Refuses pins whose shape is not that of the variable.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+    pins: Dict from names of its variables to what is observed.
+    chain_shape: List of Python `int`s: data of each chain, for models that are
+      not auto-batched, may have these axes in front.
+
+  Raises:
+    ValueError: if one does not fit; names it and what does.
+  """
+  event_shapes = _by_name(model, model.event_shape)
+  for name, value in pins.items():
+    expected = event_shapes.get(name)
+    if value is None or not isinstance(expected, tf.TensorShape):
+      continue
+    try:
+      shape = tf.TensorShape(
+        value.shape if tf.is_tensor(value) else np.shape(value)
+      )
+    except ValueError as e:
+      raise ValueError(
+        f'What is pinned as {name!r} is no array ({e}), but must be one of '
+        f'shape {expected}.'
+      ) from e
+    if not _fits(shape, expected, _leading_shape(model, chain_shape)):
+      raise ValueError(
+        f'What is pinned as {name!r} has the shape {shape}, but the variable '
+        f'has {expected}; pass a value of that shape, or build the model for '
+        'this one.'
+      )
+
+
+def _leading_shape(model, chain_shape):
+  """What may stand in front of the shape of a variable."""
+  model = getattr(model, 'distribution', model)
+  return [] if isinstance(model, _AUTO_BATCHED) else chain_shape
+
+
+def _fits(shape, event_shape, leading_shape):
+  if shape.rank in (None, 0) or event_shape.rank is None:
+    return True  # A scalar stands for equal values.
+  num_leading = shape.rank - event_shape.rank
+  if num_leading < 0 or not event_shape.is_compatible_with(shape[num_leading:]):
+    return False
+  allowed = list(leading_shape)[len(leading_shape) - num_leading :]
+  return num_leading <= len(leading_shape) and all(
+    n in (None, 1, m) for n, m in zip(shape[:num_leading].as_list(), allowed)
+  )
+
+
+def check_latent_variables(model):
+  """Refuses a model with a variable that no gradient can move.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+
+  Raises:
+    ValueError: if a variable that is not pinned is discrete, or its
+      distribution has no bijector from all of Rⁿ; names it.
+  """
+  whole = getattr(model, 'distribution', model)
+  free = _names(model)
+  drawn, _ = whole.sample_distributions(seed=tf.zeros([2], tf.int32))
+  for name, distribution in _by_name(whole, drawn).items():
+    if name not in free or not _is_immovable(distribution):
+      continue
+    raise ValueError(
+      f'The variable {name!r} of `joint_dist` is a {_kind(distribution)}, '
+      'which has no bijector from all of Rⁿ: it is discrete, or a mixture, and '
+      f'cannot be moved along a gradient. Pin it (`{name}=...`), sum it out, '
+      'or pass a log density as a callable, with `bijectors`.'
+    )
+
+
+def _is_immovable(distribution):
+  dtypes = tf.nest.flatten(distribution.dtype)
+  if not all(tf.as_dtype(dtype).is_floating for dtype in dtypes):
+    return True
+  try:
+    return distribution.experimental_default_event_space_bijector() is None
+  except Exception:
+    # Not known; sampling will tell.
+    return False
+
+
+def _kind(distribution):
+  """The classes, from the outermost inward."""
+  name = type(distribution).__name__
+  inner = getattr(distribution, 'parameters', {}).get('distribution')
+  is_one = isinstance(inner, tfp.distributions.Distribution)
+  return f'{name} of {_kind(inner)}' if is_one else name
+
+
+def check_init(model, init):
+  """Refuses a start that has not the variables or the shapes of the model.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+    init: Structure of Tensors, as a driver was given it.
+
+  Raises:
+    ValueError: if it does not fit; names the variable.
+  """
+  names = list(_names(model))
+  given = init._fields if hasattr(init, '_fields') else None
+  given = list(init) if isinstance(init, collections.abc.Mapping) else given
+  if given is not None and {*given} != {*names}:
+    raise ValueError(
+      f'`init` has the variables {", ".join(map(repr, given))}, but those of '
+      f'`joint_dist` that are not pinned are {", ".join(map(repr, names))}.'
+    )
+  if not tf.nest.is_nested(init) or len(init) != len(names):
+    num = len(init) if tf.nest.is_nested(init) else 'no list of them but one'
+    raise ValueError(
+      f'`init` has {num} Tensor(s), but must be a dict or a list with one for '
+      f'each variable that is not pinned: {", ".join(map(repr, names))}.'
+    )
+  parts = _by_name(model, init)
+  chain_shapes = {}
+  for name, event_shape in _by_name(model, model.event_shape).items():
+    if not isinstance(event_shape, tf.TensorShape) or event_shape.rank is None:
+      continue
+    shape = tf.convert_to_tensor(parts[name]).shape
+    if shape.rank is None:
+      continue
+    num_leading = shape.rank - event_shape.rank
+    if num_leading < 0 or not event_shape.is_compatible_with(
+      shape[num_leading:]
+    ):
+      raise ValueError(
+        f'`init` of {name!r} has the shape {shape}, but the variable has '
+        f'{event_shape}; its shape must be that of the chains, then this one.'
+      )
+    chain_shapes[name] = shape[:num_leading]
+  for name, shape in chain_shapes.items():
+    first, expected = next(iter(chain_shapes.items()))
+    if not shape.is_compatible_with(expected):
+      raise ValueError(
+        f'`init` of {name!r} is for chains of shape {shape}, but that of '
+        f'{first!r} for {expected}; all variables need the same.'
+      )
+
+
+def named_log_prob_parts(model, state):
+  """The log densities of a model, variable by variable.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+    state: Structure of the variables that are not pinned.
+
+  Returns:
+    Dict from names to Tensors.
+  """
+  if not hasattr(model, 'pins'):
+    return _by_name(model, model.log_prob_parts(state))
+  parts = model.unnormalized_log_prob_parts(state)
+  pinned = parts.pinned
+  if not isinstance(pinned, collections.abc.Mapping):
+    pinned = dict(zip(model.pins, tf.nest.flatten(pinned)))
+  return {**_by_name(model, parts.unpinned), **pinned}
+
+
+def check_start(model, state):
+  """Refuses a start at which the log density of a variable is not finite.
+
+  Eager only: it looks at values.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+    state: Structure of the variables that are not pinned, with leading chain
+      shape, in the space of the model.
+
+  Raises:
+    ValueError: if there is one. Names it, how many chains, the index of the
+      first and the value there.
+  """
+  values = _by_name(model, state)
+  for name, part in named_log_prob_parts(model, state).items():
+    part = np.asarray(part)
+    bad = ~np.isfinite(part)
+    if not np.any(bad):
+      continue
+    index = tuple(int(i) for i in np.argwhere(bad)[0])
+    chains = ''
+    if part.ndim:
+      chains = (
+        f' in {np.sum(bad)} of {part.size} chains, the first of them at index '
+        f'{list(index)}'
+      )
+    if name in values:
+      here = np.asarray(values[name])
+      here = here[index] if here.shape[: part.ndim] == part.shape else here
+      where = f', where {name!r} is {here}' if here.size <= _FEW else ''
+      way = 'Pass an `init` that is in the support of every variable'
+    else:
+      where = ', of what is pinned'
+      way = 'Look at the data, or pass another `init`'
+    raise ValueError(
+      f'The log density of {name!r} is {part[index]} at the start{chains}'
+      f'{where}. {way}; a chain cannot leave such a point.'
+    )
+
+
+def _names(model):
+  """The names of the variables that are not pinned, in the model's order."""
+  return tuple(_by_name(model, model.event_shape))
+
+
+def _by_name(model, structure):
+  """Dict from names of variables to what a structure has for them."""
+  if isinstance(structure, collections.abc.Mapping):
+    return dict(structure)
+  if hasattr(structure, '_fields'):
+    return dict(zip(structure._fields, structure))
+  # Only a model without names for its variables makes them up in private.
+  return dict(zip(model._flat_resolve_names(), structure))
