@@ -23,6 +23,7 @@ import tensorflow_probability as tfp
 
 from tfp_diag.internal import nest
 from tfp_diag.mcmc.run.model_arguments import (
+  check_argument_names,
   check_init,
   check_latent_variables,
   check_pins,
