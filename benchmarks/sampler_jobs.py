@@ -61,9 +61,10 @@ def efficiency(contestant, model, sizes, options):
   }
   while True:
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    draws, acceptance = sample(tuple(seed))
+    drawn = sample(tuple(seed))
     seconds = time.perf_counter() - begin
     cpu_seconds = time.process_time() - cpu_begin
+    draws = drawn.draws
     if model.axes is not None:
       # What has not moved along an axis hides in coordinates that mix them.
       draws = draws @ model.axes
@@ -75,7 +76,7 @@ def efficiency(contestant, model, sizes, options):
       'cpu_seconds': cpu_seconds,
       'min_ess': least,
       'min_ess_per_second': least / seconds,
-      'acceptance': acceptance,
+      'acceptance': drawn.acceptance,
       'max_rhat': float(np.nan_to_num(np.max(rhat), nan=np.inf)),
     }
 
