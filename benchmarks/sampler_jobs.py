@@ -22,7 +22,7 @@ import time
 
 import numpy as np
 
-__all__ = ['JOBS', 'efficiency', 'funnel', 'low_error', 'step_time']
+__all__ = ['JOBS', 'efficiency', 'funnel', 'low_error', 'step_time', 'zoo']
 
 
 def step_time(contestant):
@@ -187,9 +187,32 @@ def low_error(sizes, options):
   }
 
 
+def zoo(sampler, model, sizes):
+  """Figures of one run of a sampler for each seed; the first run compiles."""
+  from benchmarks import zoo_figures
+  from benchmarks.zoo_contestants import SAMPLERS
+  from benchmarks.zoo_models import make_model
+  from benchmarks.zoo_truth import truth_of
+
+  name, model = model, make_model(model)
+  try:
+    sample = SAMPLERS[sampler](model, sizes)
+  except ImportError as e:
+    yield {'status': 'missing', 'reason': str(e)}
+    return
+  truth = truth_of(name)
+  seed = yield {'status': 'ready', 'title': model.name, 'size': model.size}
+  while True:
+    begin = time.perf_counter()
+    drawn = sample(tuple(seed))
+    seconds = time.perf_counter() - begin
+    seed = yield zoo_figures.of_run(drawn, model, truth, seconds)
+
+
 JOBS = {
   'step_time': step_time,
   'efficiency': efficiency,
   'funnel': funnel,
   'low_error': low_error,
+  'zoo': zoo,
 }

@@ -53,6 +53,7 @@ class Model:
       distribution has them, in one vector; or None if they have no constraints.
     axes: Array whose columns are the principal axes, where these are other ones
       than the coordinates, or None.
+    arguments: Dict, what the function that made it was given, or None.
   """
 
   name: str
@@ -62,6 +63,7 @@ class Model:
   size: int
   constrained: typing.Callable | None = None
   axes: typing.Any = None
+  arguments: dict | None = None
 
 
 def make_model(name):
@@ -128,7 +130,14 @@ def normal_effects(
     return -0.5 * (prior + np.sum(residuals**2)) - log_det
 
   pins = {'treatment_effects': effects}
-  return Model(name, joint, pins, log_prob, 2 + size)
+  arguments = {
+    'effects': effects,
+    'errors': errors,
+    'mean_scale': mean_scale,
+    'log_sd_prior': log_sd_prior,
+    'centered': centered,
+  }
+  return Model(name, joint, pins, log_prob, 2 + size, arguments=arguments)
 
 
 def brownian_motion():
