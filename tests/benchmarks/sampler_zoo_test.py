@@ -179,8 +179,12 @@ def test_cells_are_kept_and_a_run_goes_on(told, tmp_path, capsys):
   assert sampler_zoo.main([*words, '--limit', '200']) == 0
   assert told == ['ours auto', 'TFP NUTS', 'blackjax NUTS']
   del told[:]
+  # Those were too slow.
   assert sampler_zoo.main([*words, '--seeds', '4']) == 0
-  assert len(told) == len(zoo_contestants.SAMPLERS)
+  assert set(told) == {*zoo_contestants.SAMPLERS} - {
+    'TFP NUTS',
+    'blackjax NUTS',
+  }
   cells = json.loads(file.read_text())['zoo']['banana']['tools']
   assert cells['TFP NUTS']['status'] == 'ready'
   assert [len(cells[s]['runs']) for s in ('TFP NUTS', 'numpyro NUTS')] == [1, 4]

@@ -74,6 +74,9 @@ def test_closed_forms_are_those_of_draws_of_the_joint(name):
 @pytest.mark.parametrize('name', ZOO)
 def test_truths_have_one_entry_for_each_coordinate(name):
   truth = zoo_truth.truth_of(name)
+  if truth is None:
+    assert name not in zoo_truth.CLOSED_FORMS
+    pytest.skip('not known')
   size = make_model(name).size
   assert truth.mean.shape == truth.sd.shape == (size,)
   assert np.all(np.isfinite(truth.mean))
