@@ -15,10 +15,12 @@
 """The zoo of samplers works, at sizes that measure nothing."""
 
 import json
+import types
 
 import numpy as np
 import pytest
 
+import tfp_diag
 from benchmarks import (
   sampler_jobs,
   sampler_zoo,
@@ -114,6 +116,24 @@ def test_a_sampler_is_measured(sampler):
   if sampler == 'ours MALA':
     assert answer['gradients'] == QUICK['chains'] * QUICK['draws']
     assert answer['gradients_warmup'] == QUICK['chains'] * QUICK['adaptation']
+
+
+def test_ours_auto_counts_the_gradients_of_all_chains(monkeypatch):
+  def sample_posterior(joint, num_draws, *, num_chains, seed, **pins):
+    assert 'treatment_effects' in pins and seed == (31, 2)
+    return types.SimpleNamespace(
+      draws={'x': np.zeros([num_draws, num_chains, 10])},
+      num_gradients_warmup=30,
+      num_gradients=np.full([num_chains], 40),
+    )
+
+  name = 'sample_posterior'
+  monkeypatch.setattr(tfp_diag.mcmc, name, sample_posterior, raising=False)
+  sample = zoo_contestants.ours_auto(make_model('eight_schools'), QUICK)
+  drawn = sample((31, 2))
+  assert drawn.draws.shape == (QUICK['draws'], QUICK['chains'], 10)
+  assert drawn.gradients_warmup == 30 * QUICK['chains']
+  assert drawn.gradients == 40 * QUICK['chains']
 
 
 def test_what_is_not_installed_is_missing(monkeypatch):
