@@ -98,9 +98,9 @@ def of_runs(runs):
     runs: List of the dicts of `of_run`.
 
   Returns:
-    Dict with the medians of their figures, and 'compile_s' (None of a single
-    run, whose seconds compilation is a part of), and gradients and seconds per
-    effective draw, 'with_warmup' and 'without_warmup'.
+    Dict with the medians of their figures, but the largest R-hat; 'compile_s'
+    (None of a single run, whose seconds compilation is a part of); gradients
+    and seconds per effective draw, 'with_warmup' and 'without_warmup'.
   """
   timed = runs[1:] or runs
   found = {
@@ -110,6 +110,8 @@ def of_runs(runs):
   }
   for key in ('seconds', 'seconds_warmup'):
     found[key] = statistics.median(run[key] for run in timed)
+  # One seed that fails is a failure.
+  found['r_hat'] = max(run['r_hat'] for run in runs)
   found['compile_s'] = None
   if len(runs) > 1:
     pace = statistics.median(run['seconds'] / _gradients(run) for run in timed)

@@ -54,17 +54,17 @@ HEAD = (
   'z of sds',
 )
 NOTES = f"""
-Medians over seeds, of the worst coordinate. A draw is an effective one, by the
-least bulk ESS; gradients are those of all chains, warm-up included or not. ESS
-means little where R-hat, in bold, is beyond {CONVERGED}. TFP's samplers and
-ours move 64 chains at once; the NUTS of numpyro, blackjax and nutpie have the 4
-they are usually run with, vectorized but for nutpie's, which calls Python for
-each gradient of one chain. None is tuned by hand. Seconds are without
-compilation, where more than one seed was run; without warm-up they are measured
-for numpyro and blackjax, and for the others the share of their gradients. z is
-the largest distance from the truth, over all coordinates, in Monte Carlo
-standard errors: 3 is usual for a hundred coordinates; empty where the truth is
-not known.
+Medians over seeds, but the largest R-hat, of the worst coordinate. A draw is an
+effective one, by the least bulk ESS; gradients are those of all chains, warm-up
+included or not. ESS means little where R-hat, in bold, is beyond {CONVERGED}.
+TFP's samplers and ours move 64 chains at once; the NUTS of numpyro, blackjax
+and nutpie have the 4 they are usually run with, vectorized but for nutpie's,
+which calls Python for each gradient of one chain. None is tuned by hand.
+Seconds are without compilation, where more than one seed was run; without warm-
+up they are measured for numpyro and blackjax, and for the others the share of
+their gradients. z is the largest distance from the truth, over all coordinates,
+in Monte Carlo standard errors: 3 is usual for a hundred coordinates; empty
+where the truth is not known.
 """
 
 
@@ -155,6 +155,7 @@ def _draw(rows, path):
     1,
     2,
     figsize=(11.0, 1.6 + 0.46 * len(names)),
+    sharex=True,
     sharey=True,
     layout='constrained',
   )

@@ -80,6 +80,7 @@ def test_draws_that_do_not_move_are_the_worst():
 def test_medians_of_runs():
   def run(gradients, seconds, ess):
     return {
+      'r_hat': 1.0 + 1.0 / ess,
       'ess_bulk': ess,
       'gradients_warmup': 100.0,
       'gradients': gradients,
@@ -89,6 +90,7 @@ def test_medians_of_runs():
 
   runs = [run(900.0, 30.0, 100.0), run(900.0, 1.0, 50.0), run(900.0, 1.0, 10.0)]
   found = zoo_figures.of_runs(runs)
+  assert found['r_hat'] == 1.1 and found['ess_bulk'] == 50.0
   np.testing.assert_allclose(found['compile_s'], 29.0)
   assert found['gradients_per_draw'] == {
     'with_warmup': 20.0,
