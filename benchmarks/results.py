@@ -17,13 +17,14 @@
 import datetime
 import importlib.metadata
 import json
+import math
 import os
 import pathlib
 import platform
 
 from tfp_diag.internal.atomic_write import atomic_write
 
-__all__ = ['Results', 'about']
+__all__ = ['Results', 'about', 'in_json']
 
 PACKAGES = (
   'tfp-diag',
@@ -35,6 +36,7 @@ PACKAGES = (
   'folx',
   'blackjax',
   'numpyro',
+  'nutpie',
   'torch',
   'numpy',
 )
@@ -44,8 +46,8 @@ class Results:
   """Cells by group, row and tool, written after each.
 
   The groups are 'cases' and 'structures', rows by the name of a case, and
-  'samplers', rows by the name of a target or a model. A row is a dict that says
-  what it is, with its cells under 'tools'.
+  'samplers' and 'zoo', rows by the name of a target or a model. A row is a dict
+  that says what it is, with its cells under 'tools'.
   """
 
   def __init__(self, path=None, go_on=True):
@@ -98,6 +100,17 @@ def about():
       'memory_gib': _memory_gib(),
     },
   }
+
+
+def in_json(figures):
+  """The same with None for NaN and infinities, which JSON does not have."""
+  if isinstance(figures, dict):
+    return {key: in_json(value) for key, value in figures.items()}
+  if isinstance(figures, list):
+    return [in_json(value) for value in figures]
+  if isinstance(figures, float) and not math.isfinite(figures):
+    return None
+  return figures
 
 
 def _version(name):

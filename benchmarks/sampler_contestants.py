@@ -17,12 +17,13 @@
 A step contestant is `make() -> run(count)`, which takes so many steps of 1000
 chains in d = 100 inside one compiled loop. A sampler is
 `make(model, sizes, **options) -> run(seed)`, which adapts and draws, and
-returns the draws as one array [draw, chain, coordinate] and the average
-acceptance. What a sampler needs to know beforehand (the step size of TFP's
-MALA, tuned by hand) is found while it is made, which costs nothing.
+returns a `Drawn`. What a sampler needs to know beforehand (the step size of
+TFP's MALA, tuned by hand) is found while it is made, which costs nothing.
 """
 
 import functools
+import time
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -31,11 +32,37 @@ import tensorflow_probability as tfp
 import tfp_diag
 from tfp_diag.mcmc import PreconditionedMALA
 
-__all__ = ['SAMPLERS', 'STEPS', 'tuned_step_size']
+__all__ = [
+  'SAMPLERS',
+  'STEPS',
+  'Drawn',
+  'constrained_by_jax',
+  'joined',
+  'starts_of_jax',
+  'tuned_step_size',
+]
 
 DIMENSION, NUM_CHAINS = 100, 1000
 # The acceptance that is optimal for MALA.
 ACCEPTANCE = 0.574
+
+
+class Drawn(typing.NamedTuple):
+  """What a sampler did.
+
+  Attributes:
+    draws: Array [draw, chain, coordinate], after the adaptation.
+    acceptance: Python float, its average.
+    gradients_warmup: Number of gradients of all chains until the first draw.
+    gradients: Number of gradients of all chains after that.
+    seconds_warmup: Seconds until the first draw, where that is seen.
+  """
+
+  draws: typing.Any
+  acceptance: float
+  gradients_warmup: float
+  gradients: float
+  seconds_warmup: float | None = None
 
 
 def _scales():
@@ -147,7 +174,12 @@ def windowed_adaptive_mala(model, sizes, **options):
 
   def sample(seed):
     draws, trace = run(tf.constant(seed))
-    return _joined(draws), float(tf.reduce_mean(trace['accept_ratio']))
+    return Drawn(
+      joined(draws),
+      float(tf.reduce_mean(trace['accept_ratio'])),
+      sizes['chains'] * sizes['adaptation'],
+      sizes['chains'] * sizes['draws'],
+    )
 
   return sample
 
@@ -173,7 +205,12 @@ def tfp_mala(model, sizes, step_size=None):
   def sample(seed):
     draws, log_ratio = run(tf.constant(seed))
     acceptance = tf.reduce_mean(tf.exp(tf.minimum(log_ratio, 0.0)))
-    return _joined(draws), float(acceptance)
+    return Drawn(
+      joined(draws),
+      float(acceptance),
+      sizes['chains'] * sizes['burnin'],
+      sizes['chains'] * sizes['draws'] * sizes['thinning'],
+    )
 
   sample.step_size = step_size
   return sample
@@ -242,6 +279,7 @@ def tfp_windowed(model, sizes, sampler, **options):
       model.joint,
       n_chains=sizes['chains'],
       num_adaptation_steps=sizes['adaptation'],
+      discard_tuning=False,
       seed=seed,
       **options,
       **model.pins,
@@ -249,8 +287,17 @@ def tfp_windowed(model, sizes, sampler, **options):
 
   def sample(seed):
     draws, trace = run(tf.constant(seed))
-    ratio = trace['accept_ratio']
-    return _joined(draws), float(tf.reduce_mean(tf.minimum(ratio, 1.0)))
+    num_warmup = sizes['adaptation']
+    ratio = np.minimum(trace['accept_ratio'], 1.0)
+    # NUTS says how many; HMC was told.
+    steps = trace.get('n_steps', options.get('num_leapfrog_steps'))
+    steps = np.broadcast_to(steps, ratio.shape)
+    return Drawn(
+      joined(draws)[num_warmup:],
+      float(np.mean(ratio[num_warmup:])),
+      int(np.sum(steps[:num_warmup], dtype=np.int64)),
+      int(np.sum(steps[num_warmup:], dtype=np.int64)),
+    )
 
   return sample
 
@@ -261,28 +308,75 @@ def numpyro_nuts(model, sizes):
   import jax.numpy as jnp
   from numpyro.infer import MCMC, NUTS
 
-  mcmc = MCMC(
-    NUTS(potential_fn=lambda x: -model.log_prob(jnp, x)),
-    num_warmup=sizes['adaptation'],
-    num_samples=sizes['draws'],
-    num_chains=sizes['chains'],
-    chain_method='vectorized',
-    progress_bar=False,
-  )
+  def make():
+    return MCMC(
+      NUTS(potential_fn=lambda x: -model.log_prob(jnp, x)),
+      num_warmup=sizes['adaptation'],
+      num_samples=sizes['draws'],
+      num_chains=sizes['chains'],
+      chain_method='vectorized',
+      progress_bar=False,
+    )
+
+  # A `run` of numpyro's would be compiled again for each seed.
+  @jax.jit
+  def adapt(key, start):
+    mcmc = make()
+    mcmc.warmup(
+      key,
+      init_params=start,
+      extra_fields=('num_steps',),
+      collect_warmup=True,
+    )
+    steps = mcmc.get_extra_fields()['num_steps']
+    return mcmc.post_warmup_state, jnp.sum(steps)
+
+  @jax.jit
+  def draw(key, state):
+    mcmc = make()
+    mcmc.post_warmup_state = state
+    mcmc.run(
+      key, init_params=state.z, extra_fields=('num_steps', 'accept_prob')
+    )
+    extra = mcmc.get_extra_fields()
+    draws = mcmc.get_samples(group_by_chain=True)
+    return draws, jnp.sum(extra['num_steps']), jnp.mean(extra['accept_prob'])
 
   def sample(seed):
     key = jax.random.fold_in(jax.random.key(seed[0]), seed[1])
-    shape = [sizes['chains'], model.size]
-    start = jax.random.uniform(key, shape, minval=-2.0, maxval=2.0)
-    mcmc.run(key, init_params=start, extra_fields=('accept_prob',))
-    draws = mcmc.get_samples(group_by_chain=True)
-    if model.constrained is not None:
-      constrained = functools.partial(model.constrained, jnp)
-      draws = jax.vmap(jax.vmap(constrained))(draws)
-    rates = mcmc.get_extra_fields()['accept_prob']
-    return np.asarray(draws).swapaxes(0, 1), float(jnp.mean(rates))
+    begin = time.perf_counter()
+    state, warmup_steps = adapt(key, starts_of_jax(model, sizes, key))
+    warmup_steps = int(warmup_steps)
+    seconds_warmup = time.perf_counter() - begin
+    draws, steps, acceptance = draw(jax.random.fold_in(key, 1), state)
+    return Drawn(
+      constrained_by_jax(model, draws).swapaxes(0, 1),
+      float(acceptance),
+      warmup_steps,
+      int(steps),
+      seconds_warmup,
+    )
 
   return sample
+
+
+def starts_of_jax(model, sizes, key):
+  """Where chains start: uniform on (-2, 2), as ours do."""
+  import jax
+
+  shape = [sizes['chains'], model.size]
+  return jax.random.uniform(key, shape, minval=-2.0, maxval=2.0)
+
+
+def constrained_by_jax(model, draws):
+  """Draws [..., ..., coordinate] as the joint distribution has them."""
+  import jax
+  import jax.numpy as jnp
+
+  if model.constrained is not None:
+    constrained = functools.partial(model.constrained, jnp)
+    draws = jax.vmap(jax.vmap(constrained))(draws)
+  return np.asarray(draws)
 
 
 def _target(model, sizes):
@@ -293,7 +387,7 @@ def _target(model, sizes):
   )
 
 
-def _joined(draws):
+def joined(draws):
   """All coordinates in one array [draw, chain, coordinate]."""
   parts = [np.asarray(x) for x in tf.nest.flatten(draws)]
   return np.concatenate([x.reshape([*x.shape[:2], -1]) for x in parts], -1)

@@ -22,7 +22,7 @@ import time
 
 import numpy as np
 
-__all__ = ['JOBS', 'efficiency', 'funnel', 'low_error', 'step_time']
+__all__ = ['JOBS', 'efficiency', 'funnel', 'low_error', 'step_time', 'zoo']
 
 
 def step_time(contestant):
@@ -61,9 +61,10 @@ def efficiency(contestant, model, sizes, options):
   }
   while True:
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    draws, acceptance = sample(tuple(seed))
+    drawn = sample(tuple(seed))
     seconds = time.perf_counter() - begin
     cpu_seconds = time.process_time() - cpu_begin
+    draws = drawn.draws
     if model.axes is not None:
       # What has not moved along an axis hides in coordinates that mix them.
       draws = draws @ model.axes
@@ -75,7 +76,7 @@ def efficiency(contestant, model, sizes, options):
       'cpu_seconds': cpu_seconds,
       'min_ess': least,
       'min_ess_per_second': least / seconds,
-      'acceptance': acceptance,
+      'acceptance': drawn.acceptance,
       'max_rhat': float(np.nan_to_num(np.max(rhat), nan=np.inf)),
     }
 
@@ -186,9 +187,32 @@ def low_error(sizes, options):
   }
 
 
+def zoo(sampler, model, sizes):
+  """Figures of one run of a sampler for each seed; the first run compiles."""
+  from benchmarks import zoo_figures
+  from benchmarks.zoo_contestants import SAMPLERS
+  from benchmarks.zoo_models import make_model
+  from benchmarks.zoo_truth import truth_of
+
+  name, model = model, make_model(model)
+  try:
+    sample = SAMPLERS[sampler](model, sizes)
+  except ImportError as e:
+    yield {'status': 'missing', 'reason': str(e)}
+    return
+  truth = truth_of(name)
+  seed = yield {'status': 'ready', 'title': model.name, 'size': model.size}
+  while True:
+    begin = time.perf_counter()
+    drawn = sample(tuple(seed))
+    seconds = time.perf_counter() - begin
+    seed = yield zoo_figures.of_run(drawn, model, truth, seconds)
+
+
 JOBS = {
   'step_time': step_time,
   'efficiency': efficiency,
   'funnel': funnel,
   'low_error': low_error,
+  'zoo': zoo,
 }

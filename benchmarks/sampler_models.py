@@ -34,6 +34,9 @@ tfb = tfp.bijectors
 tfd = tfp.distributions
 Root = tfd.JointDistributionCoroutine.Root
 
+# Of the 30 steps of the walk.
+BROWNIAN_MOTION_SEEN = np.r_[0:10, 20:30]
+
 
 @dataclasses.dataclass(frozen=True)
 class Model:
@@ -50,6 +53,7 @@ class Model:
       distribution has them, in one vector; or None if they have no constraints.
     axes: Array whose columns are the principal axes, where these are other ones
       than the coordinates, or None.
+    arguments: Dict, what the function that made it was given, or None.
   """
 
   name: str
@@ -59,6 +63,7 @@ class Model:
   size: int
   constrained: typing.Callable | None = None
   axes: typing.Any = None
+  arguments: dict | None = None
 
 
 def make_model(name):
@@ -66,33 +71,73 @@ def make_model(name):
   return MODELS[name]()
 
 
-def eight_schools():
-  """Effects of coaching in eight schools, not centered."""
+def eight_schools(centered=False):
+  """Effects of coaching in eight schools."""
   effects = np.array([28, 8, -3, 7, -1, 1, 18, 12], np.float32)
   errors = np.array([15, 10, 16, 11, 9, 11, 10, 18], np.float32)
+  name = 'eight schools' + (', centered' if centered else '')
+  return normal_effects(name, effects, errors, 10.0, (5.0, 1.0), centered)
+
+
+def normal_effects(
+  name, effects, errors, mean_scale, log_sd_prior, centered=False
+):
+  """Effects of unknown mean and spread, each seen once, with a known error.
+
+  Args:
+    name: Python str, for people.
+    effects: Array [n], what was seen.
+    errors: Array [n], standard deviations of the errors.
+    mean_scale: Positive float: the mean is N(0, mean_scale^2).
+    log_sd_prior: Pair of floats, mean and standard deviation of the logarithm
+      of the spread.
+    centered: Python bool, whether the effects themselves are sampled, or what
+      they are before they are scaled and shifted.
+
+  Returns:
+    A `Model`.
+  """
+  size = len(effects)
 
   @tfd.JointDistributionCoroutine
   def joint():
-    mean = yield Root(tfd.Normal(0.0, 10.0, name='avg_effect'))
-    log_sd = yield Root(tfd.Normal(5.0, 1.0, name='log_stddev'))
-    standard = yield Root(
-      tfd.Sample(tfd.Normal(0.0, 1.0), 8, name='school_effects')
-    )
-    location = mean[..., tf.newaxis] + (
-      tf.exp(log_sd)[..., tf.newaxis] * standard
-    )
+    mean = yield Root(tfd.Normal(0.0, mean_scale, name='avg_effect'))
+    log_sd = yield Root(tfd.Normal(*log_sd_prior, name='log_stddev'))
+    center, sd = mean[..., tf.newaxis], tf.exp(log_sd)[..., tf.newaxis]
+    if centered:
+      location = yield tfd.Independent(
+        tfd.Normal(center, sd * tf.ones(size)), 1, name='school_effects'
+      )
+    else:
+      standard = yield Root(
+        tfd.Sample(tfd.Normal(0.0, 1.0), size, name='school_effects')
+      )
+      location = center + sd * standard
     yield tfd.Independent(
       tfd.Normal(location, errors), 1, name='treatment_effects'
     )
 
   def log_prob(np, x):
-    mean, log_sd, standard = x[0], x[1], x[2:]
-    residuals = (effects - mean - np.exp(log_sd) * standard) / errors
-    prior = (mean / 10.0) ** 2 + (log_sd - 5.0) ** 2 + np.sum(standard**2)
-    return -0.5 * (prior + np.sum(residuals**2))
+    mean, log_sd, values = x[0], x[1], x[2:]
+    if centered:
+      standard, location = (values - mean) * np.exp(-log_sd), values
+    else:
+      standard, location = values, mean + np.exp(log_sd) * values
+    residuals = (effects - location) / errors
+    log_sd_score = (log_sd - log_sd_prior[0]) / log_sd_prior[1]
+    prior = (mean / mean_scale) ** 2 + log_sd_score**2 + np.sum(standard**2)
+    log_det = size * log_sd if centered else 0.0
+    return -0.5 * (prior + np.sum(residuals**2)) - log_det
 
   pins = {'treatment_effects': effects}
-  return Model('eight schools', joint, pins, log_prob, 10)
+  arguments = {
+    'effects': effects,
+    'errors': errors,
+    'mean_scale': mean_scale,
+    'log_sd_prior': log_sd_prior,
+    'centered': centered,
+  }
+  return Model(name, joint, pins, log_prob, 2 + size, arguments=arguments)
 
 
 def brownian_motion():
@@ -100,7 +145,7 @@ def brownian_motion():
   rng = np.random.default_rng(4)
   steps = 30
   path = np.cumsum(0.1 * rng.standard_normal(steps))
-  seen = np.r_[0:10, 20:30]
+  seen = BROWNIAN_MOTION_SEEN
   observed = path[seen] + 0.15 * rng.standard_normal(seen.size)
 
   @tfd.JointDistributionCoroutine
@@ -253,8 +298,18 @@ def item_response(num_students=100, num_questions=30):
   return Model('item response theory', joint, pins, log_prob, size)
 
 
-def logistic_regression(num_rows=1000, num_columns=24):
-  """Correlated columns and a constant, weights standard normal."""
+def logistic_data(num_rows=1000, num_columns=24, num_active=None):
+  """Correlated columns, the first one constant, and labels.
+
+  Args:
+    num_rows: Python int.
+    num_columns: Python int, without the constant.
+    num_active: Python int, how many columns matter, or None for all.
+
+  Returns:
+    columns: float32 array [num_rows, 1 + num_columns].
+    labels: bool array [num_rows].
+  """
   rng = np.random.default_rng(7)
   mixing = rng.standard_normal((num_columns, num_columns)) / 3
   columns = rng.standard_normal((num_rows, num_columns)) @ (
@@ -263,7 +318,15 @@ def logistic_regression(num_rows=1000, num_columns=24):
   columns /= np.std(columns, axis=0)
   columns = np.c_[np.ones(num_rows), columns].astype(np.float32)
   weights = rng.standard_normal(num_columns + 1) / 2
+  if num_active is not None:
+    weights[1 + num_active :] = 0.0
   labels = rng.random(num_rows) < 1 / (1 + np.exp(-columns @ weights))
+  return columns, labels
+
+
+def logistic_regression(num_rows=1000, num_columns=24):
+  """Correlated columns and a constant, weights standard normal."""
+  columns, labels = logistic_data(num_rows, num_columns)
 
   @tfd.JointDistributionCoroutine
   def joint():
@@ -287,7 +350,7 @@ def logistic_regression(num_rows=1000, num_columns=24):
 
 def gaussian_rotated(d=100):
   """Variances from an inverse gamma distribution, along random directions."""
-  variances, rng = _variances(d)
+  variances, rng = gaussian_variances(d)
   q, _ = np.linalg.qr(rng.standard_normal((d, d)))
   model = _gaussian('rotated', (q / variances) @ q.T)
   return dataclasses.replace(model, axes=q.astype(np.float32))
@@ -295,11 +358,11 @@ def gaussian_rotated(d=100):
 
 def gaussian_aligned(d=100):
   """The same variances along the axes."""
-  variances, _ = _variances(d)
+  variances, _ = gaussian_variances(d)
   return _gaussian('axis-aligned', np.diag(1.0 / variances))
 
 
-def _variances(d):
+def gaussian_variances(d):
   rng = np.random.default_rng(10)
   return 1.0 / np.sort(rng.gamma(0.5, size=d)), rng
 
@@ -316,6 +379,19 @@ class _Dense(tf.linalg.LinearOperatorLowerTriangular):
     return tf.tensordot(x, self.to_dense(), [[-1], [axis]])
 
 
+class _Normal(
+  tfp.experimental.distributions.MultivariateNormalPrecisionFactorLinearOperator
+):
+  """Is sampled as it is.
+
+  TFP's own default is to sample what becomes the normal by its factor: then all
+  samplers would see a standard normal.
+  """
+
+  def _default_event_space_bijector(self):
+    return tfb.Identity()
+
+
 def _gaussian(kind, precision):
   # A product with the precision: the cheapest form, the same for all samplers.
   factor = np.linalg.cholesky(precision).astype(np.float32)
@@ -325,11 +401,7 @@ def _gaussian(kind, precision):
 
   @tfd.JointDistributionCoroutine
   def joint():
-    yield Root(
-      tfp.experimental.distributions.MultivariateNormalPrecisionFactorLinearOperator(
-        precision_factor=operator, name='x'
-      )
-    )
+    yield Root(_Normal(precision_factor=operator, name='x'))
 
   def log_prob(np, x):
     if kind == 'axis-aligned':

@@ -24,7 +24,6 @@ time as too slow. Exit status 1 if a target fails.
 """
 
 import argparse
-import math
 import statistics
 import sys
 import time
@@ -33,7 +32,7 @@ import tqdm
 
 from benchmarks.goals import at_least, at_most, print_table, sentence
 from benchmarks.processes import Limits, Servers
-from benchmarks.results import Results
+from benchmarks.results import Results, in_json
 
 __all__ = ['ROWS', 'run']
 
@@ -181,7 +180,7 @@ def run(
       with _Contestants(servers, limit) as contestants:
         figures, targets = ROWS[kind](contestants, quick, rounds, **what)
       measured[name] = {'tools': figures, 'targets': targets}
-      results.row('samplers', name, **_in_json(measured[name]))
+      results.row('samplers', name, **in_json(measured[name]))
       results.add_seconds(time.monotonic() - begin)
       bar.write(f'\n{name}')
       for contestant, figure in figures.items():
@@ -408,17 +407,6 @@ class _Contestants:
     if answer.get('status', 'ready') != 'ready':
       self._processes.pop(name).close()
     return answer
-
-
-def _in_json(figures):
-  """The same with None for NaN and infinities, which JSON does not have."""
-  if isinstance(figures, dict):
-    return {key: _in_json(value) for key, value in figures.items()}
-  if isinstance(figures, list):
-    return [_in_json(value) for value in figures]
-  if isinstance(figures, float) and not math.isfinite(figures):
-    return None
-  return figures
 
 
 def _ratio(a, b, key):

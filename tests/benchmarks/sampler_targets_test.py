@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from benchmarks import sampler_jobs, sampler_targets
 from benchmarks.processes import Servers
+from benchmarks.results import in_json
 from benchmarks.sampler_models import MODELS, make_model
 from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
@@ -206,7 +207,7 @@ def test_each_row_is_kept_beside_those_before(told, tmp_path):
 
 def test_what_json_lacks_is_null():
   figures = {'a': [float('nan'), 1.0], 'b': float('inf'), 'c': 'x', 'd': True}
-  assert sampler_targets._in_json(figures) == {
+  assert in_json(figures) == {
     'a': [None, 1.0],
     'b': None,
     'c': 'x',
