@@ -26,6 +26,8 @@ __all__ = ['NewtonStarts', 'newton_starts']
 _LEAST_CURVATURE = 1e-4
 # By how much a step may be too long, in units of the size of the typical set.
 _FIRST_RADIUS = 0.5
+# Where a step that is exact for a Gaussian ends, in the same units.
+_END = 0.95
 
 
 class NewtonStarts(typing.NamedTuple):
@@ -47,7 +49,8 @@ def newton_starts(target_log_prob_fn, state, max_num_steps=200):
 
   With the gradient g and the diagonal of the Hessian h of the log density, a
   chain moves by g / |h|, coordinate by coordinate, but no farther than a radius
-  that shrinks when the density falls. For a Gaussian with independent
+  that shrinks when the density falls and grows when it does not, and not as far
+  as to the mode. For a Gaussian with independent
   coordinates the sum of g² / |h| is chi-squared with d degrees of freedom where
   its draws are: a chain for which it is d or less has arrived, and stays. It
   does not go on to the mode, where nothing is drawn, nor into the neck of a
@@ -72,14 +75,14 @@ def newton_starts(target_log_prob_fn, state, max_num_steps=200):
     squared = tf.reduce_sum(tf.square(gradient) / curvature, axis=-1)
     # Also where nothing is finite: such a chain cannot be helped.
     has_arrived = ~(squared > size)
-    length = tf.sqrt(tf.maximum(squared, 1e-30))[:, tf.newaxis]
-    share = tf.minimum(1.0, radius * tf.sqrt(size) / length)
+    # What is left to go, in units of the size of the typical set.
+    left = tf.sqrt(tf.maximum(squared / size, 1.0))[:, tf.newaxis]
+    share = tf.minimum(radius / left, 1.0 - _END / left)
     proposal = x + share * gradient / curvature
     is_better = target_log_prob_fn(proposal) >= log_prob
     moves = is_better & ~has_arrived
     x = tf.where(moves[:, tf.newaxis], proposal, x)
-    grown = tf.minimum(1.5 * radius, 1.0)
-    radius = tf.where(is_better[:, tf.newaxis], grown, 0.3 * radius)
+    radius *= tf.where(is_better[:, tf.newaxis], tf.cast(2.0, x.dtype), 0.25)
     return i + 1, x, radius, has_arrived, curvature
 
   num_chains = state.shape[0]

@@ -120,9 +120,12 @@ def find_stuck(is_accepted, log_prob):
   """
   moves = is_accepted.mean(axis=0)
   level = log_prob[len(log_prob) // 2 :].mean(axis=0)
-  quarter, median, other = np.percentile(level, [25.0, 50.0, 75.0])
+  known = np.isfinite(level)
+  if not known.any():
+    return np.zeros_like(known)
+  quarter, median, other = np.percentile(level[known], [25.0, 50.0, 75.0])
   # A chain has a mean log density of its own; and all have alike ones early.
-  spread = max((other - quarter) / 1.35, log_prob.std(axis=0).mean())
+  spread = max((other - quarter) / 1.35, log_prob[:, known].std(axis=0).mean())
   stuck = moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
   stuck |= ~(level > median - _MOST_DEVIATIONS * spread)
   return np.zeros_like(stuck) if stuck.all() else stuck

@@ -358,7 +358,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     def step(i, point, total):
       noise = self._leapfrog.draw_noise(parts, step_seed(seed, i))
       velocity = [
-        decay * v + tf.sqrt(-tf.math.expm1(2.0 * tf.math.log(decay))) * z
+        refresh(v, z, decay)
         for decay, v, z in zip(decays, point.velocity, noise)
       ]
       point, correction = self._step(point._replace(velocity=velocity))
@@ -413,6 +413,11 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       experimental_chain_axis_names=self.experimental_chain_axis_names,
       validate_args=self.validate_args,
     )
+
+
+def refresh(velocity, noise, decay):
+  """A partial refreshment, which leaves the standard normal as it is."""
+  return decay * velocity + tf.sqrt((1.0 - decay) * (1.0 + decay)) * noise
 
 
 class _Point(typing.NamedTuple):

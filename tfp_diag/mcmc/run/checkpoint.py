@@ -41,6 +41,8 @@ INDEX_NAME = 'index.json'
 
 _FORMAT = 'tfp_diag.mcmc.sample'
 _VERSION = 1
+# What a driver has found before the run.
+WARM_UP_NAME = 'warm_up.npz'
 _NAME = 'checkpoint.npz'
 # One name each, so that a process that was killed leaves one file at most.
 _TEMPORARY = 'checkpoint.npz.part'
@@ -118,7 +120,7 @@ class CheckpointDirectory:
         manager) by another run.
     """
     if os.path.isdir(self._path):
-      own = {_TEMPORARY, _TEMPORARY_INDEX, LOCK_NAME}
+      own = {_TEMPORARY, _TEMPORARY_INDEX, LOCK_NAME, WARM_UP_NAME}
       others = {*os.listdir(self._path)} - own
     else:
       others = {'it is a file'} if os.path.exists(self._path) else set()

@@ -27,6 +27,7 @@ from tfp_diag.mcmc.adapt.tuning import DenseScale, DiagonalScale
 from tfp_diag.mcmc.diagnose.summarize import summarize
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
+from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME
 from tfp_diag.mcmc.run.model_arguments import check_positive
 from tfp_diag.mcmc.run.sample import sample
 from tfp_diag.mcmc.run.schedule import as_count
@@ -41,7 +42,6 @@ _PRECONDITIONERS = ('auto', 'dense', 'diagonal')
 # Best in high dimensions for one step, and for a trajectory whose slowest
 # chains are listened to.
 _TARGETS = {'malt': 0.8, 'mala': 0.574}
-_WARM_UP_FILE = 'warm_up.npz'
 
 
 class PosteriorDraws(typing.NamedTuple):
@@ -300,14 +300,14 @@ def _keep_warm_up(found, checkpoint):
       counts=np.array([found.num_newton_steps, found.num_gradients]),
       windows=np.array(found.windows, np.float64),
     )
-  os.replace(name, folder / _WARM_UP_FILE)
+  os.replace(name, folder / WARM_UP_NAME)
 
 
 def _kept_warm_up(checkpoint):
   """What an earlier process has found, or None."""
   if checkpoint is None:
     return None
-  path = pathlib.Path(checkpoint) / _WARM_UP_FILE
+  path = pathlib.Path(checkpoint) / WARM_UP_NAME
   if not path.exists():
     return None
   with np.load(path, allow_pickle=False) as kept:

@@ -1,0 +1,143 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What a warm-up learns from draws that are known."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tfp_diag.mcmc.adapt.newton_starts import newton_starts
+from tfp_diag.mcmc.adapt.tuning import (
+  DenseScale,
+  DiagonalScale,
+  StepSizeTuner,
+  find_stuck,
+  times_of,
+)
+
+_RNG = np.random.default_rng(3)
+_FACTOR = np.tril(_RNG.normal(size=[4, 4])) + 3.0 * np.eye(4)
+
+
+def gaussian_draws(num):
+  """Draws of a Gaussian with the covariance F Fᵀ, and their gradients."""
+  draws = np.random.default_rng(0).normal(size=[num, 4]) @ _FACTOR.T
+  return draws, -np.linalg.solve(_FACTOR @ _FACTOR.T, draws.T).T
+
+
+def test_a_matrix_is_learned_without_an_error_of_estimation():
+  # From a covariance of 200 draws alone, an error of a tenth.
+  scale = DenseScale(np.eye(4)).learned(*gaussian_draws(200))
+  np.testing.assert_allclose(
+    scale.factor @ scale.factor.T, _FACTOR @ _FACTOR.T, rtol=5e-3
+  )
+  np.testing.assert_allclose(
+    scale.factor @ scale.whiten(np.eye(4)).T, np.eye(4), atol=1e-10
+  )
+  operator = scale.operator(tf.float64)
+  np.testing.assert_allclose(operator.to_dense(), scale.factor)
+
+
+def test_a_scale_is_learned_per_coordinate():
+  sds = np.array([0.1, 1.0, 10.0])
+  draws = np.random.default_rng(0).normal(size=[50, 3]) * sds
+  scale = DiagonalScale(np.ones(3)).learned(draws, -draws / sds**2)
+  np.testing.assert_allclose(scale.factor, sds, rtol=1e-10)
+  np.testing.assert_allclose(scale.whiten(draws), draws / sds)
+
+
+def test_a_coordinate_that_never_moved_keeps_its_scale():
+  draws = np.random.default_rng(0).normal(size=[50, 2]) * [1.0, 0.0]
+  scale = DiagonalScale([2.0, 5.0]).learned(draws, -draws)
+  np.testing.assert_allclose(scale.factor, [1.0, 5.0])
+
+
+@pytest.mark.parametrize('size', [3, 600])
+def test_times_are_those_of_the_widest_direction(size):
+  # The draws of ±σ e have exactly that variance, in every direction e.
+  sds = np.linspace(0.2, 1.5, size)
+  draws = np.concatenate([np.diag(sds), -np.diag(sds)])
+  draws *= np.sqrt((len(draws) - 1) / 2)
+  times = times_of(draws)
+  np.testing.assert_allclose(times.integration_time, 1.5 * np.pi / 2, rtol=1e-6)
+  np.testing.assert_allclose(times.damping, 1.0 / 1.5, rtol=1e-6)
+
+
+def accept_ratios(step_size, chains):
+  """Log ratios of chains, the first of which is at a hundredth of the scale."""
+  scales = np.ones(chains)
+  scales[0] = 0.01
+  return np.tile(-0.3 * (step_size / scales) ** 2, [10, 1])
+
+
+def test_a_step_size_finds_its_acceptance():
+  tuner = StepSizeTuner(0.05, 0.8)
+  for _ in range(100):
+    tuner.see(np.full([10, 20], -tuner.step_size))
+  tuner.end_window()
+  np.testing.assert_allclose(np.exp(-tuner.step_size), 0.8, atol=0.02)
+
+
+def test_chains_that_are_stuck_count_late_and_not_early():
+  found = {}
+  for is_late in (False, True):
+    tuner = StepSizeTuner(0.5, 0.8)
+    tuner.new_window(is_late)
+    for _ in range(200):
+      tuner.see(accept_ratios(tuner.step_size, 20))
+    found[is_late] = tuner.step_size
+  # Nineteen of twenty accept 0.8 / 0.95 each, or all of them more than most.
+  np.testing.assert_allclose(np.exp(-0.3 * found[False] ** 2), 0.842, atol=0.02)
+  assert found[True] < 0.5 * found[False]
+
+
+def test_who_is_stuck():
+  rng = np.random.default_rng(1)
+  is_accepted = rng.random([40, 20]) < 0.8
+  log_prob = rng.normal(size=[40, 20])
+  assert not find_stuck(is_accepted, log_prob).any()
+  is_accepted[:, 3] = False
+  log_prob[:, 7] -= 50.0
+  log_prob[:, 9] = np.nan
+  np.testing.assert_array_equal(
+    np.flatnonzero(find_stuck(is_accepted, log_prob)), [3, 7, 9]
+  )
+  assert not find_stuck(is_accepted, np.full([40, 20], np.nan)).any()
+
+
+@pytest.mark.parametrize('jit_compile', [None, True])
+def test_newton_starts_reach_the_typical_set(jit_compile):
+  precisions = np.geomspace(1e-2, 1e4, 20)
+  start = tf.constant(np.random.default_rng(0).uniform(-2, 2, [30, 20]))
+
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum(precisions * tf.square(x - 1.0), -1)
+
+  found = tf.function(
+    lambda x: newton_starts(log_prob, x), jit_compile=jit_compile
+  )(start)
+  # Before: 10⁴. What is squared here is chi-squared with 20 degrees of freedom.
+  squared = np.sum(precisions * (found.state.numpy() - 1.0) ** 2, axis=-1)
+  assert np.all(squared <= 20.0 + 1e-9)
+  # Not at the mode, but where the last step has led.
+  assert np.all(squared > 0.0)
+  np.testing.assert_allclose(found.curvature[:, -1], precisions[-1], rtol=1e-6)
+  assert int(found.num_steps) < 15
+
+
+def test_newton_starts_leave_chains_that_have_arrived():
+  start = tf.constant(np.random.default_rng(0).uniform(-0.5, 0.5, [30, 5]))
+  found = newton_starts(lambda x: -tf.reduce_sum(tf.cosh(x), -1), start)
+  np.testing.assert_array_equal(found.state, start)

@@ -1,0 +1,208 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Posteriors with one call: against closed forms, and what can go wrong."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+from tfp_diag.mcmc import sample_posterior
+from tfp_diag.mcmc.run import warm_up as warm_up_module
+
+tfd = tfp.distributions
+
+_COUNTS = np.float32([3.0, 0.0, 1.0, 2.0, 4.0])
+
+
+@tfd.JointDistributionCoroutineAutoBatched
+def poisson():
+  """With the counts, the rate is Gamma(12, 6): mean 2, variance 1/3."""
+  rate = yield tfd.Gamma(2.0, 1.0, name='rate')
+  yield tfd.Sample(tfd.Poisson(rate), 5, name='counts')
+
+
+@pytest.mark.parametrize('kernel', ['auto', 'mala'])
+def test_a_closed_form(kernel):
+  found = sample_posterior(poisson, 300, kernel=kernel, seed=2, counts=_COUNTS)
+  rate = found.draws.rate.numpy()
+  assert rate.shape == (300, 64)
+  # Within five MCSE, which are below 0.58 / sqrt(2000) and alike.
+  assert abs(rate.mean() - 2.0) < 0.065
+  assert abs(rate.var() - 1.0 / 3.0) < 0.06
+  assert np.max(found.summary.r_hat) < 1.03
+  assert found.stopped_by == 'finished'
+  steps = found.trace['n_steps']
+  assert found.num_gradients == steps.sum()
+  assert (steps.max() == 1) == (kernel == 'mala')
+  windows = found.warm_up.windows
+  assert sum(w.num_steps for w in windows) == 400
+  assert windows[-1].step_size == found.warm_up.step_size
+  assert (
+    found.num_gradients_warmup
+    == sum(w.num_gradients for w in windows)
+    + 4 * found.warm_up.num_newton_steps
+  )
+
+
+@pytest.fixture(scope='module')
+def correlated():
+  """A Gaussian with a condition number of 10⁶, and its draws."""
+  rng = np.random.default_rng(5)
+  rotation = np.linalg.qr(rng.normal(size=[6, 6]))[0]
+  factor = rotation * np.geomspace(0.01, 10.0, 6)
+  precision = np.linalg.inv(factor @ factor.T)
+
+  def log_prob(x, y):
+    z = tf.concat([x, y], -1) - 3.0
+    return -0.5 * tf.reduce_sum(z * tf.linalg.matvec(precision, z), -1)
+
+  init = [tf.zeros([32, 2], tf.float64), tf.zeros([32, 4], tf.float64)]
+  found = sample_posterior(log_prob, 400, init=init, seed=1)
+  return factor, log_prob, init, found
+
+
+def test_a_matrix_for_coordinates_that_are_correlated(correlated):
+  factor, _, _, found = correlated
+  draws = np.concatenate([np.asarray(d) for d in found.draws], -1)
+  assert draws.shape == (400, 32, 6)
+  z = np.linalg.solve(factor, draws.reshape(-1, 6).T - 3.0)
+  # Independent standard normals, of 2,000 effective draws or more.
+  np.testing.assert_allclose(z.mean(1), np.zeros(6), atol=0.12)
+  np.testing.assert_allclose(np.cov(z), np.eye(6), atol=0.2)
+  learned = found.warm_up.scale.factor
+  np.testing.assert_allclose(
+    np.linalg.solve(factor, learned @ learned.T @ np.linalg.inv(factor.T)),
+    np.eye(6),
+    atol=0.05,
+  )
+  np.testing.assert_allclose(found.warm_up.integration_time, 1.6, atol=0.3)
+
+
+def test_equal_seeds_equal_draws(correlated):
+  _, log_prob, init, found = correlated
+  again = sample_posterior(log_prob, 400, init=init, seed=1)
+  for a, b in zip(again.draws, found.draws):
+    np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_goes_on_with_its_warm_up(correlated, tmp_path, monkeypatch):
+  _, log_prob, init, found = correlated
+  options = dict(init=init, seed=1, checkpoint=tmp_path / 'run')
+  sample_posterior(log_prob, 100, **options)
+
+  def no_warm_up(*args, **kwargs):
+    raise AssertionError('The warm-up is made again.')
+
+  monkeypatch.setattr('tfp_diag.mcmc.run.sample_posterior.warm_up', no_warm_up)
+  longer = sample_posterior(log_prob, 400, resume=True, **options)
+  for a, b in zip(longer.draws, found.draws):
+    np.testing.assert_array_equal(a, b)
+  assert longer.warm_up.windows == found.warm_up.windows
+
+
+def test_chains_that_are_stuck_are_rescued():
+  """Two modes, the far one of a weight that a chain never leaves."""
+
+  def log_prob(x):
+    near = -0.5 * tf.reduce_sum(tf.square(x), -1)
+    far = -50.0 - 0.5e6 * tf.reduce_sum(tf.square(x - 40.0), -1)
+    return tf.reduce_logsumexp([near, far], axis=0)
+
+  init = np.random.default_rng(0).normal(size=[24, 2])
+  init[:3] = 40.0 + 1e-3 * init[:3]
+  found = sample_posterior(log_prob, 200, init=tf.constant(init), seed=3)
+  assert sum(w.num_rescued for w in found.warm_up.windows) == 3
+  assert np.abs(found.draws).max() < 10.0
+  assert found.warm_up.step_size > 0.3
+
+
+def test_it_says_what_has_not_converged():
+  def funnel(x):
+    scale = tf.exp(1.5 * x[..., 0])
+    return (
+      -0.5 * (tf.square(x[..., 0]) + tf.square(x[..., 1] / scale))
+      - 1.5 * x[..., 0]
+    )
+
+  init = tf.zeros([16, 2], tf.float64)
+  with pytest.warns(UserWarning, match='R-hat is 1.01 or more'):
+    found = sample_posterior(funnel, 30, init=init, num_warmup_steps=20, seed=1)
+  assert found.summary.warnings
+
+
+def test_windows_keep_no_more_than_they_may(monkeypatch):
+  sizes = []
+  learned = warm_up_module.DenseScale.learned
+
+  def spy(self, draws, gradients):
+    sizes.append(draws.shape)
+    return learned(self, draws, gradients)
+
+  monkeypatch.setattr(warm_up_module.DenseScale, 'learned', spy)
+  monkeypatch.setattr(warm_up_module, '_MOST_NUMBERS', 2 * 16 * 3 * 20)
+  sample_posterior(
+    lambda x: -0.5 * tf.reduce_sum(tf.square(x), -1),
+    10,
+    init=tf.zeros([16, 3]),
+    num_warmup_steps=200,
+    seed=1,
+  )
+  assert len(sizes) > 2
+  assert max(size[0] for size in sizes) <= 20 * 16
+
+
+def test_a_diagonal_scale():
+  sds = tf.constant([0.1, 1.0, 10.0])
+  found = sample_posterior(
+    lambda x: -0.5 * tf.reduce_sum(tf.square(x / sds), -1),
+    200,
+    init=tf.zeros([32, 3]),
+    preconditioner='diagonal',
+    seed=1,
+  )
+  np.testing.assert_allclose(found.warm_up.scale.factor, sds, rtol=0.05)
+  np.testing.assert_allclose(np.std(found.draws, axis=(0, 1)), sds, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+  ('kwargs', 'error', 'match'),
+  [
+    ({'kernel': 'nuts'}, ValueError, "kernel. is 'nuts', but must be one of"),
+    ({'preconditioner': 'full'}, ValueError, 'must be one of .*dense'),
+    ({'target_accept_prob': 1.5}, ValueError, 'between 0 and 1'),
+    ({'num_chains': 0}, ValueError, 'num_chains'),
+    ({'num_warmup_steps': -1}, ValueError, 'num_warmup_steps'),
+    ({'n_chains': 4}, ValueError, 'called .num_chains. here'),
+    ({'rates': 1.0}, ValueError, "'rates' is neither an argument nor"),
+    ({'seed': 'x'}, ValueError, 'seed'),
+  ],
+)
+def test_refuses_arguments(kwargs, error, match):
+  with pytest.raises(error, match=match):
+    sample_posterior(poisson, 10, counts=_COUNTS, **kwargs)
+  with pytest.raises(TypeError, match=r'joint_dist_or_log_prob. must be a'):
+    sample_posterior(3.0, 10)
+  with pytest.raises(ValueError, match=r'whose state is not known; pass .init'):
+    sample_posterior(lambda x: -(x**2), 10)
+  with pytest.raises(ValueError, match='along one axis; reshape it'):
+    sample_posterior(
+      lambda x: -tf.reduce_sum(x**2, -1), 10, init=tf.zeros([2, 3, 4])
+    )
+
+
+def test_it_is_public():
+  assert tfp_diag.mcmc.sample_posterior is sample_posterior
