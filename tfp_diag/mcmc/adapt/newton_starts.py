@@ -49,12 +49,11 @@ def newton_starts(target_log_prob_fn, state, max_num_steps=200):
 
   With the gradient g and the diagonal of the Hessian h of the log density, a
   chain moves by g / |h|, coordinate by coordinate, but no farther than a radius
-  that shrinks when the density falls and grows when it does not, and not as far
-  as to the mode. For a Gaussian with independent
-  coordinates the sum of g² / |h| is chi-squared with d degrees of freedom where
-  its draws are: a chain for which it is d or less has arrived, and stays. It
-  does not go on to the mode, where nothing is drawn, nor into the neck of a
-  funnel.
+  that shrinks when the density falls and grows when it does not. For a Gaussian
+  with independent coordinates the sum of g² / |h| is chi-squared with d degrees
+  of freedom where its draws are: a step ends there, and a chain for which it is
+  d or less has arrived, and stays. It does not go on to the mode, where nothing
+  is drawn, nor into the neck of a funnel.
 
   Args:
     target_log_prob_fn: Python callable of a Tensor [chains, d] that returns one
