@@ -314,15 +314,16 @@ class _Finder:
     structure = step.structure
     if not structure.curved and not structure.pairs:
       return []
+    known = registry.facts(step.op_type).elementwise
     used = [k for k, value in enumerate(step.inputs) if value.depends]
     kinds = {kind_of_squares(step, k, self._walked) for k in used}
-    if kinds != {'elementwise'}:
+    if known is None or kinds != {'elementwise'}:
       return None if not self._is_bilinear(step) else []
     arguments = {}
     for k in used:
       arguments.setdefault(step.inputs[k], []).append(k)
     groups = [tuple(which) for which in arguments.values()]
-    classes, *crosses = registry.facts(step.op_type).elementwise.split(',')
+    classes, *crosses = known.split(',')
     pairs = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
     pairs += [tuple(map(int, cross)) for cross in crosses]
     return [
@@ -381,7 +382,7 @@ class _Finder:
         (step.inputs[which[0]], flows[which[:1]])
         for which in (term.left, term.right)
       ),
-      step.outputs[0].shape,
+      step.outputs[0].known_shape,
       op.outputs[0],
     )
 
@@ -422,7 +423,8 @@ class _Finder:
           found.append((covered, (link,)))
           bad &= ~covered
         elif depth < _MAX_LINKS:
-          inner = _Rows(((value, None), (value, None)), value.shape, tensor)
+          ends = ((value, None), (value, None))
+          inner = _Rows(ends, value.known_shape, tensor)
           steps = self._ancestors([value], len(self._steps))
           for part, links in self._covers(inner, covered, steps, depth + 1):
             found.append((part, (link, *links)))
@@ -468,7 +470,7 @@ class _Finder:
     inside: Sequence,
   ) -> tuple | None:
     """Whether each element of a value reaches few rows, all of its own."""
-    shape = value.shape
+    shape = value.known_shape
     for rank in range(len(shape), -1, -1):
       blocks = math.prod(shape[:rank])
       if blocks > rows.size:
@@ -497,7 +499,7 @@ class _Finder:
     None if a row depends on several blocks; or if there are many, or not in
     order.
     """
-    blocks = math.prod(value.shape[:rank])
+    blocks = math.prod(value.known_shape[:rank])
     sets = Multisets(blocks)
     numbers = {value: 1 + block}
     self._spread(sets, numbers, inside, held=value, counts=False)
@@ -513,7 +515,7 @@ class _Finder:
     shape = rows.shape[rank:]
     in_order = np.arange(rows.size) // max(math.prod(shape), 1)
     if (
-      rows.shape[:rank] != value.shape[:rank]
+      rows.shape[:rank] != value.known_shape[:rank]
       or not _has_last(rows.tensor, shape)
       or math.prod(shape) > _MAX_ROWS
       or np.any(reached & (block_of_row != in_order))
@@ -546,8 +548,8 @@ class _Finder:
     covered = asked & ~meet
     if not covered.any():
       return None
-    for rank in range(len(value.shape), -1, -1):
-      shape = value.shape[rank:]
+    for rank in range(len(value.known_shape), -1, -1):
+      shape = value.known_shape[rank:]
       count = math.prod(shape)
       if count > _MAX_ROWS:
         return None
