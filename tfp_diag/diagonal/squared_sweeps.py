@@ -42,17 +42,11 @@ from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import batching
-from tfp_diag.sparsity.paths import kind_of_squares
+from tfp_diag.sparsity.frontiers import Frontier, Link, Term
+from tfp_diag.sparsity.paths import kind_of_squares, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
-from tfp_diag.sparsity.unique_paths import (
-  Frontier,
-  Link,
-  Sweep,
-  Sweeps,
-  Term,
-  tensors_at_hand,
-)
+from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['SquaredSweeps']

@@ -28,7 +28,7 @@ from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['Paths', 'kind_of_squares']
+__all__ = ['Paths', 'kind_of_squares', 'tensors_at_hand']
 
 
 class Paths:
@@ -176,6 +176,23 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   moved = known.moved_inputs
   moved = range(len(op.inputs))[moved] if isinstance(moved, slice) else moved
   return Squares.SAME if number in moved else None
+
+
+def tensors_at_hand(walked: Walked) -> Iterator[tuple]:
+  """The values of a function that Tensors of the graph at hand are.
+
+  Args:
+    walked: `Walked`.
+
+  Yields:
+    `Value` and Tensor; not for the parts.
+  """
+  for step in walked.tape.steps:
+    if isinstance(step, Loop):
+      continue
+    op = walked.at_hand(step.op)
+    if op is not None and len(op.outputs) == len(step.outputs):
+      yield from zip(step.outputs, op.outputs)
 
 
 def _is_plain(step: Step, op: Any) -> bool:
