@@ -48,7 +48,7 @@ import numpy as np
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import MANY, Multisets
-from tfp_diag.sparsity.paths import Paths, tensors_at_hand
+from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
@@ -178,7 +178,7 @@ class Frontiers:
     """What a term multiplies, row by row."""
     step = term.step
     flows = {a.inputs: a.flow for a in step.structure.arrows}
-    op = self._walked.at_hand(step.op)
+    op = op_of(step, self._walked)
     assert op is not None
     return Rows(
       tuple(

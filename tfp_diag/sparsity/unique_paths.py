@@ -39,7 +39,7 @@ import numpy as np
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.frontiers import Frontiers, Term
 from tfp_diag.sparsity.multisets import MANY
-from tfp_diag.sparsity.paths import Paths, kind_of_squares
+from tfp_diag.sparsity.paths import Paths, kind_of_squares, op_of
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.walk import Walked
 
@@ -183,6 +183,9 @@ class _Finder:
     structure = step.structure
     if not structure.curved and not structure.pairs:
       return []
+    if step.own_gradient is not None and op_of(step, self._walked):
+      (arrow,) = structure.arrows
+      return [Term(step, arrow.inputs, arrow.inputs)]
     known = registry.facts(step.op_type).elementwise
     used = [k for k, value in enumerate(step.inputs) if value.depends]
     kinds = {kind_of_squares(step, k, self._walked) for k in used}
