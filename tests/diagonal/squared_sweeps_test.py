@@ -405,6 +405,106 @@ def test_other_gradients_are_left_over(activation):
   assert_equal(plan(x)[2], dense(fn, x))
 
 
+# Of batch norms, which know single precision alone.
+
+
+def with_batch_norm(x, norm):
+  """`norm` takes the hidden layer, a factor and a shift for each unit."""
+  w, scale, shift, v = split(
+    x, (INPUTS, HIDDEN), (HIDDEN,), (HIDDEN,), (HIDDEN, 1)
+  )
+  hidden = norm(tf.matmul(tf.cast(DESIGN, x.dtype), w), scale, shift)
+  outputs = tf.matmul(tf.tanh(hidden), v)[..., 0]
+  return -tf.reduce_sum((outputs - tf.cast(RESPONSE, x.dtype)) ** 2, -1)
+
+
+def fused(hidden, scale, shift, **kwargs):
+  """One result, as Keras calls it."""
+  empty = tf.zeros([0], hidden.dtype)
+  known = {'mean': empty, 'variance': empty, 'epsilon': 0.1} | kwargs
+  return tf.raw_ops.FusedBatchNormV3(
+    x=hidden, scale=scale, offset=shift, **known
+  ).y
+
+
+def of_layers(hidden, scale, shift):
+  """A channel for each datum of each sample, as in `LayerNormalization`."""
+  rows = tf.reshape(hidden, [1, -1, HIDDEN, 1])
+  ones = tf.ones_like(rows[0, :, 0, 0])
+  rows = fused(rows, ones, 0 * ones, data_format='NCHW')
+  rows = tf.reshape(rows, tf.shape(hidden))
+  return rows * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+def of_layers_in_full(hidden, scale, shift):
+  centered = hidden - tf.reduce_mean(hidden, -1, keepdims=True)
+  variance = tf.reduce_mean(centered**2, -1, keepdims=True)
+  rows = centered * tf.math.rsqrt(variance + 0.1)
+  return rows * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+def of_batches(hidden, scale, shift):
+  """A channel for each unit of each sample: its data are the batch."""
+  data = tf.shape(hidden)[-2]
+  columns = tf.reshape(tf.linalg.matrix_transpose(hidden), [-1, data])
+  columns = fused(
+    tf.transpose(columns)[:, tf.newaxis, tf.newaxis],
+    tf.reshape(scale, [-1]),
+    tf.reshape(shift, [-1]),
+  )
+  columns = tf.reshape(tf.transpose(columns[:, 0, 0]), [-1, HIDDEN, data])
+  return tf.linalg.matrix_transpose(columns)
+
+
+def of_batches_in_full(hidden, scale, shift):
+  centered = hidden - tf.reduce_mean(hidden, -2, keepdims=True)
+  variance = tf.reduce_mean(centered**2, -2, keepdims=True)
+  columns = centered * tf.math.rsqrt(variance + 0.1)
+  return columns * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+def of_moments(hidden, scale, shift):
+  """Not in training, with moments that its gradient takes for constants."""
+  moments = tf.tile(scale, [1, 2])
+  mean, variance = tf.split(tf.square(moments), 2, -1)
+  shape = tf.shape(hidden)
+  columns = tf.reshape(tf.transpose(hidden, [1, 0, 2]), [1, 1, DATA, -1])
+  columns = fused(
+    columns,
+    tf.reshape(scale, [-1]),
+    tf.reshape(shift, [-1]),
+    mean=tf.reshape(mean, [-1]),
+    variance=tf.reshape(variance, [-1]),
+    is_training=False,
+  )
+  columns = tf.reshape(columns, [DATA, shape[0], HIDDEN])
+  return tf.transpose(columns, [1, 0, 2])
+
+
+def of_moments_in_full(hidden, scale, shift):
+  moments = tf.stop_gradient(tf.square(scale))[..., tf.newaxis, :]
+  columns = (hidden - moments) * tf.math.rsqrt(moments + 0.1)
+  return columns * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+@pytest.mark.parametrize(
+  'norm, in_full, passes',
+  [
+    (of_layers, of_layers_in_full, 2),
+    # A weight reaches all data through each of them.
+    (of_batches, of_batches_in_full, 1 + INPUTS * HIDDEN),
+    (of_moments, of_moments_in_full, 1),
+  ],
+)
+def test_batch_norms(norm, in_full, passes):
+  x = state(INPUTS * HIDDEN + 3 * HIDDEN, 2)
+  single = tf.cast(x, tf.float32)
+  plan = tfp_diag.plan_diag_hessian(lambda x: with_batch_norm(x, norm), single)
+  want = dense(lambda x: with_batch_norm(x, in_full), x)
+  assert_equal(plan(single)[2], want, rtol=2e-3, atol=2e-4)
+  assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', passes)
+
+
 # However it is asked for.
 
 

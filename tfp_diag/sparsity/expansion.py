@@ -49,7 +49,7 @@ def expandable(walked: Walked, graph: Graph) -> list[int]:
 
 
 def expand(graph: Graph, places: Collection[int]) -> Graph:
-  """Repeats what follows a softmax, with the softmax written out.
+  """Repeats what follows some ops, with these ops written out.
 
   Args:
     graph: `Graph`, to which ops are added.
@@ -80,7 +80,7 @@ def _repeated(
     if place in places:
       write_out = facts(op.type).written_out
       assert write_out is not None
-      results = [write_out(*map(latest, op.inputs))]
+      results = [write_out(op, *map(latest, op.inputs))]
     elif any(tensor.ref() in written for tensor in op.inputs):
       if op.op_def.is_stateful:
         raise CannotSay(f'{op.type} may give something else the next time')
