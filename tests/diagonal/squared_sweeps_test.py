@@ -505,6 +505,51 @@ def test_batch_norms(norm, in_full, passes):
   assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', passes)
 
 
+# What follows an op that is written out is repeated, with its own gradients.
+
+
+@tf.custom_gradient
+def twice_its_slope(x):
+  return tf.exp(x), lambda dy: 2.0 * dy * tf.exp(x)
+
+
+@tf.custom_gradient
+def of_a_loop(x):
+  def gradient(dy):
+    _, slope = tf.while_loop(
+      lambda k, _: k < TURNS, lambda k, y: (k + 1, 0.5 * y), (0, dy)
+    )
+    return slope
+
+  return tf.exp(x), gradient
+
+
+TURNS = tf.Variable(3)
+BEHIND_A_SOFTMAX = {
+  'silu': (tf.nn.silu, True),
+  'twice its slope': (twice_its_slope, True),
+  'by itself': (exp_by_itself, True),
+  'by its value': (exp_by_its_value, True),
+  'a loop': (of_a_loop, False),
+}
+
+
+@pytest.mark.parametrize(
+  'activation, is_swept', BEHIND_A_SOFTMAX.values(), ids=BEHIND_A_SOFTMAX
+)
+def test_own_gradients_behind_what_is_written_out(activation, is_swept):
+  def fn(x):
+    shares = tf.nn.softmax(tf.matmul(DESIGN, split(x, (INPUTS, CLASSES))[0]))
+    return tf.reduce_sum(tf.sin(activation(shares)), [-1, -2])
+
+  x = state(INPUTS * CLASSES, 2)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  want = dense(fn, x)
+  assert (plan.ways[0].name == 'squared sweeps') == is_swept
+  assert_equal(plan(x)[2], want)
+  assert_equal(tfp_diag.diag_hessian(fn, x)[2], want)
+
+
 # However it is asked for.
 
 
