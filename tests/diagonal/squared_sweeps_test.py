@@ -107,6 +107,37 @@ def relu_network(x):
   return squares(one_layer(x, tf.nn.relu))
 
 
+def network_of_silu(x):
+  """With a gradient of its own."""
+  return squares(one_layer(x, tf.nn.silu))
+
+
+def deep_network_of_silu(x):
+  w, u, v = split(x, (INPUTS, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 1))
+  hidden = tf.nn.silu(tf.matmul(tf.nn.silu(tf.matmul(DESIGN, w)), u))
+  return squares(tf.matmul(hidden, v))
+
+
+@tf.custom_gradient
+def exp_by_its_value(x):
+  """The gradient takes what was computed on the way."""
+  y = tf.exp(x)
+  return y, lambda dy: y * dy / 2.0
+
+
+@tf.custom_gradient
+def exp_by_itself(x):
+  """The gradient has a gradient of its own."""
+  return tf.exp(x), lambda dy: tf.where(x < 0, -dy, 3 * dy) * exp_by_itself(x)
+
+
+def regression_of_own_gradients(x):
+  (w,) = split(x, (INPUTS, 2))
+  one, other = tf.unstack(tf.matmul(DESIGN, w), axis=-1)
+  rates = exp_by_its_value(one) * exp_by_itself(other)
+  return -tf.reduce_sum(tf.math.log1p(rates), -1)
+
+
 def deep_network(x):
   return squares(two_layers(x))
 
@@ -254,6 +285,9 @@ MODELS = [
   (network, ONE, 1),
   (network_of_several_outputs, MORE, 1),
   (silu_network, ONE, 2),
+  (network_of_silu, ONE, 1),
+  (deep_network_of_silu, HIDDEN * (INPUTS + HIDDEN + 1), 2),
+  (regression_of_own_gradients, 2 * INPUTS, 1),
   (gelu_network, ONE, 2),
   (relu_network, ONE, 1),
   (deep_network, size_of_two_layers(), 2),
@@ -299,6 +333,223 @@ def test_models(fn, size, most):
   assert plan.num_passes <= most
 
 
+# Gradients of which it cannot be seen that they are elementwise and linear.
+
+OTHER, MANY = constant(DATA, 1), constant(DATA, 12)
+
+
+@tf.custom_gradient
+def of_another_element(x):
+  return tf.exp(x), lambda dy: tf.reverse(dy, [-1]) * tf.exp(x)
+
+
+@tf.custom_gradient
+def by_the_sum(x):
+  slope = tf.reduce_sum(x, -1, keepdims=True)
+  return tf.exp(x), lambda dy: dy * slope
+
+
+@tf.custom_gradient
+def clipped(x):
+  return tf.exp(x), lambda dy: tf.clip_by_value(dy, -0.1, 0.1) * tf.exp(x)
+
+
+@tf.custom_gradient
+def stopped(x):
+  return tf.exp(x), lambda dy: tf.stop_gradient(dy) * tf.exp(x)
+
+
+@tf.custom_gradient
+def of_two(x, y):
+  return x * y, lambda dz: (dz * y, dz * x)
+
+
+def beside(x):
+  """The slope has coordinates that do not come through the argument."""
+  slope = tf.sin(x[..., :1, :1])
+
+  @tf.custom_gradient
+  def fn(u):
+    return tf.exp(u), lambda du: du * slope * tf.exp(u)
+
+  return fn(tf.matmul(DESIGN, x))
+
+
+def on_the_linear_predictor(activation):
+  return lambda w: activation(tf.matmul(DESIGN, w))
+
+
+LEFT_OVER = {
+  'of another element': on_the_linear_predictor(of_another_element),
+  'by the sum': on_the_linear_predictor(by_the_sum),
+  'clipped': on_the_linear_predictor(clipped),
+  'stopped': on_the_linear_predictor(stopped),
+  'of two': on_the_linear_predictor(lambda u: of_two(u, tf.sin(u))),
+  'beside': beside,
+}
+
+
+@pytest.mark.parametrize('activation', LEFT_OVER.values(), ids=LEFT_OVER)
+def test_other_gradients_are_left_over(activation):
+  def fn(x):
+    w, rest = split(x, (INPUTS, 2), (12,))
+    outputs = tf.sin(activation(w) + OTHER)
+    logits = tf.linalg.matvec(MANY, rest)
+    return tf.reduce_sum(outputs, [-1, -2]) + tf.reduce_sum(tf.exp(logits), -1)
+
+  x = state(2 * INPUTS + 12, 2)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.ways[0].name == 'squared sweeps'
+  assert f'{2 * INPUTS} coordinates left over' in str(plan)
+  assert 'IdentityN' in str(plan)
+  assert_equal(plan(x)[2], dense(fn, x))
+
+
+# Of batch norms, which know single precision alone.
+
+
+def with_batch_norm(x, norm):
+  """`norm` takes the hidden layer, a factor and a shift for each unit."""
+  w, scale, shift, v = split(
+    x, (INPUTS, HIDDEN), (HIDDEN,), (HIDDEN,), (HIDDEN, 1)
+  )
+  hidden = norm(tf.matmul(tf.cast(DESIGN, x.dtype), w), scale, shift)
+  outputs = tf.matmul(tf.tanh(hidden), v)[..., 0]
+  return -tf.reduce_sum((outputs - tf.cast(RESPONSE, x.dtype)) ** 2, -1)
+
+
+def fused(hidden, scale, shift, **kwargs):
+  """One result, as Keras calls it."""
+  empty = tf.zeros([0], hidden.dtype)
+  known = {'mean': empty, 'variance': empty, 'epsilon': 0.1} | kwargs
+  return tf.raw_ops.FusedBatchNormV3(
+    x=hidden, scale=scale, offset=shift, **known
+  ).y
+
+
+def of_layers(hidden, scale, shift):
+  """A channel for each datum of each sample, as in `LayerNormalization`."""
+  rows = tf.reshape(hidden, [1, -1, HIDDEN, 1])
+  ones = tf.ones_like(rows[0, :, 0, 0])
+  rows = fused(rows, ones, 0 * ones, data_format='NCHW')
+  rows = tf.reshape(rows, tf.shape(hidden))
+  return rows * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+def of_layers_in_full(hidden, scale, shift):
+  centered = hidden - tf.reduce_mean(hidden, -1, keepdims=True)
+  variance = tf.reduce_mean(centered**2, -1, keepdims=True)
+  rows = centered * tf.math.rsqrt(variance + 0.1)
+  return rows * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+def of_batches(hidden, scale, shift):
+  """A channel for each unit of each sample: its data are the batch."""
+  data = tf.shape(hidden)[-2]
+  columns = tf.reshape(tf.linalg.matrix_transpose(hidden), [-1, data])
+  columns = fused(
+    tf.transpose(columns)[:, tf.newaxis, tf.newaxis],
+    tf.reshape(scale, [-1]),
+    tf.reshape(shift, [-1]),
+  )
+  columns = tf.reshape(tf.transpose(columns[:, 0, 0]), [-1, HIDDEN, data])
+  return tf.linalg.matrix_transpose(columns)
+
+
+def of_batches_in_full(hidden, scale, shift):
+  centered = hidden - tf.reduce_mean(hidden, -2, keepdims=True)
+  variance = tf.reduce_mean(centered**2, -2, keepdims=True)
+  columns = centered * tf.math.rsqrt(variance + 0.1)
+  return columns * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+def of_moments(hidden, scale, shift):
+  """Not in training, with moments that its gradient takes for constants."""
+  moments = tf.tile(scale, [1, 2])
+  mean, variance = tf.split(tf.square(moments), 2, -1)
+  shape = tf.shape(hidden)
+  columns = tf.reshape(tf.transpose(hidden, [1, 0, 2]), [1, 1, DATA, -1])
+  columns = fused(
+    columns,
+    tf.reshape(scale, [-1]),
+    tf.reshape(shift, [-1]),
+    mean=tf.reshape(mean, [-1]),
+    variance=tf.reshape(variance, [-1]),
+    is_training=False,
+  )
+  columns = tf.reshape(columns, [DATA, shape[0], HIDDEN])
+  return tf.transpose(columns, [1, 0, 2])
+
+
+def of_moments_in_full(hidden, scale, shift):
+  moments = tf.stop_gradient(tf.square(scale))[..., tf.newaxis, :]
+  columns = (hidden - moments) * tf.math.rsqrt(moments + 0.1)
+  return columns * scale[..., tf.newaxis, :] + shift[..., tf.newaxis, :]
+
+
+@pytest.mark.parametrize(
+  'norm, in_full, passes',
+  [
+    (of_layers, of_layers_in_full, 2),
+    # A weight reaches all data through each of them.
+    (of_batches, of_batches_in_full, 1 + INPUTS * HIDDEN),
+    (of_moments, of_moments_in_full, 1),
+  ],
+)
+def test_batch_norms(norm, in_full, passes):
+  x = state(INPUTS * HIDDEN + 3 * HIDDEN, 2)
+  single = tf.cast(x, tf.float32)
+  plan = tfp_diag.plan_diag_hessian(lambda x: with_batch_norm(x, norm), single)
+  want = dense(lambda x: with_batch_norm(x, in_full), x)
+  assert_equal(plan(single)[2], want, rtol=2e-3, atol=2e-4)
+  assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', passes)
+
+
+# What follows an op that is written out is repeated, with its own gradients.
+
+
+@tf.custom_gradient
+def twice_its_slope(x):
+  return tf.exp(x), lambda dy: 2.0 * dy * tf.exp(x)
+
+
+@tf.custom_gradient
+def of_a_loop(x):
+  def gradient(dy):
+    _, slope = tf.while_loop(
+      lambda k, _: k < TURNS, lambda k, y: (k + 1, 0.5 * y), (0, dy)
+    )
+    return slope
+
+  return tf.exp(x), gradient
+
+
+TURNS = tf.Variable(3)
+BEHIND_A_SOFTMAX = {
+  'silu': (tf.nn.silu, True),
+  'twice its slope': (twice_its_slope, True),
+  'by itself': (exp_by_itself, True),
+  'by its value': (exp_by_its_value, True),
+  'a loop': (of_a_loop, False),
+}
+
+
+@pytest.mark.parametrize(
+  'activation, is_swept', BEHIND_A_SOFTMAX.values(), ids=BEHIND_A_SOFTMAX
+)
+def test_own_gradients_behind_what_is_written_out(activation, is_swept):
+  def fn(x):
+    shares = tf.nn.softmax(tf.matmul(DESIGN, split(x, (INPUTS, CLASSES))[0]))
+    return tf.reduce_sum(tf.sin(activation(shares)), [-1, -2])
+
+  x = state(INPUTS * CLASSES, 2)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  want = dense(fn, x)
+  assert (plan.ways[0].name == 'squared sweeps') == is_swept
+  assert_equal(plan(x)[2], want)
+  assert_equal(tfp_diag.diag_hessian(fn, x)[2], want)
+
+
 # However it is asked for.
 
 
@@ -306,17 +557,20 @@ DEEP = size_of_two_layers()
 
 
 @pytest.mark.parametrize('jit_compile', [None, True])
-def test_in_a_graph(jit_compile):
-  x = state(DEEP, 2)
+@pytest.mark.parametrize(
+  'fn, size', [(deep_network, DEEP), (network_of_silu, ONE)]
+)
+def test_in_a_graph(fn, size, jit_compile):
+  x = state(size, 2)
 
   @tf.function(jit_compile=jit_compile)
   def diagonal(x):
-    return tfp_diag.diag_hessian(deep_network, x)
+    return tfp_diag.diag_hessian(fn, x)
 
   value, gradient, diag = diagonal(x)
-  assert_equal(value, deep_network(x))
-  assert_equal(gradient, one_gradient(deep_network, x))
-  assert_equal(diag, dense(deep_network, x))
+  assert_equal(value, fn(x))
+  assert_equal(gradient, one_gradient(fn, x))
+  assert_equal(diag, dense(fn, x))
 
 
 @pytest.mark.parametrize('samples', [(2,), (2, 2), ()])
@@ -326,13 +580,17 @@ def test_eagerly_with_any_number_of_sample_axes(samples):
   assert_equal(diag, dense(deep_network, x))
 
 
-def test_with_an_open_batch():
-  spec = tf.TensorSpec([None, DEEP], tf.float64)
-  plan = tfp_diag.plan_diag_hessian(deep_network, spec)
-  assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 2)
-  for samples in (1, 3):
-    x = state(DEEP, samples, seed=samples)
-    assert_equal(plan(x)[2], dense(deep_network, x))
+@pytest.mark.parametrize(
+  'fn, size, passes', [(deep_network, DEEP, 2), (network_of_silu, ONE, 1)]
+)
+def test_with_an_open_batch(fn, size, passes):
+  spec = tf.TensorSpec([None, size], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(fn, spec)
+  assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', passes)
+  # Of 200 a smaller graph is looked at.
+  for samples in (1, 3, 200):
+    x = state(size, samples, seed=samples)
+    assert_equal(plan(x)[2], dense(fn, x))
 
 
 def test_a_plan_is_followed_elsewhere_and_kept(tmp_path):
@@ -457,7 +715,9 @@ def test_what_is_not_finite_touches_nothing_else(bad):
 
 
 @pytest.mark.parametrize('how', ['eager', 'graph', 'xla'])
-@pytest.mark.parametrize('fn', [horseshoe, softmax_regression, network])
+@pytest.mark.parametrize(
+  'fn', [horseshoe, softmax_regression, network, network_of_silu]
+)
 def test_third_derivatives(fn, how):
   size = next(size for model, size, _ in MODELS if model is fn)
   x = state(size, 2)

@@ -15,6 +15,7 @@
 """Tests the registry of rules."""
 
 import ast
+import inspect
 import pathlib
 
 import numpy as np
@@ -42,6 +43,53 @@ def test_every_op_type_is_one_of_tensorflow():
   known = {*registry._RULES, *registry._EXPANSIONS, *registry._FACTS}
   for op_type in sorted(known):
     assert hasattr(tf.raw_ops, op_type), op_type
+
+
+def random_inputs(op_type):
+  """Tensors for an op of a linear fact, and its other arguments."""
+  numbers = [tf.random.stateless_normal([3, 1, 2], [k, 5]) for k in range(4)]
+  if op_type == 'SelectV2':
+    return [numbers[3] > 0, *numbers[:2]], {}
+  more = {
+    'BroadcastTo': ([[2, 3, 1, 2]], {}),
+    'Cast': ([], {'DstT': tf.float64}),
+    'ExpandDims': ([1], {}),
+    'Reshape': ([[2, 3]], {}),
+    'Squeeze': ([], {}),
+    'Sum': ([[0, 2]], {}),
+  }
+  if op_type in more:
+    rest, attributes = more[op_type]
+    return [numbers[0], *rest], attributes
+  count = 1 if op_type == 'Neg' else 2
+  return [tf.abs(x) + 0.1 for x in numbers[:count]], {}
+
+
+@pytest.mark.parametrize(
+  'op_type', [t for t, known in registry._FACTS.items() if known.linear_in]
+)
+def test_linear_facts_hold(op_type):
+  inputs, attributes = random_inputs(op_type)
+  op = getattr(tf.raw_ops, op_type)
+  names = [n for n in inspect.signature(op).parameters if n != 'name']
+
+  def run(values, factor):
+    replaced = [
+      factor * value if k in which else value for k, value in enumerate(values)
+    ]
+    return op(**dict(zip(names, replaced)), **attributes).numpy()
+
+  for which in registry.facts(op_type).linear_in:
+    others = [
+      tf.reverse(v, [0]) if k in which else v for k, v in enumerate(inputs)
+    ]
+    both = [
+      3 * v - 1000 * w if k in which else v
+      for k, (v, w) in enumerate(zip(inputs, others))
+    ]
+    want = 3 * run(inputs, 1) - 1000 * run(others, 1)
+    np.testing.assert_allclose(run(both, 1), want, rtol=1e-4, atol=1e-3)
+    np.testing.assert_array_equal(run(inputs, 0), 0 * want)
 
 
 def test_without_a_rule_an_op_is_dense_and_named():

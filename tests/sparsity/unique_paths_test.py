@@ -27,7 +27,7 @@ from tfp_diag.diagonal import decide
 from tfp_diag.sparsity import budget, unique_paths
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.graph import trace
-from tfp_diag.sparsity.paths import Paths
+from tfp_diag.sparsity.paths import Paths, tensors_at_hand
 from tfp_diag.sparsity.unique_paths import find_sweeps
 
 SAMPLES = 2
@@ -61,7 +61,7 @@ def multiplicities(walked):
   table = paths.sets.table
   tensors = [
     *zip(walked.inputs, walked.graph.xs),
-    *unique_paths.tensors_at_hand(walked),
+    *tensors_at_hand(walked),
   ]
   return [
     (tensor, table[paths.numbers[value]].toarray())

@@ -213,11 +213,13 @@ def decide(
   elif pattern is None:
     pattern = seen
   n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
-  has_terms = analysis is not None and analysis.walked.num_samples
+  if analysis is not None and not analysis.walked.num_samples:
+    # Of no sample there is nothing to take apart.
+    analysis = None
   dense = Decision(
     None, None, request.mode, request.schedule, chunk_size or 10, (), notes
   )
-  if pattern is None and (not has_terms or problem.kind == 'jacobian'):
+  if pattern is None and (analysis is None or problem.kind == 'jacobian'):
     return dense
   if colors is None and pattern is not None:
     colors = color_diagonal(pattern).colors
@@ -231,14 +233,14 @@ def decide(
   elif request.schedule != 'auto':
     asks_for_terms = False
   samples = evaluation.xs[0].shape[:rank].num_elements()
-  if has_terms and asks_for_terms and num_passes > 1:
+  if analysis is not None and asks_for_terms and num_passes > 1:
     if problem.kind == 'hessian' and num_passes > _SWEEP:
       try:
         proposals += _swept(problem, analysis, evaluation, pattern, retrace)
       except Exception as e:
         # A fault of ours: the other ways remain.
         notes += (_fault(e, 'Another way'),)
-    if pattern is not None:
+    if pattern is not None and colors is not None:
       proposals += _proposals(
         problem, analysis, evaluation, colors, samples, retrace
       )
@@ -263,7 +265,7 @@ def decide(
   if proposals[0].terms is not None or problem.order == 3:
     mode = 'reverse'
   elif schedule == 'auto':
-    schedule = _schedule(analysis, colors, samples)
+    schedule = _schedule(analysis, num_passes, n, samples)
   if chunk_size is None:
     chunk_size = _chunk_size(evaluation, num_passes, request.memory_limit)
   return Decision(
@@ -542,20 +544,19 @@ def _written_out(
 
 
 def _schedule(
-  analysis: Analysis | None, colors: np.ndarray, samples: int | None
+  analysis: Analysis | None, num_passes: int, size: int, samples: int | None
 ) -> Schedule:
-  """The order in which the passes run."""
-  k = sweep.num_colors(colors)
+  """The order in which the passes run over so many coordinates."""
   low, high = _VECTORIZED_ALONE
   if (
-    k > 1
+    num_passes > 1
     and samples == 1
-    and low <= colors.size <= high
+    and low <= size <= high
     and analysis is not None
     and analysis.shares_by_vectorizing
   ):
     return 'pfor'
-  return 'unrolled' if k <= _FEW else 'pfor'
+  return 'unrolled' if num_passes <= _FEW else 'pfor'
 
 
 def _chunk_size(

@@ -22,7 +22,14 @@ from tfp_diag.diagonal import linear_map
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.sparsity.evaluation import repeat_op
 
-__all__ = ['add', 'local_hessian', 'local_jacobian', 'slopes', 'sum_to']
+__all__ = [
+  'add',
+  'local_hessian',
+  'local_jacobian',
+  'slopes',
+  'slopes_of_own_gradient',
+  'sum_to',
+]
 
 
 def local_hessian(
@@ -112,6 +119,27 @@ def slopes(
     # A constant has no derivative.
     is_zero = found and found[-1] is None
     found.append(None if is_zero else of_order(k)[0])
+  return found
+
+
+def slopes_of_own_gradient(op: tf.Operation, group: tuple, order: int) -> list:
+  """The same of an op with a gradient of its own, from that gradient.
+
+  Args:
+    op: `tf.Operation`, whose first output is elementwise.
+    group: Tuple of one Python int, the input that is its argument.
+    order: Python int, the highest order.
+
+  Returns:
+    As `slopes`.
+  """
+  (argument,) = (op.inputs[k] for k in group)
+  found, last = [], op.outputs[0]
+  for _ in range(order):
+    if last is not None:
+      derivative = linear_map.linear_map_of_graph([last], [argument])
+      (last,) = derivative.of_ones()
+    found.append(last)
   return found
 
 

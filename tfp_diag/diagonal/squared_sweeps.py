@@ -42,17 +42,11 @@ from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import batching
-from tfp_diag.sparsity.paths import kind_of_squares
+from tfp_diag.sparsity.frontiers import Frontier, Link, Term
+from tfp_diag.sparsity.paths import kind_of_squares, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
-from tfp_diag.sparsity.unique_paths import (
-  Frontier,
-  Link,
-  Sweep,
-  Sweeps,
-  Term,
-  tensors_at_hand,
-)
+from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['SquaredSweeps']
@@ -216,7 +210,7 @@ class _Walk:
     ]
 
   def _op(self, step: Step) -> tf.Operation:
-    op = self._walked.at_hand(step.op)
+    op = op_of(step, self._walked)
     if op is None:
       raise LookupError(f'{step.label} is not in the graph at hand')
     return op
@@ -227,13 +221,21 @@ class _Walk:
     adjoint = self._adjoints[op]
     if adjoint is None:
       return None
-    groups = list(dict.fromkeys([term.left, term.right]))
+    if term.is_square:
+      _, curvature = self._slopes(term.step, term.left, 2)
+      return None if curvature is None else curvature * adjoint
+    groups = [term.left, term.right]
     arguments = [_broadcast(op, group) for group in groups]
     hessian = local.local_hessian(op, groups, arguments, [adjoint])
-    (weight,) = hessian.apply(
-      [0], [tf.ones_like(arguments[0])], [len(groups) - 1]
-    )
+    (weight,) = hessian.apply([0], [tf.ones_like(arguments[0])], [1])
     return weight
+
+  def _slopes(self, step: Step, group: tuple, order: int) -> list:
+    """The derivatives of an elementwise op by an argument, of its own shape."""
+    op = self._op(step)
+    if step.own_gradient is not None:
+      return local.slopes_of_own_gradient(op, group, order)
+    return local.slopes(op, group, _broadcast(op, group), order)
 
   def _from_frontier(self, frontier: Frontier) -> tf.Tensor | None:
     """The second derivatives of a term by the elements of the frontier."""
@@ -302,8 +304,7 @@ class _Walk:
     if adjoint is None and all(d is None for d in after):
       return []
     order = len(after) + 1 if adjoint is not None else 1
-    slopes = local.slopes(op, group, _broadcast(op, group), order)
-    first, *higher = slopes
+    first, *higher = self._slopes(step, group, order)
     results = []
     for power, d in enumerate(after, start=2):
       terms = []

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.flow import Flow
@@ -28,7 +29,7 @@ from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['Paths', 'kind_of_squares']
+__all__ = ['Paths', 'kind_of_squares', 'op_of', 'tensors_at_hand']
 
 
 class Paths:
@@ -162,8 +163,13 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   Returns:
     'elementwise', a `Squares`, or None.
   """
-  op = walked.at_hand(step.op)
-  if op is None or step.is_fallback or not _is_plain(step, op):
+  op = op_of(step, walked)
+  if op is None:
+    return None
+  if step.own_gradient is not None:
+    (arrow,) = step.structure.arrows
+    return 'elementwise' if number in arrow.inputs else None
+  if step.is_fallback or not _is_plain(step, op):
     return None
   known = registry.facts(step.op_type)
   if known.elementwise is not None:
@@ -176,6 +182,29 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   moved = known.moved_inputs
   moved = range(len(op.inputs))[moved] if isinstance(moved, slice) else moved
   return Squares.SAME if number in moved else None
+
+
+def tensors_at_hand(walked: Walked) -> Iterator[tuple]:
+  """The values of a function that Tensors of the graph at hand are.
+
+  Args:
+    walked: `Walked`.
+
+  Yields:
+    `Value` and Tensor; not for the parts.
+  """
+  for step in walked.tape.steps:
+    if isinstance(step, Loop):
+      continue
+    op = op_of(step, walked)
+    if op is not None and len(op.outputs) == len(step.outputs):
+      yield from zip(step.outputs, op.outputs)
+
+
+def op_of(step: Step, walked: Walked) -> tf.Operation | None:
+  """The op of the graph at hand of which the outputs of a step are, or None."""
+  own = step.own_gradient
+  return walked.at_hand(step.op if own is None else own)
 
 
 def _is_plain(step: Step, op: Any) -> bool:

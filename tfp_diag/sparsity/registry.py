@@ -93,9 +93,11 @@ class OpFacts:
     counts: A function of its inputs: whether its result is 0, 1, 2, ..., for
       any number of samples.
     on_integers: A NumPy function that does the same with integers and flags.
-    written_out: A function of its inputs that writes it out with its
-      normalizer as a Tensor of its own.
+    written_out: A function of a `tf.Operation` and of what its inputs are that
+      writes its first result out, with its normalizer as a Tensor of its own.
     written_out_but_for: Numbers of inputs that must be constant for that.
+    linear_in: Tuples of numbers of inputs: if it is a linear map of these
+      together, zero where they are, and differentiated as one.
     squares: How the squares of its derivatives are had, beside those of
       elementwise ops and of `moved_inputs`; a `Squares`, or a function of a
       `tf.Operation` that returns one; None if they are not.
@@ -119,6 +121,7 @@ class OpFacts:
   on_integers: Callable | None = None
   written_out: Callable | None = None
   written_out_but_for: tuple[int, ...] = ()
+  linear_in: tuple[tuple[int, ...], ...] = ()
   squares: 'Squares | Callable | None' = None
 
 

@@ -42,6 +42,9 @@ class Step:
     structure: `Structure`.
     is_fallback: `bool`: the structure is that of ignorance.
     op: `tf.Operation`, if the inputs and outputs are its own; else None.
+    own_gradient: `tf.Operation` with a gradient of its own, whose outputs these
+      are; if that is seen to be the cotangent of the first output, times the
+      slope by the one input that has an arrow, element by element. Else None.
   """
 
   op_type: str
@@ -51,6 +54,7 @@ class Step:
   structure: Structure
   is_fallback: bool = False
   op: tf.Operation | None = None
+  own_gradient: tf.Operation | None = None
 
   @property
   def label(self) -> str:

@@ -92,6 +92,13 @@ class Value:
     return value
 
   @property
+  def known_shape(self) -> tuple:
+    """The shape of a tensor of which it is known."""
+    if self.shape is None:
+      raise ValueError('The shape of this tensor is not known.')
+    return self.shape
+
+  @property
   def size(self) -> int | None:
     """The number of elements; None where the shape is not known."""
     if self.shape is None:

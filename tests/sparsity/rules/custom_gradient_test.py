@@ -18,7 +18,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
+from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.rules import custom_gradient
 
 SPEC = tf.TensorSpec([3], tf.float64)
@@ -118,6 +120,102 @@ def test_what_a_gradient_does_with_cotangents_counts_by_value(fn, expected):
   # Whether or not it could be differentiated once more.
   pattern = jacobian_sparsity(fn, tf.TensorSpec([3]))
   np.testing.assert_array_equal(pattern.matrix.toarray(), expected)
+
+
+@tf.custom_gradient
+def takes_its_value(x):
+  y = tf.exp(x)
+  return y, lambda dy: -dy * y
+
+
+@tf.custom_gradient
+def chooses(x):
+  return tf.exp(x), lambda dy: tf.where(x < 0, dy, dy / x)
+
+
+@tf.custom_gradient
+def shifted(x):
+  return tf.exp(x), lambda dy: (dy + 1) * tf.exp(x)
+
+
+@tf.custom_gradient
+def replaced(x):
+  return tf.exp(x), lambda dy: tf.where(x < 0, dy, 1.0)
+
+
+@tf.custom_gradient
+def clipped(x):
+  return tf.exp(x), lambda dy: tf.minimum(dy, 1e9) * x
+
+
+@tf.custom_gradient
+def squared(x):
+  return tf.exp(x), lambda dy: dy * dy * x
+
+
+@tf.custom_gradient
+def rounded(x):
+  return 2 * x, lambda dy: tf.cast(tf.cast(dy, tf.int32), dy.dtype)
+
+
+@tf.custom_gradient
+def by_the_sum(x):
+  return tf.exp(x), lambda dy: dy * tf.reduce_sum(x)
+
+
+@tf.custom_gradient
+def by_a_branch(x):
+  def gradient(dy):
+    return tf.cond(x[0] > 0, lambda: dy, lambda: 2 * dy)
+
+  return 2 * x, gradient
+
+
+@tf.custom_gradient
+def one_for_all(x):
+  return tf.reduce_sum(x), lambda dy: dy * tf.ones_like(x)
+
+
+@tf.custom_gradient
+def two_results(x):
+  return (x, 2 * x), lambda dy, dz: dy + 2 * dz
+
+
+def beside(x):
+  @tf.custom_gradient
+  def fn(y):
+    return tf.exp(y), lambda dy: dy * tf.sin(x)
+
+  return fn(2 * x)
+
+
+ELEMENTWISE = [
+  *(softplus, floor_with_a_gradient, calls_itself, takes_its_value, chooses),
+  *(tf.nn.silu, lambda x: no_gradient_for_the_second(x, tf.constant(2.0))),
+]
+OTHERS = [
+  *(reversed_gradient, stops, signs, compares, branches, shifted, replaced),
+  *(clipped, squared, rounded, by_the_sum, by_a_branch, one_for_all),
+  *(two_results, beside, lambda x: product(x, 2 * x)),
+  *(lambda x: product(x, x), lambda x: tf.nn.silu(x, beta=x[:1])),
+]
+
+
+@pytest.mark.parametrize(
+  'fn, is_elementwise',
+  [(fn, True) for fn in ELEMENTWISE] + [(fn, False) for fn in OTHERS],
+)
+def test_gradients_that_are_seen_to_be_those_of_an_elementwise_op(
+  fn, is_elementwise
+):
+  def call(parts):
+    return tf.add_n([tf.reduce_sum(y) for y in tf.nest.flatten(fn(parts[0]))])
+
+  spec = tf.TensorSpec([3])
+  walked = analyze(trace(call, lambda y, _: [y], [spec]), 0, None, True).walked
+  steps = [s for s in walked.tape.steps if s.op_type == 'IdentityN']
+  assert steps
+  assert all((s.own_gradient is not None) == is_elementwise for s in steps)
 
 
 def test_an_argument_without_gradient():

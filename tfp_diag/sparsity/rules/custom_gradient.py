@@ -27,10 +27,10 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.graph import gradient_of
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.registry import CannotSay, facts, register_expansion
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
-from tfp_diag.sparsity.tape import Columns, Tape
+from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
 from tfp_diag.sparsity.value import TensorList, Value
 
 
@@ -56,7 +56,7 @@ def _identity_n(walker, scope, instruction, inputs):
     gradient = gradient_of(instruction.op)
   except Exception as error:  # The user's code; whatever it raises.
     raise CannotSay(f'the gradient cannot be traced: {error}') from error
-  arrows = _jacobian(walker, scope, inputs, gradient)
+  arrows, is_linear = _jacobian(walker, scope, inputs, gradient)
   pairs, extra = [], []
   if walker.second_order:
     for k, after in _gradients_of_inputs(walker, scope, inputs, gradient):
@@ -68,14 +68,19 @@ def _identity_n(walker, scope, instruction, inputs):
     Value(v.shape, v.dtype, any(a.output == k for a in arrows))
     for k, v in enumerate(inputs)
   ]
+  is_elementwise = is_linear and _is_elementwise(
+    walker.tape, inputs, arrows, extra
+  )
   if any(value.depends for value in outputs):
-    walker.add_step(
+    step = Step(
       instruction.type,
       instruction.name,
-      [*inputs, *extra],
-      outputs,
+      (*inputs, *extra),
+      tuple(outputs),
       Structure(tuple(arrows), pairs=tuple(pairs)),
+      own_gradient=instruction.op if is_elementwise else None,
     )
+    walker.tape.steps.append(step)
   return outputs
 
 
@@ -87,7 +92,12 @@ def _gradient_scope(walker, scope, gradient, cotangents):
 
 
 def _jacobian(walker, scope, inputs, gradient):
-  """The arrows: the transpose of how cotangents become gradients."""
+  """The transpose of how cotangents become gradients.
+
+  Returns:
+    arrows: list of `Arrow`.
+    is_linear: Whether the gradients are seen to be linear in the cotangents.
+  """
   tape = Tape()
   seeds, starts, total = {}, [], 0
   cotangents = []
@@ -120,7 +130,74 @@ def _jacobian(walker, scope, inputs, gradient):
       if part.entries:
         flow = Flow(part.rows, value.rows, (('matrix', part),))
         arrows.append(Arrow(output, (k,), flow))
-  return arrows
+  return arrows, all(map(_is_linear, tape.steps))
+
+
+def _is_linear(step):
+  """Whether an op is a linear map of all inputs that are not constant."""
+  if isinstance(step, Loop):
+    return False
+  varying = tuple(k for k, value in enumerate(step.inputs) if value.depends)
+  values = [*step.outputs, *(step.inputs[k] for k in varying)]
+  return varying in facts(step.op_type).linear_in and all(
+    value.dtype.is_floating for value in values
+  )
+
+
+def _is_elementwise(tape, inputs, arrows, slopes):
+  """Whether the first output is a function of one input, element by element.
+
+  Args:
+    tape: `Tape`, on which the slopes are.
+    inputs: list of `Value`.
+    arrows: list of `Arrow`.
+    slopes: list of `Value`: the gradients by the inputs that have arrows, for
+      some cotangents, if they change with xs.
+
+  Returns:
+    `bool`.
+  """
+  if len(arrows) != 1 or arrows[0].output:
+    return False
+  ((k,), flow) = arrows[0].inputs, arrows[0].flow
+  return _is_diagonal(flow.to_dependency(), inputs[k]) and all(
+    _is_function_of(tape, slope, inputs[k]) for slope in slopes
+  )
+
+
+def _is_function_of(tape, slope, argument):
+  """Whether an element depends on the same one of a value, and nothing else."""
+  missing, between = {slope}, []
+  for step in reversed(tape.steps):
+    made = missing.intersection(step.outputs)
+    if not made:
+      continue
+    if isinstance(step, Loop):
+      return False
+    missing -= made
+    between.append(step)
+    for arrow in step.structure.arrows:
+      if step.outputs[arrow.output] in made:
+        missing.update(step.inputs[i] for i in arrow.inputs)
+    missing = {v for v in missing if v.depends and v is not argument}
+    if not missing:
+      break
+  if missing:
+    # It comes from xs on another way.
+    return False
+  part = Tape()
+  part.steps = between[::-1]
+  columns = Columns(Groups(argument.rows))
+  seeds = {argument: Dependency.identity(argument.rows)}
+  found = part.run(seeds, [slope], columns)[slope]
+  return _is_diagonal(columns.groups.expand(found), argument)
+
+
+def _is_diagonal(dependency, argument):
+  """Whether each row depends on its own element of a value at most."""
+  return dependency.rows == argument.rows and np.array_equal(
+    dependency.indices, dependency.row_of_entry
+  )
 
 
 def _gradients_of_inputs(walker, scope, inputs, gradient):

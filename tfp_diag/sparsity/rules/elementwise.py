@@ -189,6 +189,19 @@ for _op_type, _classes in TABLE.items():
   register_rule(_op_type, elementwise=_classes)(_elementwise)
 register_facts('Cast', 'SelectV2', is_for_any_dtype=True)
 
+for _op_types, _linear_in in {
+  ('Cast', 'Neg'): ((0,),),
+  ('Add', 'AddV2', 'Sub'): ((0, 1),),
+  ('Mul', 'MulNoNan'): ((0,), (1,)),
+  ('Div', 'DivNoNan', 'RealDiv', 'Xdivy', 'Xlog1py', 'Xlogy'): ((0,),),
+  ('SelectV2',): ((1, 2),),
+  ('LeakyReluGrad', 'Relu6Grad', 'ReluGrad'): ((0,),),
+  ('EluGrad', 'SeluGrad', 'SoftplusGrad', 'SoftsignGrad'): ((0,),),
+  ('InvGrad', 'ReciprocalGrad', 'RsqrtGrad', 'SqrtGrad'): ((1,),),
+  ('SigmoidGrad', 'TanhGrad'): ((1,),),
+}.items():
+  register_facts(*_op_types, linear_in=_linear_in)
+
 
 def _selected(op, flows):
   """Where the condition is constant, each element has one origin."""

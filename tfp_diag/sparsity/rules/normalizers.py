@@ -26,12 +26,12 @@ def _exp(logits):
   return shifted, tf.exp(shifted)
 
 
-def _softmax(logits):
+def _softmax(op, logits):
   _, exp = _exp(logits)
   return exp / tf.reduce_sum(exp, axis=-1, keepdims=True)
 
 
-def _log_softmax(logits):
+def _log_softmax(op, logits):
   shifted, exp = _exp(logits)
   return shifted - tf.math.log(tf.reduce_sum(exp, axis=-1, keepdims=True))
 
@@ -41,7 +41,7 @@ def _with_value(value, like):
   return like + tf.stop_gradient(value - like)
 
 
-def _cross_entropy(logits, labels):
+def _cross_entropy(op, logits, labels):
   """With TensorFlow's gradient, for which the labels add up to one.
 
   Right while the labels are constants.
@@ -51,15 +51,36 @@ def _cross_entropy(logits, labels):
   return _with_value(value, tf.reduce_logsumexp(logits, axis=-1) - chosen)
 
 
-def _sparse_cross_entropy(logits, labels):
+def _sparse_cross_entropy(op, logits, labels):
   value = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
   mask = tf.one_hot(labels, tf.shape(logits)[-1], dtype=logits.dtype)
   chosen = tf.reduce_sum(mask * logits, axis=-1)
   return _with_value(value, tf.reduce_logsumexp(logits, axis=-1) - chosen)
 
 
-def _half_sum_of_squares(x):
+def _half_sum_of_squares(op, x):
   return tf.reduce_sum(tf.square(x)) / 2
+
+
+def _batch_norm(op, x, scale, offset, mean, variance):
+  """Each channel by itself; of the results the first alone has a gradient."""
+  rank = x.shape.rank
+  channel = 1 if op.get_attr('data_format').startswith(b'NC') else rank - 1
+  rest = [axis for axis in range(rank) if axis != channel]
+
+  def of_channels(y):
+    return tf.reshape(y, [-1 if axis == channel else 1 for axis in range(rank)])
+
+  dtype, x = x.dtype, tf.cast(x, scale.dtype)
+  if op.get_attr('is_training'):
+    x -= tf.reduce_mean(x, rest, keepdims=True)
+    variance = tf.reduce_mean(tf.square(x), rest, keepdims=True)
+  else:
+    # Its gradient takes these for constants.
+    x -= of_channels(tf.stop_gradient(mean))
+    variance = of_channels(tf.stop_gradient(variance))
+  x *= tf.math.rsqrt(variance + op.get_attr('epsilon'))
+  return tf.cast(x * of_channels(scale) + of_channels(offset), dtype)
 
 
 register_facts('Softmax', written_out=_softmax)
@@ -73,3 +94,7 @@ register_facts(
   'SparseSoftmaxCrossEntropyWithLogits', written_out=_sparse_cross_entropy
 )
 register_facts('L2Loss', written_out=_half_sum_of_squares)
+register_facts(
+  *('FusedBatchNorm', 'FusedBatchNormV2', 'FusedBatchNormV3'),
+  written_out=_batch_norm,
+)

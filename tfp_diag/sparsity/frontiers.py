@@ -1,0 +1,438 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Tensors through which all paths of some coordinates to a curved op go.
+
+Where the paths from a coordinate j to an element i of a curved op part and meet
+again (see `unique_paths`), there may be a tensor F in front of that, the
+frontier, through which all of them go. If
+
+1. each coordinate j has one path at most to each element e of F,
+2. for each j and i, one e at most lies on paths from j to i,
+
+then the product of entries `(J_a)_ij (J_b)_ij` is
+`A_ej^2 (C_a)_ie (C_b)_ie`, with the one e and the derivatives `C` by the
+elements of F; the sweep goes on from F with
+`p_e = sum_i w_i (C_a)_ie (C_b)_ie`. If
+
+3. each e reaches one i only,
+
+that is the product of two reverse passes from the op to F, seeded with w and
+with ones; otherwise of two for each group of elements i that share no e. Or if
+
+4. each i depends on one e only,
+
+it is one reverse pass, seeded with w times the tangent of b for ones at F;
+otherwise one for each group of elements e that share no i. Where j has many
+paths to the one e, `A_ej^2` is a term itself, of the elements of F with the
+weights p, and a next frontier is looked for.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tfp_diag.sparsity import registry
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.multisets import MANY, Multisets
+from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
+from tfp_diag.sparsity.registry import Squares
+from tfp_diag.sparsity.tape import Loop, Step
+from tfp_diag.sparsity.value import Value
+
+__all__ = ['Frontier', 'Frontiers', 'Link', 'Rows', 'Term']
+
+# A frontier takes two passes for each of so many rows at most.
+_MAX_ROWS = 64
+# So many are few.
+_FEW_PASSES = 4
+# So many elements are looked at in search of frontiers, a few seconds' work, or
+# as many times those of the function; and an op takes as long as these.
+_EFFORT = 20_000_000
+_STEP = 5_000
+# So many frontiers follow each other at most.
+_MAX_LINKS = 3
+
+
+class Term(NamedTuple):
+  """The second derivatives of an elementwise op by two of its arguments.
+
+  Attributes:
+    step: `tape.Step`.
+    left: tuple of the numbers of the inputs that are the one argument.
+    right: likewise, of the other; the same tuple for a square.
+  """
+
+  step: Step
+  left: tuple
+  right: tuple
+
+  @property
+  def is_square(self) -> bool:
+    """Whether both arguments are the same."""
+    return self.left == self.right
+
+
+class Link(NamedTuple):
+  """A tensor through which all paths of some coordinates to a term go.
+
+  Attributes:
+    value: `Value`.
+    is_by_rows: whether condition 3 holds; if not, condition 4.
+    shape: tuple of int: the last axes of the term, or of the value, whose
+      elements have a pass each; empty if one is enough.
+    work: `float`: the part of the work of the function that lies between.
+  """
+
+  value: Value
+  is_by_rows: bool
+  shape: tuple
+  work: float
+
+  @property
+  def num_passes(self) -> int:
+    """How many pairs of passes it takes."""
+    return math.prod(self.shape)
+
+
+class Frontier(NamedTuple):
+  """Where the paths of some coordinates to a term are single.
+
+  Attributes:
+    term: `Term`.
+    links: tuple of `Link`, from the term down; the last one is the frontier.
+  """
+
+  term: Term
+  links: tuple
+
+  @property
+  def value(self) -> Value:
+    """The tensor from which the sweep goes on."""
+    return self.links[-1].value
+
+
+class Rows(NamedTuple):
+  """Elements of two tensors, row by row, that are multiplied.
+
+  Attributes:
+    sides: pair of (`Value`, `Flow` to the rows or None).
+    shape: tuple of int, of the rows.
+    tensor: The Tensor of the graph at hand that has as many elements.
+  """
+
+  sides: tuple
+  shape: tuple
+  tensor: Any
+
+  @property
+  def size(self) -> int:
+    """How many rows there are."""
+    return math.prod(self.shape)
+
+  def of(
+    self, sets: Multisets, numbers: dict, mask: Any = slice(None)
+  ) -> list[np.ndarray]:
+    """The multisets of the two elements of each row."""
+    found = []
+    for value, flow in self.sides:
+      known = numbers.get(value)
+      if known is None:
+        known = np.zeros(value.rows, np.int64)
+      found.append((known if flow is None else sets.apply(flow, known))[mask])
+    return found
+
+
+class Frontiers:
+  """The search for frontiers."""
+
+  def __init__(self, paths: Paths) -> None:
+    walked = paths.walked
+    self._walked = walked
+    self._steps = walked.tape.steps
+    self._sets = paths.sets
+    self._numbers = paths.numbers
+    self._spread = paths.spread
+    self._effort = max(_EFFORT, 20 * sum(map(_work, self._steps)))
+    self._tensors = dict(tensors_at_hand(walked))
+
+  @property
+  def is_late(self) -> bool:
+    """Whether there was no time to look at everything."""
+    return self._effort <= 0
+
+  def rows(self, term: Term) -> Rows:
+    """What a term multiplies, row by row."""
+    step = term.step
+    flows = {a.inputs: a.flow for a in step.structure.arrows}
+    op = op_of(step, self._walked)
+    assert op is not None
+    return Rows(
+      tuple(
+        (step.inputs[which[0]], flows[which[:1]])
+        for which in (term.left, term.right)
+      ),
+      step.outputs[0].known_shape,
+      op.outputs[0],
+    )
+
+  def of(self, term: Term, bad: np.ndarray) -> list[tuple]:
+    """Where the paths of some coordinates to a term are single.
+
+    Args:
+      term: `Term`.
+      bad: bool array over coordinates.
+
+    Returns:
+      list of: a `Frontier`, and the coordinates that it covers.
+    """
+    place = self._steps.index(term.step)
+    between = self._ancestors(term.step.inputs, place)
+    return [
+      (Frontier(term, links), covered)
+      for covered, links in self._covers(self.rows(term), bad, between, 1)
+    ]
+
+  def _covers(
+    self, rows: Rows, bad: np.ndarray, between: Sequence, depth: int
+  ) -> list[tuple]:
+    """Where the paths of some coordinates to a term are single.
+
+    Args:
+      rows: `Rows` of the term.
+      bad: bool array over coordinates.
+      between: the steps that lead to it.
+      depth: how long the chain of links is with the next one.
+
+    Returns:
+      list of: the coordinates that are covered, and a tuple of `Link`s.
+    """
+    found, bad = [], bad.copy()
+    # Cheap ones first, then what needs another one, then what takes long.
+    for is_once, most in ((True, _FEW_PASSES), (False, 1), (True, _MAX_ROWS)):
+      for value, tensor in self._candidates(between):
+        if not bad.any():
+          return found
+        numbers = self._numbers[value]
+        many = self._sets.members(numbers, MANY)
+        asked = bad & (~many if is_once else many)
+        asked &= self._sets.members(numbers)
+        # A link of one element to one row leads nowhere.
+        if not asked.any() or not (is_once or value.rows != rows.size):
+          continue
+        inside = self._descendants(value, between)
+        if not self._affords(inside):
+          return found
+        covered, link = self._link(value, tensor, rows, asked, inside)
+        if link is None or link.num_passes > most:
+          continue
+        if is_once:
+          found.append((covered, (link,)))
+          bad &= ~covered
+        elif depth < _MAX_LINKS:
+          ends = ((value, None), (value, None))
+          inner = Rows(ends, value.known_shape, tensor)
+          steps = self._ancestors([value], len(self._steps))
+          for part, links in self._covers(inner, covered, steps, depth + 1):
+            found.append((part, (link, *links)))
+            bad &= ~part
+    return found
+
+  def _affords(self, inside: Sequence) -> bool:
+    """Whether there is time left to look at what lies behind a value."""
+    self._effort -= sum(
+      _STEP + sum(y.rows for y in step.outputs) for step in inside
+    )
+    return self._effort > 0
+
+  def _link(
+    self,
+    value: Value,
+    tensor: Any,
+    rows: Rows,
+    asked: np.ndarray,
+    inside: Sequence,
+  ) -> tuple:
+    """Whether paths go through a value as they should, and of which."""
+    numbers = self._sets.within(self._numbers[value], asked)
+    numbers = self._sets.support(numbers)
+    found = self._by_rows(
+      value, rows, numbers, asked, inside
+    ) or self._by_columns(value, tensor, rows, numbers, asked, inside)
+    if found is None:
+      return asked, None
+    covered, (is_by_rows, shape) = found
+    covered = covered & ~self._reached_beside(value, rows, inside)
+    if not covered.any():
+      return covered, None
+    work = sum(map(_work, inside)) / sum(map(_work, self._steps))
+    return covered, Link(value, is_by_rows, shape, work)
+
+  def _by_rows(
+    self,
+    value: Value,
+    rows: Rows,
+    numbers: np.ndarray,
+    asked: np.ndarray,
+    inside: Sequence,
+  ) -> tuple | None:
+    """Whether each element of a value reaches few rows, all of its own."""
+    shape = value.known_shape
+    for rank in range(len(shape), -1, -1):
+      blocks = math.prod(shape[:rank])
+      if blocks > rows.size:
+        continue
+      block = np.arange(value.rows) // max(value.rows // max(blocks, 1), 1)
+      united = self._sets.apply(Flow.collect(block, blocks), numbers)
+      covered = asked & ~self._sets.members(united, MANY)
+      if not covered.any():
+        # Larger blocks hold no fewer.
+        return None
+      row_shape = self._rows_of_blocks(value, block, rank, rows, inside)
+      if row_shape is not None:
+        return covered, (True, row_shape)
+    return None
+
+  def _rows_of_blocks(
+    self,
+    value: Value,
+    block: np.ndarray,
+    rank: int,
+    rows: Rows,
+    inside: Sequence,
+  ) -> tuple | None:
+    """The shape of the rows that depend on one block of a value.
+
+    None if a row depends on several blocks; or if there are many, or not in
+    order.
+    """
+    blocks = math.prod(value.known_shape[:rank])
+    sets = Multisets(blocks)
+    numbers = {value: 1 + block}
+    self._spread(sets, numbers, inside, held=value, counts=False)
+    united = sets.plus(*rows.of(sets, numbers))
+    sizes = sets.sizes(united)
+    if sizes.max(initial=0) > 1:
+      return None
+    block_of_row = np.full(rows.size, -1)
+    block_of_row[sizes == 1] = sets.entries(united[sizes == 1])[1]
+    reached = block_of_row >= 0
+    if np.bincount(block_of_row[reached]).max(initial=0) <= 1:
+      return ()
+    shape = rows.shape[rank:]
+    in_order = np.arange(rows.size) // max(math.prod(shape), 1)
+    if (
+      rows.shape[:rank] != value.known_shape[:rank]
+      or not _has_last(rows.tensor, shape)
+      or math.prod(shape) > _MAX_ROWS
+      or np.any(reached & (block_of_row != in_order))
+    ):
+      return None
+    return shape
+
+  def _by_columns(
+    self,
+    value: Value,
+    tensor: Any,
+    rows: Rows,
+    numbers: np.ndarray,
+    asked: np.ndarray,
+    inside: Sequence,
+  ) -> tuple | None:
+    """Whether each row depends on few elements of a value."""
+    sets = Multisets(value.rows)
+    reach = {value: sets.singletons(value.rows)}
+    self._spread(sets, reach, inside, held=value, counts=False)
+    united, _ = sets.distinct(sets.plus(*rows.of(sets, reach)))
+    sizes = sets.sizes(united)
+    most = sizes.max(initial=0)
+    if most > _MAX_ROWS:
+      return None
+    united = united[sizes > 1]
+    row, element = sets.entries(united)
+    flow = Flow.pairs(row, element, len(united), value.rows)
+    meet = self._sets.members(self._sets.apply(flow, numbers), MANY)
+    covered = asked & ~meet
+    if not covered.any():
+      return None
+    for rank in range(len(value.known_shape), -1, -1):
+      shape = value.known_shape[rank:]
+      count = math.prod(shape)
+      if count > _MAX_ROWS:
+        return None
+      # Those of a row have different colors.
+      key = np.sort(row * count + element % max(count, 1))
+      if count >= most and np.all(key[1:] != key[:-1]):
+        return (covered, (False, shape)) if _has_last(tensor, shape) else None
+    return None
+
+  def _reached_beside(
+    self, value: Value, rows: Rows, inside: Sequence
+  ) -> np.ndarray:
+    """The coordinates that reach a term on other ways than through a value."""
+    after = {value, *(y for step in inside for y in step.outputs)}
+    numbers = {v: n for v, n in self._numbers.items() if v not in after}
+    self._spread(self._sets, numbers, inside, held=value, counts=False)
+    return self._sets.members(np.concatenate(rows.of(self._sets, numbers)))
+
+  def _ancestors(self, values: Sequence, place: int) -> list:
+    """Of the steps before a place, those that lead to some values, in order."""
+    wanted = {v for v in values if v.depends}
+    found = []
+    for step in reversed(self._steps[:place]):
+      if any(y in wanted for y in step.outputs):
+        found.append(step)
+        wanted.update(v for v in step.inputs if v.depends)
+    return found[::-1]
+
+  def _descendants(self, value: Value, steps: Sequence) -> list:
+    """Of some steps, those that depend on a value."""
+    reached, found = {value}, []
+    for step in steps:
+      if any(v in reached for v in step.inputs):
+        found.append(step)
+        reached.update(step.outputs)
+    return found
+
+  def _candidates(self, between: Sequence) -> Iterator[tuple]:
+    """Values on the way to a term, and their Tensors; the last ones first."""
+    for step in reversed(between):
+      for value in step.outputs:
+        tensor = self._tensors.get(value)
+        is_known = value in self._numbers and value.shape is not None
+        if is_known and tensor is not None:
+          yield value, tensor
+    yield from zip(self._walked.inputs, self._walked.graph.xs)
+
+
+def _has_last(tensor: Any, shape: tuple) -> bool:
+  """Whether the last axes of a Tensor, or of a part, are known to be these."""
+  if not shape:
+    return True
+  rank = tensor.shape.rank
+  return rank is not None and tensor.shape[rank - len(shape) :] == list(shape)
+
+
+def _work(step: Any) -> float:
+  """About how long an op takes, next to others of its function."""
+  if isinstance(step, Loop):
+    return sum(map(_work, step.body.steps))
+  sizes = [v.rows for v in (*step.inputs, *step.outputs) if v.rows]
+  squares = registry.facts(step.op_type).squares
+  if isinstance(squares, Squares) and squares is Squares.OPERANDS:
+    # Of a product of matrices: how many products of numbers.
+    return math.sqrt(math.prod(float(size) for size in sizes)) / 4
+  return float(max(sizes, default=0))
