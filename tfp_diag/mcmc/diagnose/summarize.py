@@ -14,9 +14,16 @@
 # ============================================================================
 """Means, errors and verdicts in one table."""
 
+import warnings
+
 import numpy as np
 
-from tfp_diag.mcmc.diagnose.convergence import ESS_KINDS, convergence, in_groups
+from tfp_diag.mcmc.diagnose.convergence import (
+  ESS_KINDS,
+  LEAST_DRAWS,
+  convergence,
+  in_groups,
+)
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
   parameter_warnings,
   sampler_warnings,
@@ -29,7 +36,7 @@ from tfp_diag.mcmc.diagnose.sampler_statistics import (
 )
 from tfp_diag.mcmc.diagnose.summary import Summary
 
-__all__ = ['summarize']
+__all__ = ['summarize', 'warn_if_not_converged']
 
 
 def summarize(
@@ -155,6 +162,19 @@ def summarize(
     warnings=tuple(warnings),
     **columns,
   )
+
+
+def warn_if_not_converged(summary, way_out):
+  """Warns of all that a summary warns of, at the line of a driver's caller.
+
+  Args:
+    summary: `Summary`.
+    way_out: Python `str`, a sentence: what to try.
+
+  Of draws that are too few to judge nothing is said.
+  """
+  if summary.warnings and summary.num_draws >= LEAST_DRAWS:
+    warnings.warn(f'{" ".join(summary.warnings)} {way_out}', stacklevel=3)
 
 
 def _without_tuning(parts, statistics):

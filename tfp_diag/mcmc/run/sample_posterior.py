@@ -18,13 +18,12 @@ import os
 import pathlib
 import tempfile
 import typing
-import warnings
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.mcmc.adapt.tuning import DenseScale, DiagonalScale
-from tfp_diag.mcmc.diagnose.summarize import summarize
+from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME
@@ -261,8 +260,11 @@ def sample_posterior(
   )
   draws = target.constrain(layout.split_all(run.draws))
   summary = summarize(draws, run.trace)
-  for warning in summary.warnings:
-    warnings.warn(warning, stacklevel=2)
+  warn_if_not_converged(
+    summary,
+    'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
+    'without centering.',
+  )
   return PosteriorDraws(
     draws=draws,
     trace=run.trace,

@@ -14,6 +14,7 @@
 # ============================================================================
 """From a model to draws in one call."""
 
+import math
 import typing
 
 import tensorflow as tf
@@ -25,6 +26,7 @@ from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
 )
 from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
+from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.model_arguments import (
@@ -40,6 +42,9 @@ __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
 # Full matrices, from `FisherAdaptiveMALA` and `FisherDivergenceMALA`.
 _FULL_FISHER = 'full_fisher'
 _FULL_FISHER_DIVERGENCE = 'full_fisher_divergence'
+# A matrix up to so many coordinates.
+_AUTO = 'auto'
+_MOST_FOR_MATRIX = 512
 # The rest is for the step size of the last scale.
 _SHARE_FOR_SCALE = 0.75
 # Before a full matrix is learned.
@@ -67,7 +72,7 @@ def windowed_adaptive_mala(
   *,
   n_chains=64,
   num_adaptation_steps=500,
-  preconditioner='fisher_divergence',
+  preconditioner='auto',
   discretization='euler',
   init=None,
   bijectors=None,
@@ -82,14 +87,14 @@ def windowed_adaptive_mala(
   """Adapts and samples from a model, or a log density, by preconditioned MALA.
 
   The state is unconstrained by the model's default bijectors. A step size for
-  all chains is adapted by dual averaging, and a diagonal scale in windows of
-  doubling length during the first three quarters of the adaptation; see
-  `DiagonalPreconditionerAdaptation`.
+  all chains is adapted by dual averaging. A matrix (`FisherDivergenceMALA`), or
+  a scale for each of many coordinates (`DiagonalPreconditionerAdaptation`), is
+  learned in windows of doubling length during the first three quarters.
 
-  When: many chains on a model whose gradients are cheap, on a GPU above all.
-  When not: few chains of many coordinates, where
-  `tfp.experimental.mcmc.windowed_adaptive_nuts` makes more of each draw. Strong
-  correlations ask for `preconditioner='full_fisher_divergence'`.
+  When: one graph, a trace function of your own, or a scale that depends on the
+  position. When not: else `sample_posterior`, whose trajectories of many steps
+  make more of each gradient, which moves chains that are stuck, and which can
+  be interrupted.
 
   Args:
     n_draws: Python `int`, the number of draws of each chain after adaptation.
@@ -100,7 +105,9 @@ def windowed_adaptive_mala(
     n_chains: Python `int` or list of `int`s, how many chains are started. With
       `init`, the leading shape of `init` counts instead.
     num_adaptation_steps: Python `int`, how many steps adapt.
-    preconditioner: How the scale is estimated: 'fisher_divergence', 'fisher',
+    preconditioner: How the scale is estimated: 'auto', which is
+      'full_fisher_divergence' up to 512 coordinates and 'fisher_divergence'
+      beyond; 'fisher_divergence', 'fisher',
       'variance' or 'hessian' for a diagonal one, 'full_fisher_divergence' for
       the matrix of `FisherDivergenceMALA`, 'full_fisher' for that of
       `FisherAdaptiveMALA`; or what `PreconditionedMALA` takes, for the
@@ -140,7 +147,8 @@ def windowed_adaptive_mala(
     **pins: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:
-    A `DrawsAndTrace`.
+    A `DrawsAndTrace`. What the draws after the adaptation cannot be trusted for
+    is said by a `UserWarning`, in eager mode.
 
   Raises:
     ValueError: if the model has a batch shape or a discrete variable that is
@@ -183,7 +191,7 @@ def windowed_adaptive_mala(
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
   """
-  names = [*ESTIMATORS, _FULL_FISHER_DIVERGENCE, _FULL_FISHER]
+  names = [_AUTO, *ESTIMATORS, _FULL_FISHER_DIVERGENCE, _FULL_FISHER]
   if isinstance(preconditioner, str) and preconditioner not in names:
     raise ValueError(
       f'`preconditioner` is {preconditioner!r}, but those that adapt are '
@@ -225,6 +233,13 @@ def windowed_adaptive_mala(
   )
   log_prob = target.log_prob_fn(*target.start)
   target.check_start(log_prob)
+  if isinstance(preconditioner, str) and preconditioner == _AUTO:
+    is_small = _num_coordinates(target.start, log_prob.shape.rank) <= (
+      _MOST_FOR_MATRIX
+    )
+    preconditioner = (
+      _FULL_FISHER_DIVERGENCE if is_small else 'fisher_divergence'
+    )
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
   if tf.executing_eagerly():
@@ -262,7 +277,19 @@ def windowed_adaptive_mala(
     )
     return target.constrain(parts), traced
 
-  return DrawsAndTrace(*run(target.start, seed))
+  found = DrawsAndTrace(*run(target.start, seed))
+  if tf.executing_eagerly() and discard_tuning:
+    warn_if_not_converged(
+      summarize(found.draws, chain_ndims=log_prob.shape.rank),
+      'Draw more, or use `sample_posterior`, which tunes more.',
+    )
+  return found
+
+
+def _num_coordinates(parts, chain_ndims):
+  """The number of coordinates, infinite where it is not known."""
+  sizes = [x.shape[chain_ndims:].num_elements() for x in parts]
+  return math.inf if None in sizes else sum(sizes)
 
 
 def _first_step_size(parts, chain_ndims):
