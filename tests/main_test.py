@@ -473,7 +473,7 @@ def test_a_terminal_shows_progress_and_ctrl_c_works(tmp_path):
     for _ in range(3):
       read_until(ours, 'step/s')
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
   finally:
     process.kill()
     os.close(ours)

@@ -17,6 +17,7 @@
 import collections
 import io
 import os
+import select
 import struct
 import types
 
@@ -94,6 +95,17 @@ def test_a_bar_shows_phase_speed_acceptance_and_rhat(terminal, monkeypatch):
     assert fact in sampling[-1]
 
 
+def read_until(text, descriptor):
+  """What a terminal was written, which may arrive in pieces."""
+  written = ''
+  while text not in written:
+    ready, _, _ = select.select([descriptor], [], [], 10.0)
+    if not ready:
+      break
+    written += os.read(descriptor, 2**16).decode(errors='replace')
+  return written
+
+
 @pytest.mark.parametrize('rows, columns', [(0, 0), (0, 50), (20, 0), (20, 50)])
 def test_a_terminal_of_any_size_has_a_bar(monkeypatch, rows, columns):
   pty, termios = map(pytest.importorskip, ('pty', 'termios'))
@@ -106,7 +118,7 @@ def test_a_terminal_of_any_size_has_a_bar(monkeypatch, rows, columns):
     # tqdm asks the size of nothing else.
     monkeypatch.setattr(progress.tqdm.std.sys, 'stderr', stream)
     sample(20)
-    written = os.read(ours, 2**16).decode()
+    written = read_until('20/20', ours)
   os.close(ours)
   lines = [line for line in written.split('\r') if line.strip()]
   assert '20/20' in lines[-1]
