@@ -232,3 +232,28 @@ def test_no_results_make_the_burnin_alone():
 def test_nothing_at_all():
   found = tfp_diag.mcmc.sample(mala(), start(), 0, jit_compile=False)
   np.testing.assert_array_equal(found.final_state, start())
+
+
+def test_a_block_leaves_nothing_as_it_is(monkeypatch):
+  """XLA may take what a loop leaves alone for a constant of its compilation."""
+  left_alone = []
+  while_loop = tf.while_loop
+
+  def spy(test, body, loop_vars, **kwargs):
+    def watched(*before):
+      after = body(*before)
+      pairs = zip(tf.nest.flatten(before), tf.nest.flatten(after))
+      left_alone.append([b is a for b, a in pairs])
+      return after
+
+    return while_loop(test, watched, loop_vars, **kwargs)
+
+  monkeypatch.setattr(tf, 'while_loop', spy)
+  # Its step size goes through every step as it is.
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(tf.square(x), -1), step_size=0.7
+  )
+  found = tfp_diag.mcmc.sample(kernel, tf.zeros([4, 2]), 20, seed=1)
+  assert len(left_alone) == 1
+  assert not any(left_alone[0])
+  np.testing.assert_allclose(found.trace['step_size'], 0.7)

@@ -113,9 +113,10 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
   `PreconditionedMALA`.
 
   When: almost always rather than `PreconditionedMALA`, as soon as a
-  preconditioner is known: a trajectory of √d steps does the work of d Langevin
-  steps. `sample_posterior` finds all its settings. When not: a scale that
-  depends on the position (`LocalHessianPreconditioner`), for funnels.
+  preconditioner is known: the steps of a trajectory go on in one direction,
+  where single ones make a random walk. `sample_posterior` finds all its
+  settings. When not: a scale that depends on the position
+  (`LocalHessianPreconditioner`), for funnels.
 
   #### Examples
 
