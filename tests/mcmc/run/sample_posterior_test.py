@@ -114,7 +114,7 @@ def test_a_run_goes_on_with_its_warm_up(correlated, tmp_path, monkeypatch):
   assert longer.warm_up.windows == found.warm_up.windows
 
 
-def test_chains_that_are_stuck_are_rescued():
+def test_chains_that_are_stuck_are_rescued(monkeypatch):
   """Two modes, the far one of a weight that a chain never leaves."""
 
   def log_prob(x):
@@ -124,7 +124,18 @@ def test_chains_that_are_stuck_are_rescued():
 
   init = np.random.default_rng(0).normal(size=[24, 2])
   init[:3] = 40.0 + 1e-3 * init[:3]
+  positions = []
+  learned = warm_up_module.DenseScale.learned
+
+  def spy(self, draws, gradients):
+    positions.append(draws)
+    return learned(self, draws, gradients)
+
+  monkeypatch.setattr(warm_up_module.DenseScale, 'learned', spy)
   found = sample_posterior(log_prob, 200, init=tf.constant(init), seed=3)
+  # What they drew is not learned from, in the window that finds them either.
+  assert len(positions[0]) == 21 * found.warm_up.windows[0].num_steps
+  assert max(np.abs(x).max() for x in positions) < 10.0
   assert sum(w.num_rescued for w in found.warm_up.windows) == 3
   assert np.abs(found.draws).max() < 10.0
   assert found.warm_up.step_size > 0.3
