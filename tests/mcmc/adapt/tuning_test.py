@@ -14,6 +14,8 @@
 # ============================================================================
 """What a warm-up learns from draws that are known."""
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -23,6 +25,7 @@ from tfp_diag.mcmc.adapt.tuning import (
   DenseScale,
   DiagonalScale,
   StepSizeTuner,
+  autocorrelation_time,
   find_stuck,
   times_of,
 )
@@ -142,3 +145,24 @@ def test_newton_starts_leave_chains_that_have_arrived():
   start = tf.constant(np.random.default_rng(0).uniform(-0.5, 0.5, [30, 5]))
   found = newton_starts(lambda x: -tf.reduce_sum(tf.cosh(x), -1), start)
   np.testing.assert_array_equal(found.state, start)
+
+
+def test_the_slowest_coordinate_counts_and_its_square():
+  rng = np.random.default_rng(8)
+  # Autoregressions, whose time is (1 + ρ) / (1 - ρ): 1, 9 and 19.
+  rho = np.array([0.0, 0.8, 0.9])
+  x = rng.standard_normal([1000, 64, 3])
+  for before, now in itertools.pairwise(x):
+    now *= np.sqrt(1.0 - rho**2)
+    now += rho * before
+  assert 15.0 < autocorrelation_time(x) < 23.0
+  assert 7.5 < autocorrelation_time(x[..., :2]) < 10.5
+  assert autocorrelation_time(x[..., :1]) < 1.2
+  # Signs that forget at once, of a magnitude that does not.
+  square = np.sign(x[..., :1]) * np.abs(x[..., 2:])
+  assert autocorrelation_time(square) > 7.0
+  # Many coordinates: the slow one is found.
+  many = np.concatenate([rng.standard_normal([1000, 64, 100]), x], axis=-1)
+  assert 15.0 < autocorrelation_time(many) < 23.0
+  # Too few steps to tell.
+  assert autocorrelation_time(x[:10]) == 1.0

@@ -14,6 +14,8 @@
 # ============================================================================
 """Posteriors with one call: against closed forms, and what can go wrong."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -217,3 +219,29 @@ def test_refuses_arguments(kwargs, error, match):
 
 def test_it_is_public():
   assert tfp_diag.mcmc.sample_posterior is sample_posterior
+
+
+def test_draws_are_worth_an_eighth_of_an_independent_one():
+  """One step each, in 30 coordinates: a random walk."""
+
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum(x**2, -1)
+
+  options = dict(
+    init=tf.zeros([16, 30]), kernel='mala', num_warmup_steps=200, seed=4
+  )
+  found = sample_posterior(log_prob, 200, **options)
+  stride = found.num_gradients // 200
+  assert stride == math.ceil(found.warm_up.autocorrelation_time / 8) > 1
+  assert np.min(found.summary.ess_bulk) > 200 * 16 / 16
+  every = sample_posterior(
+    log_prob, 100, num_steps_between_results=0, **options
+  )
+  assert every.num_gradients == 100
+  # The same chains, looked at more often.
+  np.testing.assert_array_equal(
+    every.draws[::stride], found.draws[: -(-100 // stride)]
+  )
+  # No more gradients than a trajectory may take.
+  capped = sample_posterior(log_prob, 20, max_num_steps=2, **options)
+  assert capped.num_gradients == 40

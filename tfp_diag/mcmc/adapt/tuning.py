@@ -26,12 +26,14 @@ import scipy.sparse.linalg
 import tensorflow as tf
 
 from tfp_diag.mcmc.adapt import fisher_matrix
+from tfp_diag.mcmc.diagnose.ess import ess
 
 __all__ = [
   'DenseScale',
   'DiagonalScale',
   'StepSizeTuner',
   'Times',
+  'autocorrelation_time',
   'find_stuck',
   'times_of',
 ]
@@ -46,6 +48,9 @@ _LEAST_ACCEPTANCE = 0.05
 _MEMORY = 0.7
 # Rows that are enough to see the largest eigenvalue of many coordinates.
 _ROWS_FOR_EIGENVALUE = 4000
+# How many of the slowest coordinates are looked at, and in how many steps.
+_MOST_COORDINATES = 64
+_LEAST_STEPS = 20
 
 
 class StepSizeTuner:
@@ -129,6 +134,29 @@ def find_stuck(is_accepted, log_prob):
   stuck = moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
   stuck |= ~(level > median - _MOST_DEVIATIONS * spread)
   return np.zeros_like(stuck) if stuck.all() else stuck
+
+
+def autocorrelation_time(draws):
+  """How many steps an independent draw takes, of the slowest coordinate.
+
+  Args:
+    draws: Array of shape [steps, chains, d].
+
+  Returns:
+    Python float, at least one, for the coordinates and for their squares; one
+    if there are too few steps to tell.
+  """
+  if len(draws) < _LEAST_STEPS:
+    return 1.0
+  centered = draws.astype(np.float64) - draws.mean(axis=(0, 1))
+  # How far a step goes, in standard deviations, tells the slow ones.
+  jumps = np.square(np.diff(centered, axis=0)).mean(axis=(0, 1))
+  slowness = -jumps / np.maximum(np.square(centered).mean(axis=(0, 1)), 1e-300)
+  chosen = centered[..., np.argsort(slowness)[-_MOST_COORDINATES:]]
+  size = ess(np.concatenate([chosen, np.square(chosen)], axis=-1))
+  if not np.any(np.isfinite(size)):
+    return 1.0
+  return float(max(draws.shape[0] * draws.shape[1] / np.nanmin(size), 1.0))
 
 
 class Times(typing.NamedTuple):

@@ -14,6 +14,7 @@
 # ============================================================================
 """Draws from a posterior, with one call."""
 
+import math
 import os
 import pathlib
 import tempfile
@@ -38,6 +39,8 @@ __all__ = ['PosteriorDraws', 'sample_posterior']
 
 _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', 'dense', 'diagonal')
+# What share of an independent draw each draw should be.
+_SHARE_OF_DRAW = 0.125
 # Best in high dimensions for one step, and for a trajectory whose slowest
 # chains are listened to.
 _TARGETS = {'malt': 0.9, 'mala': 0.574}
@@ -56,7 +59,8 @@ class PosteriorDraws(typing.NamedTuple):
     summary: `Summary` of the draws, with its warnings.
     warm_up: `WarmUp`: the settings that were found, and how.
     num_gradients: Python int: how many gradients of the log density each chain
-      has taken for the draws.
+      has taken for the draws, those of the trajectories between them estimated
+      from 'n_steps'.
     num_gradients_warmup: Python int: how many before, a diagonal of the Hessian
       counted as two.
     stopped_by: Python str: 'finished', 'stop_when' or 'interrupted'.
@@ -83,6 +87,7 @@ def sample_posterior(
   bijectors=None,
   target_accept_prob=None,
   max_num_steps=128,
+  num_steps_between_results=None,
   stop_when=None,
   progress_bar=None,
   checkpoint=None,
@@ -127,6 +132,10 @@ def sample_posterior(
     target_accept_prob: Python `float`, which acceptance the step size aims at,
       of the slowest chains in the end. Default: 0.9, for 'mala' 0.574.
     max_num_steps: Python `int`, the most steps of a trajectory.
+    num_steps_between_results: Python `int`, how many trajectories to leave out
+      between two draws that are kept. Default: as many as make each draw worth
+      an eighth of an independent one, judged by the end of the warm-up, but
+      no more than take `max_num_steps` gradients; none if draws are that good.
     stop_when: As for `mcmc.sample`; it sees the unconstrained draws, an array
       of shape [draws, chains, coordinates].
     progress_bar: As for `mcmc.sample`.
@@ -202,6 +211,10 @@ def sample_posterior(
   num_draws = as_count('num_draws', num_draws, 1)
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
   max_num_steps = as_count('max_num_steps', max_num_steps, 1)
+  if num_steps_between_results is not None:
+    num_steps_between_results = as_count(
+      'num_steps_between_results', num_steps_between_results, 0
+    )
   chain_shape = [as_count('num_chains', num_chains, 1)]
   check_positive('target_accept_prob', target_accept_prob)
   if target_accept_prob >= 1.0:
@@ -247,10 +260,13 @@ def sample_posterior(
       jit_compile=jit_compile,
     )
     _keep_warm_up(found, checkpoint)
+  if num_steps_between_results is None:
+    num_steps_between_results = _num_steps_between(found, max_num_steps)
   run = sample(
     found.kernel(log_prob_fn, state.dtype, max_num_steps),
     tf.constant(found.state, state.dtype),
     num_draws,
+    num_steps_between_results=num_steps_between_results,
     seed=draws_seed,
     stop_when=stop_when,
     progress_bar=progress_bar,
@@ -258,6 +274,7 @@ def sample_posterior(
     resume=resume,
     jit_compile=jit_compile,
   )
+  stride = num_steps_between_results + 1
   draws = target.constrain(layout.split_all(run.draws))
   summary = summarize(draws, run.trace)
   warn_if_not_converged(
@@ -270,10 +287,18 @@ def sample_posterior(
     trace=run.trace,
     summary=summary,
     warm_up=found,
-    num_gradients=int(run.trace['n_steps'].sum()),
+    num_gradients=int(stride * run.trace['n_steps'].sum()),
     num_gradients_warmup=found.num_gradients,
     stopped_by=run.stopped_by,
   )
+
+
+def _num_steps_between(found, max_num_steps):
+  """How many trajectories to leave out between two draws."""
+  stride = math.ceil(_SHARE_OF_DRAW * found.autocorrelation_time)
+  steps_each = found.integration_time / found.step_size
+  most = int(max_num_steps / max(steps_each, 1.0))
+  return max(min(stride, most), 1) - 1
 
 
 def _check_choice(name, value, choices):
@@ -297,7 +322,12 @@ def _keep_warm_up(found, checkpoint):
       state=found.state,
       factor=found.scale.factor,
       numbers=np.array(
-        [found.step_size, found.integration_time, found.damping]
+        [
+          found.step_size,
+          found.integration_time,
+          found.damping,
+          found.autocorrelation_time,
+        ]
       ),
       counts=np.array([found.num_newton_steps, found.num_gradients]),
       windows=np.array(found.windows, np.float64),

@@ -27,6 +27,7 @@ from tfp_diag.mcmc.adapt.tuning import (
   DiagonalScale,
   StepSizeTuner,
   Times,
+  autocorrelation_time,
   find_stuck,
   times_of,
 )
@@ -85,6 +86,8 @@ class WarmUp(typing.NamedTuple):
     step_size: Python float, h.
     integration_time: Python float, T.
     damping: Python float, γ.
+    autocorrelation_time: Python float, of the last window: how many
+      trajectories an independent draw takes.
     windows: Tuple of `Window`s.
     num_newton_steps: Python int, how many steps the starts took.
     num_gradients: Python int, per chain, a diagonal of the Hessian counted as
@@ -96,6 +99,7 @@ class WarmUp(typing.NamedTuple):
   step_size: float
   integration_time: float
   damping: float
+  autocorrelation_time: float
   windows: tuple
   num_newton_steps: int
   num_gradients: int
@@ -179,7 +183,7 @@ def warm_up(
 
   ends = adaptation_windows(int(_SHARE_FOR_SCALE * num_steps))
   ends = [*ends, num_steps] if num_steps else []
-  windows, begin = [], 0
+  windows, begin, slowness = [], 0, 1.0
   for i, end in enumerate(ends):
     is_last, is_early = end == num_steps, i < 2
     tuner.new_window(is_late=i >= len(ends) - 2)
@@ -195,6 +199,8 @@ def warm_up(
       times = times_of(settings.scale.whiten(draws))
       if np.all(np.isfinite(times)):
         settings.times = times
+    else:
+      slowness = rows.every * autocorrelation_time(rows.draws)
     windows.append(
       Window(
         end - begin,
@@ -214,6 +220,7 @@ def warm_up(
     step_size=tuner.step_size,
     integration_time=settings.time(tuner.step_size, is_single, max_num_steps),
     damping=settings.times.damping,
+    autocorrelation_time=slowness,
     windows=tuple(windows),
     num_newton_steps=num_newton_steps,
     num_gradients=4 * num_newton_steps + sum(w.num_gradients for w in windows),
@@ -239,7 +246,10 @@ def _starts(target_log_prob_fn, state, jit_compile):
 
 
 class _Rows(typing.NamedTuple):
-  """What the steps of a window have written; draws and gradients thinned."""
+  """What the steps of a window have written.
+
+  Draws and gradients are those of one in `every` steps.
+  """
 
   draws: typing.Any
   gradients: typing.Any
@@ -247,6 +257,7 @@ class _Rows(typing.NamedTuple):
   is_accepted: typing.Any
   log_accept_ratio: typing.Any
   num_gradients: int
+  every: int
 
   def of_chains(self, chosen):
     """Draws and gradients of some chains, of shape [n, d], in float64."""
@@ -267,7 +278,7 @@ class _Blocks:
   def __init__(self, target_log_prob_fn, state, settings, seed, jit_compile):
     dtype = state.dtype
     kernel = WarmUp(
-      state, settings.scale, 1.0, *settings.times, (), 0, 0
+      state, settings.scale, 1.0, *settings.times, 1.0, (), 0, 0
     ).kernel(target_log_prob_fn, dtype, 1000)
     self.state = state
     self._dtype = dtype
@@ -305,8 +316,8 @@ class _Blocks:
       found.append(
         rows._replace(draws=rows.draws[kept], gradients=rows.gradients[kept])
       )
-    *arrays, counts = zip(*found)
-    return _Rows(*map(np.concatenate, arrays), sum(counts))
+    *arrays, counts, _ = zip(*found)
+    return _Rows(*map(np.concatenate, arrays), sum(counts), every)
 
   def move(self, stuck, rng):
     """Puts chains that are stuck where random other ones are."""
@@ -362,7 +373,7 @@ class _Blocks:
     draws, *traced = (x.numpy()[:length] for x in rows)
     traced = tf.nest.pack_sequence_as(self._block.trace_structure, traced)
     num_gradients = int(traced.pop('num_gradients').sum())
-    return _Rows(draws, **traced, num_gradients=num_gradients)
+    return _Rows(draws, **traced, num_gradients=num_gradients, every=1)
 
   def _with_scale(self, results, scale):
     accepted = results.accepted_results._replace(
