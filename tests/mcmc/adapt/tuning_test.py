@@ -21,9 +21,13 @@ import pytest
 import tensorflow as tf
 
 from tfp_diag.mcmc.adapt.newton_starts import newton_starts
-from tfp_diag.mcmc.adapt.tuning import (
+from tfp_diag.mcmc.adapt.scales import (
+  SCALES,
   DenseScale,
   DiagonalScale,
+  LowRankScale,
+)
+from tfp_diag.mcmc.adapt.tuning import (
   StepSizeTuner,
   autocorrelation_time,
   find_stuck,
@@ -166,3 +170,53 @@ def test_the_slowest_coordinate_counts_and_its_square():
   assert 15.0 < autocorrelation_time(many) < 23.0
   # Too few steps to tell.
   assert autocorrelation_time(x[:10]) == 1.0
+
+
+def low_rank_gaussian(num, size=40):
+  """Draws, gradients and covariance: two wide directions, a narrow one."""
+  rng = np.random.default_rng(2)
+  directions = np.linalg.qr(rng.normal(size=[size, 3]))[0]
+  deviations = np.exp(rng.normal(size=size))
+  inner = np.eye(size) + directions * [99.0, 24.0, -0.99] @ directions.T
+  covariance = deviations[:, None] * inner * deviations
+  draws = rng.normal(size=[num, size]) @ np.linalg.cholesky(covariance).T
+  return draws, -np.linalg.solve(covariance, draws.T).T, covariance
+
+
+def condition(scale, covariance):
+  """Of what the scale leaves over."""
+  whitened = scale.whiten(np.linalg.cholesky(covariance).T)
+  return np.linalg.cond(whitened.T @ whitened)
+
+
+def test_a_few_directions_are_learned():
+  draws, gradients, covariance = low_rank_gaussian(2000)
+  size = len(covariance)
+  diagonal = DiagonalScale(np.ones(size)).learned(draws, gradients)
+  assert condition(diagonal, covariance) > 1000.0
+  scale = LowRankScale.of_deviations(np.ones(size)).learned(draws, gradients)
+  # Each direction that is left differs by less than a factor of two.
+  assert condition(scale, covariance) < 4.0
+  assert np.sum(np.any(scale.directions != 0.0, axis=0)) < 10
+
+
+def test_no_direction_where_coordinates_are_independent():
+  draws = np.random.default_rng(4).normal(size=[1000, 40])
+  scale = LowRankScale.of_deviations(np.ones(40)).learned(draws, -draws)
+  assert not np.any(scale.directions)
+  np.testing.assert_allclose(scale.factor, 1.0, atol=1e-12)
+
+
+@pytest.mark.parametrize('kind', SCALES)
+def test_what_kernels_get_is_what_whitens(kind):
+  draws, gradients, _ = low_rank_gaussian(200)
+  scale = SCALES[kind].of_deviations(np.full(40, 2.0))
+  for _ in range(2):
+    operator = scale.operator(tf.float64)
+    if kind == 'diagonal':
+      operator = tf.linalg.LinearOperatorDiag(operator)
+    again = operator.matvec(scale.whiten(draws[:10]))
+    np.testing.assert_allclose(again, draws[:10], rtol=1e-6, atol=1e-8)
+    copy = SCALES[kind](**scale.arrays())
+    np.testing.assert_array_equal(copy.whiten(draws), scale.whiten(draws))
+    scale = scale.learned(draws, gradients)

@@ -23,6 +23,7 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tfp_diag.mcmc import sample_posterior
+from tfp_diag.mcmc.adapt.scales import DenseScale
 from tfp_diag.mcmc.run import warm_up as warm_up_module
 
 tfd = tfp.distributions
@@ -116,6 +117,32 @@ def test_a_run_goes_on_with_its_warm_up(correlated, tmp_path, monkeypatch):
   assert longer.warm_up.windows == found.warm_up.windows
 
 
+def test_a_few_directions_and_a_run_that_goes_on(tmp_path):
+  """Twenty coordinates with a common part, whose variance is 101."""
+
+  def log_prob(x):
+    # The inverse of 1 + 5 e eᵀ.
+    total = tf.reduce_sum(x, -1)
+    return -0.5 * (tf.reduce_sum(x**2, -1) - total**2 * 5.0 / 101.0)
+
+  options = dict(
+    init=tf.zeros([32, 20]),
+    preconditioner='low_rank',
+    num_warmup_steps=200,
+    seed=3,
+    checkpoint=tmp_path / 'run',
+  )
+  found = sample_posterior(log_prob, 100, **options)
+  assert np.any(found.warm_up.scale.directions)
+  # No direction is left that is much wider.
+  assert found.warm_up.integration_time < 2.5
+  # That of the sum of all; 3,000 effective draws.
+  variance = found.draws.numpy().reshape(-1, 20).sum(1).var()
+  np.testing.assert_allclose(variance, 20.0 * 101.0, rtol=0.15)
+  again = sample_posterior(log_prob, 120, resume=True, **options)
+  np.testing.assert_array_equal(again.draws[:100], found.draws)
+
+
 def test_chains_that_are_stuck_are_rescued(monkeypatch):
   """Two modes, the far one of a weight that a chain never leaves."""
 
@@ -127,13 +154,13 @@ def test_chains_that_are_stuck_are_rescued(monkeypatch):
   init = np.random.default_rng(0).normal(size=[24, 2])
   init[:3] = 40.0 + 1e-3 * init[:3]
   positions = []
-  learned = warm_up_module.DenseScale.learned
+  learned = DenseScale.learned
 
   def spy(self, draws, gradients):
     positions.append(draws)
     return learned(self, draws, gradients)
 
-  monkeypatch.setattr(warm_up_module.DenseScale, 'learned', spy)
+  monkeypatch.setattr(DenseScale, 'learned', spy)
   found = sample_posterior(log_prob, 200, init=tf.constant(init), seed=3)
   # What they drew is not learned from, in the window that finds them either.
   assert len(positions[0]) == 21 * found.warm_up.windows[0].num_steps
@@ -159,13 +186,13 @@ def test_it_says_what_has_not_converged():
 
 def test_windows_keep_no_more_than_they_may(monkeypatch):
   sizes = []
-  learned = warm_up_module.DenseScale.learned
+  learned = DenseScale.learned
 
   def spy(self, draws, gradients):
     sizes.append(draws.shape)
     return learned(self, draws, gradients)
 
-  monkeypatch.setattr(warm_up_module.DenseScale, 'learned', spy)
+  monkeypatch.setattr(DenseScale, 'learned', spy)
   monkeypatch.setattr(warm_up_module, '_MOST_NUMBERS', 2 * 16 * 3 * 20)
   sample_posterior(
     lambda x: -0.5 * tf.reduce_sum(tf.square(x), -1),

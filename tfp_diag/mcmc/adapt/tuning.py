@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""What a warm-up learns from its draws: scale, times, and who is stuck.
+"""What a warm-up learns from its draws: step size, times, and who is stuck.
 
 All of it is NumPy on the host, between blocks of steps. Draws have the shape
 [steps, chains, d].
@@ -21,16 +21,11 @@ All of it is NumPy on the host, between blocks of steps. Draws have the shape
 import typing
 
 import numpy as np
-import scipy.linalg
 import scipy.sparse.linalg
-import tensorflow as tf
 
-from tfp_diag.mcmc.adapt import fisher_matrix
 from tfp_diag.mcmc.diagnose.ess import ess
 
 __all__ = [
-  'DenseScale',
-  'DiagonalScale',
   'StepSizeTuner',
   'Times',
   'autocorrelation_time',
@@ -201,60 +196,3 @@ def times_of(whitened):
     covariance = np.cov(whitened, rowvar=False).reshape(size, size)
     deviation = np.sqrt(np.linalg.eigvalsh(covariance)[-1])
   return Times(float(0.5 * np.pi * deviation), float(1.0 / deviation))
-
-
-class DiagonalScale:
-  """A standard deviation per coordinate.
-
-  Attributes:
-    factor: Array of shape [d].
-  """
-
-  def __init__(self, factor):
-    self.factor = np.asarray(factor, np.float64)
-
-  def operator(self, dtype):
-    """What kernels take as `preconditioner`."""
-    return tf.constant(self.factor, dtype)
-
-  def whiten(self, draws):
-    """Draws of shape [n, d] in the coordinates in which the scale is one."""
-    return draws / self.factor
-
-  def learned(self, draws, gradients):
-    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
-    ratio = draws.var(axis=0) / gradients.var(axis=0)
-    found = ratio**0.25
-    known = np.isfinite(found) & (found > 0.0)
-    return DiagonalScale(np.where(known, found, self.factor))
-
-
-class DenseScale:
-  """A matrix of all coordinates.
-
-  Attributes:
-    factor: Lower triangular array of shape [d, d].
-  """
-
-  def __init__(self, factor):
-    self.factor = np.asarray(factor, np.float64)
-
-  def operator(self, dtype):
-    """What kernels take as `preconditioner`."""
-    return tf.linalg.LinearOperatorLowerTriangular(
-      tf.constant(self.factor, dtype)
-    )
-
-  def whiten(self, draws):
-    """Draws of shape [n, d] in the coordinates in which the scale is one."""
-    return scipy.linalg.solve_triangular(self.factor, draws.T, lower=True).T
-
-  def learned(self, draws, gradients):
-    """The matrix of least Fisher divergence, from arrays of shape [n, d]."""
-    factor = tf.constant(self.factor)
-    pairs = tf.constant(np.stack([draws, gradients], axis=1), tf.float64)
-    moments = fisher_matrix.add_draws(
-      fisher_matrix.no_draws(draws.shape[-1], tf.float64),
-      fisher_matrix.whitened(factor, pairs),
-    )
-    return DenseScale(fisher_matrix.new_factor(factor, moments).numpy())

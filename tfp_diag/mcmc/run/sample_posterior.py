@@ -23,7 +23,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.mcmc.adapt.tuning import DenseScale, DiagonalScale
+from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
@@ -38,7 +38,7 @@ from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
 __all__ = ['PosteriorDraws', 'sample_posterior']
 
 _KERNELS = ('auto', 'malt', 'mala')
-_PRECONDITIONERS = ('auto', 'dense', 'diagonal')
+_PRECONDITIONERS = ('auto', *SCALES)
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.125
 # Best in high dimensions for one step, and for a trajectory whose slowest
@@ -122,7 +122,9 @@ def sample_posterior(
       trajectories of one step, `PreconditionedMALA`; 'auto' for 'malt'.
     num_warmup_steps: Python `int`, how many trajectories the warm-up has.
     preconditioner: 'dense' for a matrix of all coordinates, 'diagonal' for a
-      standard deviation of each; 'auto' for 'dense' up to 512 coordinates.
+      standard deviation of each, 'low_rank' for those and up to 32 directions
+      along which they are not enough; 'auto' for 'dense' up to 512 coordinates
+      and 'low_rank' beyond.
     init: Where the chains start: a structure of Tensors as the model's unpinned
       variables, with a leading axis for the chains. Default: uniform on (-2, 2)
       in the unconstrained space.
@@ -320,7 +322,8 @@ def _keep_warm_up(found, checkpoint):
     np.savez(
       file,
       state=found.state,
-      factor=found.scale.factor,
+      kind=next(k for k, v in SCALES.items() if type(found.scale) is v),
+      **{f'scale_{k}': v for k, v in found.scale.arrays().items()},
       numbers=np.array(
         [
           found.step_size,
@@ -343,10 +346,12 @@ def _kept_warm_up(checkpoint):
   if not path.exists():
     return None
   with np.load(path, allow_pickle=False) as kept:
-    factor = kept['factor']
+    scale = {
+      k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
+    }
     return WarmUp(
       kept['state'],
-      DenseScale(factor) if factor.ndim == 2 else DiagonalScale(factor),
+      SCALES[str(kept['kind'])](**scale),
       *map(float, kept['numbers']),
       tuple(
         Window(int(n), h, t, damping, a, int(r), int(g))

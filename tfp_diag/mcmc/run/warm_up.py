@@ -22,9 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts, newton_starts
+from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.adapt.tuning import (
-  DenseScale,
-  DiagonalScale,
   StepSizeTuner,
   Times,
   autocorrelation_time,
@@ -82,7 +81,7 @@ class WarmUp(typing.NamedTuple):
 
   Attributes:
     state: Array of shape [chains, d]: where the chains are.
-    scale: `DenseScale` or `DiagonalScale`.
+    scale: `Scale`, the preconditioner.
     step_size: Python float, h.
     integration_time: Python float, T.
     damping: Python float, γ.
@@ -158,7 +157,7 @@ def warm_up(
     state: Tensor of shape [chains, d].
     num_steps: Python int, how many trajectories.
     seed: int32 Tensor of shape [2].
-    preconditioner: 'dense', 'diagonal' or 'auto'.
+    preconditioner: A key of `SCALES`, or 'auto'.
     is_single: Python bool: whether trajectories have one step.
     target_accept_prob: Python float.
     max_num_steps: Python int, the most steps of a trajectory.
@@ -173,10 +172,9 @@ def warm_up(
   starts = _starts(target_log_prob_fn, state, jit_compile)
   state = starts.state
   scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
-  is_dense = preconditioner == 'dense' or (
-    preconditioner == 'auto' and size <= _MOST_FOR_MATRIX
-  )
-  scale = DenseScale(np.diag(scales)) if is_dense else DiagonalScale(scales)
+  if preconditioner == 'auto':
+    preconditioner = 'dense' if size <= _MOST_FOR_MATRIX else 'low_rank'
+  scale = SCALES[preconditioner].of_deviations(scales)
   settings = _Settings(scale, _FIRST_TIMES)
   tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob)
   block = _Blocks(target_log_prob_fn, state, settings, run_seed, jit_compile)

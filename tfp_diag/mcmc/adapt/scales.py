@@ -1,0 +1,248 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Constant preconditioners, each learned from draws and gradients.
+
+With the gradient g of the log density, the V = L Lᵀ of least Fisher divergence
+solves V Cov(g) V = Cov(x) [1]. A scale is the family in which V is sought: a
+number per coordinate, those and a few directions, or a matrix. All of it is
+NumPy on the host, between blocks of steps.
+
+#### References
+
+[1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
+     Hamiltonian Monte Carlo by minimizing Fisher divergence. arXiv:2603.18845,
+     sections on the diagonal, the dense and the low-rank form.
+"""
+
+import typing
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse.linalg
+import tensorflow as tf
+
+from tfp_diag.mcmc.adapt import fisher_matrix
+from tfp_diag.mcmc.adapt.geometric_mean import geometric_mean
+
+__all__ = [
+  'SCALES',
+  'DenseScale',
+  'DiagonalScale',
+  'LowRankScale',
+  'Scale',
+]
+
+# How many directions a low rank has, half of them seen in the draws and half in
+# the gradients,
+_RANK = 32
+# and by which factor a variance along them must differ from one to count: what
+# is between may be an error of estimation.
+_LEAST_RATIO = 2.0
+# Draws that are enough to see so many directions.
+_ROWS_FOR_DIRECTIONS = 4000
+
+
+class Scale(typing.Protocol):
+  """A constant preconditioner V = L Lᵀ, and how it is learned."""
+
+  def operator(self, dtype):
+    """L as kernels take it: their argument `preconditioner`."""
+
+  def whiten(self, draws):
+    """L⁻¹ x for draws of shape [n, d]."""
+
+  def learned(self, draws, gradients):
+    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+
+  def arrays(self):
+    """Dict of arrays, from which the class makes the scale again."""
+
+
+class DiagonalScale:
+  """A standard deviation per coordinate.
+
+  Attributes:
+    factor: Array of shape [d].
+  """
+
+  def __init__(self, factor):
+    self.factor = np.asarray(factor, np.float64)
+
+  @classmethod
+  def of_deviations(cls, deviations):
+    """The scale for coordinates of these standard deviations."""
+    return cls(deviations)
+
+  def operator(self, dtype):
+    """L as kernels take it: their argument `preconditioner`."""
+    return tf.constant(self.factor, dtype)
+
+  def whiten(self, draws):
+    """L⁻¹ x for draws of shape [n, d]."""
+    return draws / self.factor
+
+  def learned(self, draws, gradients):
+    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+    found = (draws.var(axis=0) / gradients.var(axis=0)) ** 0.25
+    known = np.isfinite(found) & (found > 0.0)
+    return DiagonalScale(np.where(known, found, self.factor))
+
+  def arrays(self):
+    """Dict of arrays, from which the class makes the scale again."""
+    return {'factor': self.factor}
+
+
+class LowRankScale:
+  """A standard deviation per coordinate, and some directions.
+
+  L = D (I + U diag(e) Uᵀ) with a diagonal D and orthonormal directions U, along
+  which the standard deviation is 1 + e times as large. Cheap in thousands of
+  coordinates: d times the number of directions, where a matrix takes d².
+
+  Attributes:
+    factor: D, an array of shape [d].
+    directions: U, an array of shape [d, k]; columns that are not used are zero.
+    excess: e, an array of shape [k].
+  """
+
+  def __init__(self, factor, directions, excess):
+    self.factor = np.asarray(factor, np.float64)
+    self.directions = np.asarray(directions, np.float64)
+    self.excess = np.asarray(excess, np.float64)
+
+  @classmethod
+  def of_deviations(cls, deviations):
+    """The scale for coordinates of these standard deviations."""
+    rank = min(_RANK, len(deviations))
+    return cls(deviations, np.zeros([len(deviations), rank]), np.ones(rank))
+
+  def operator(self, dtype):
+    """L as kernels take it: their argument `preconditioner`."""
+    size = len(self.factor)
+    return tf.linalg.LinearOperatorComposition(
+      [
+        tf.linalg.LinearOperatorDiag(tf.constant(self.factor, dtype)),
+        tf.linalg.LinearOperatorLowRankUpdate(
+          tf.linalg.LinearOperatorIdentity(size, dtype=dtype),
+          tf.constant(self.directions, dtype),
+          tf.constant(self.excess, dtype),
+          # Says nothing about the signs of `excess`.
+          is_self_adjoint=True,
+        ),
+      ],
+      is_square=True,
+    )
+
+  def whiten(self, draws):
+    """L⁻¹ x for draws of shape [n, d]."""
+    scaled = draws / self.factor
+    shrunk = 1.0 / (1.0 + self.excess) - 1.0
+    return scaled + (scaled @ self.directions * shrunk) @ self.directions.T
+
+  def learned(self, draws, gradients):
+    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+    diagonal = DiagonalScale(self.factor).learned(draws, gradients)
+    every = -(-len(draws) // _ROWS_FOR_DIRECTIONS)
+    scaled = [
+      x - x.mean(axis=0)
+      for x in (
+        diagonal.whiten(draws[::every]),
+        gradients[::every] * diagonal.factor,
+      )
+    ]
+    rank = len(self.excess)
+    if not all(np.all(np.isfinite(x)) for x in scaled):
+      return self
+    # Wide directions show in the draws, narrow ones in the gradients.
+    shares = rank - rank // 2, rank // 2
+    seen = [_main_directions(x, k) for x, k in zip(scaled, shares) if k]
+    basis = np.linalg.qr(np.concatenate(seen, axis=-1))[0]
+    positions, slopes = (np.cov(x @ basis, rowvar=False) for x in scaled)
+    ratios, turns = np.linalg.eigh(
+      geometric_mean(
+        tf.constant(np.atleast_2d(positions)),
+        tf.linalg.inv(tf.constant(np.atleast_2d(slopes))),
+      ).numpy()
+    )
+    counts = np.abs(np.log(ratios)) > np.log(_LEAST_RATIO)
+    return LowRankScale(
+      diagonal.factor,
+      np.where(counts, basis @ turns, 0.0),
+      np.where(counts, np.sqrt(ratios) - 1.0, 1.0),
+    )
+
+  def arrays(self):
+    """Dict of arrays, from which the class makes the scale again."""
+    return {
+      'factor': self.factor,
+      'directions': self.directions,
+      'excess': self.excess,
+    }
+
+
+class DenseScale:
+  """A matrix of all coordinates.
+
+  Attributes:
+    factor: Lower triangular array of shape [d, d].
+  """
+
+  def __init__(self, factor):
+    self.factor = np.asarray(factor, np.float64)
+
+  @classmethod
+  def of_deviations(cls, deviations):
+    """The scale for coordinates of these standard deviations."""
+    return cls(np.diag(deviations))
+
+  def operator(self, dtype):
+    """L as kernels take it: their argument `preconditioner`."""
+    return tf.linalg.LinearOperatorLowerTriangular(
+      tf.constant(self.factor, dtype)
+    )
+
+  def whiten(self, draws):
+    """L⁻¹ x for draws of shape [n, d]."""
+    return scipy.linalg.solve_triangular(self.factor, draws.T, lower=True).T
+
+  def learned(self, draws, gradients):
+    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+    factor = tf.constant(self.factor)
+    pairs = tf.constant(np.stack([draws, gradients], axis=1), tf.float64)
+    moments = fisher_matrix.add_draws(
+      fisher_matrix.no_draws(draws.shape[-1], tf.float64),
+      fisher_matrix.whitened(factor, pairs),
+    )
+    return DenseScale(fisher_matrix.new_factor(factor, moments).numpy())
+
+  def arrays(self):
+    """Dict of arrays, from which the class makes the scale again."""
+    return {'factor': self.factor}
+
+
+SCALES = {
+  'dense': DenseScale,
+  'low_rank': LowRankScale,
+  'diagonal': DiagonalScale,
+}
+
+
+def _main_directions(centered, number):
+  """Orthonormal directions of most variance: an array of shape [d, number]."""
+  if number < min(centered.shape) // 2:
+    found = scipy.sparse.linalg.svds(centered, k=number, random_state=0)[2]
+  else:
+    found = np.linalg.svd(centered, full_matrices=False)[2][:number]
+  return found.T
