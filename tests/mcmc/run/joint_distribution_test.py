@@ -23,12 +23,14 @@ must fall below.
 """
 
 import functools
+import types
 
 import numpy as np
 import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tfp_diag.mcmc import MetropolisAdjustedLangevinTrajectories
 from tfp_diag.mcmc.kernels import langevin
 
 _LEVEL = 1e-6
@@ -36,6 +38,7 @@ _NUM_CHAINS = 6000
 _PRIOR = np.array([[1.0, 0.5, 0.0], [0.5, 1.5, -0.4], [0.0, -0.4, 0.8]])
 _NOISE = np.diag([0.5, 1.0, 2.0]) ** 2
 _STEP_SIZE = 0.9
+_TRAJECTORIES = 'trajectories'
 
 
 class _Model:
@@ -68,8 +71,24 @@ def _kernel(laws, kind, model):
   # Adaptation sees data of its own, whichever test comes first.
   rng = np.random.default_rng(30)
   model.data.assign(_draw_data(rng, _draw_prior(rng)))
+  if kind == _TRAJECTORIES:
+    kernel = _trajectories(model)
+    return types.SimpleNamespace(kernel=kernel, start=kernel.bootstrap_results)
   return laws.make_kernel(
     kind, step_size=_STEP_SIZE, log_prob=model.log_prob, draw=_to_prior
+  )
+
+
+def _trajectories(model):
+  """Of two to four steps, with a matrix that fits neither prior nor data."""
+  factor = tf.constant(np.linalg.cholesky(_PRIOR + 0.3 * np.eye(3)))
+  return MetropolisAdjustedLangevinTrajectories(
+    model.log_prob,
+    tf.constant(0.6, tf.float64),
+    integration_time=1.8,
+    damping=0.8,
+    preconditioner=tf.linalg.LinearOperatorLowerTriangular(factor),
+    jitter=0.4,
   )
 
 
@@ -146,6 +165,12 @@ def test_rank_within_the_chain_is_uniform(laws, kind):
   assert _rank_p_value(laws, kind, _model()) > _LEVEL
 
 
+def test_rank_within_a_chain_of_trajectories_is_uniform(laws):
+  """By the flip of the velocity, whose draws are new, they are reversible."""
+  assert _rank_p_value(laws, _TRAJECTORIES, _model()) > _LEVEL
+  assert _rank_p_value(laws, _TRAJECTORIES, _model(prior_factor=2.0)) < _LEVEL
+
+
 def test_rank_sees_another_prior(laws, local_kind):
   # Of the other kinds it sees a wrong correction, below.
   assert _rank_p_value(laws, local_kind, _model(prior_factor=2.0)) < _LEVEL
@@ -189,6 +214,11 @@ def _joint_p_value(laws, kind, model, num_rounds=10):
 
 def test_joint_distribution_stays(laws, kind):
   assert _joint_p_value(laws, kind, _model()) > _LEVEL
+
+
+def test_joint_distribution_of_trajectories_stays(laws):
+  assert _joint_p_value(laws, _TRAJECTORIES, _model()) > _LEVEL
+  assert _joint_p_value(laws, _TRAJECTORIES, _model(prior_factor=2.0)) < _LEVEL
 
 
 def test_joint_distribution_sees_another_prior(laws, local_kind):

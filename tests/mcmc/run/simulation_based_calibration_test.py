@@ -35,6 +35,7 @@ import tensorflow_probability as tfp
 from tfp_diag.mcmc import (
   DiagonalPreconditionerAdaptation,
   LocalHessianPreconditioner,
+  MetropolisAdjustedLangevinTrajectories,
   PreconditionedMALA,
 )
 
@@ -43,7 +44,7 @@ tfd = tfp.distributions
 _LEVEL = 1e-5
 _NUM_DATA_SETS = 640
 _NUM_DRAWS = 31
-_THIN = 40
+_THIN = {'fisher_divergence': 40, 'local_hessian': 40, 'trajectories': 8}
 _NUM_ADAPTATION_STEPS = 400
 # The standard errors of the eight schools (Rubin, 1981).
 _SIGMA = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
@@ -102,6 +103,10 @@ def _sampler(kind):
       kernel = PreconditionedMALA(
         log_prob, 0.3, LocalHessianPreconditioner(1e-3)
       )
+    elif kind == 'trajectories':
+      kernel = MetropolisAdjustedLangevinTrajectories(
+        log_prob, 0.3, 2.0, 0.8, preconditioner=[6.0, 0.6, 1.0]
+      )
     else:
       kernel = DiagonalPreconditionerAdaptation(
         PreconditionedMALA(log_prob, 0.3),
@@ -109,14 +114,17 @@ def _sampler(kind):
         'fisher_divergence',
       )
     kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
-      kernel, _NUM_ADAPTATION_STEPS, target_accept_prob=0.574, decay_rate=0.6
+      kernel,
+      _NUM_ADAPTATION_STEPS,
+      target_accept_prob=0.8 if kind == 'trajectories' else 0.574,
+      decay_rate=0.6,
     )
     mean, log_scale, effects = tfp.mcmc.sample_chain(
       _NUM_DRAWS,
       start,
       kernel=kernel,
       num_burnin_steps=_NUM_ADAPTATION_STEPS,
-      num_steps_between_results=_THIN - 1,
+      num_steps_between_results=_THIN[kind] - 1,
       trace_fn=None,
       seed=(4, 5),
     )
@@ -152,7 +160,7 @@ def _statistics(mean, log_scale, effects):
   return mean, log_scale, effects[..., 0], effects[..., 4], effects.mean(-1)
 
 
-@pytest.mark.parametrize('kind', ['fisher_divergence', 'local_hessian'])
+@pytest.mark.parametrize('kind', _THIN)
 def test_ranks_are_uniform(kind):
   *truth, data = _simulate(7)
   truth = [x.astype(np.float32) for x in truth]
