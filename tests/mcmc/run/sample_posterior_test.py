@@ -272,3 +272,38 @@ def test_draws_are_worth_an_eighth_of_an_independent_one():
   # No more gradients than a trajectory may take.
   capped = sample_posterior(log_prob, 20, max_num_steps=2, **options)
   assert capped.num_gradients == 40
+
+
+def test_a_density_without_curvature():
+  """Laplace: the second derivatives are zero, but at one point."""
+  scales = tf.constant([0.5, 2.0])
+  found = sample_posterior(
+    lambda x: -tf.reduce_sum(tf.abs(x) / scales, -1),
+    300,
+    init=tf.random.stateless_normal([32, 2], [1, 2]),
+    num_warmup_steps=200,
+    seed=1,
+  )
+  sds = np.std(found.draws, axis=(0, 1))
+  np.testing.assert_allclose(sds, np.sqrt(2.0) * scales, rtol=0.15)
+
+
+def test_curvature_is_not_asked_for():
+  @tf.custom_gradient
+  def log_prob(x):
+    @tf.custom_gradient
+    def slope(x):
+      def second(upstream):
+        raise NotImplementedError('no second derivative')
+
+      return -x, second
+
+    def gradient(upstream):
+      return upstream[:, tf.newaxis] * slope(x)
+
+    return -0.5 * tf.reduce_sum(x**2, -1), gradient
+
+  options = dict(init=tf.ones([16, 2]), num_warmup_steps=40, seed=5)
+  found = sample_posterior(log_prob, 20, use_curvature=False, **options)
+  assert found.warm_up.num_newton_steps == 0
+  assert np.std(found.draws) > 0.5

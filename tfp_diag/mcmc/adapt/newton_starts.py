@@ -101,6 +101,13 @@ def newton_starts(target_log_prob_fn, state, max_num_steps=200):
 
 
 def _positive(second):
-  """The soft absolute values of second derivatives."""
+  """The soft absolute values of second derivatives.
+
+  Ones where there are none, as for a Laplace distribution, or an infinite one:
+  then nothing is known of the scale.
+  """
   largest = tf.reduce_max(tf.abs(second), axis=-1, keepdims=True)
-  return tf.sqrt(tf.square(second) + tf.square(_LEAST_CURVATURE * largest))
+  found = tf.sqrt(tf.square(second) + tf.square(_LEAST_CURVATURE * largest))
+  return tf.where(
+    tf.math.is_finite(found) & (found > 0.0), found, tf.ones_like(found)
+  )

@@ -85,6 +85,7 @@ def sample_posterior(
   preconditioner='auto',
   init=None,
   bijectors=None,
+  use_curvature=True,
   target_accept_prob=None,
   max_num_steps=128,
   num_steps_between_results=None,
@@ -131,6 +132,10 @@ def sample_posterior(
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
       for each part, whose `forward` leads from all of Rⁿ to where the part
       lives. Default: the parts are unconstrained. A model has its own.
+    use_curvature: Python `bool`, whether the exact diagonal of the Hessian leads
+      the chains to the posterior and is the first scale. Without it, the
+      warm-up needs more steps; for a log density whose second derivatives are
+      too dear.
     target_accept_prob: Python `float`, which acceptance the step size aims at,
       of the slowest chains in the end. Default: 0.9, for 'mala' 0.574.
     max_num_steps: Python `int`, the most steps of a trajectory.
@@ -259,6 +264,7 @@ def sample_posterior(
       is_single=is_single,
       target_accept_prob=target_accept_prob,
       max_num_steps=max_num_steps,
+      use_curvature=use_curvature,
       jit_compile=jit_compile,
     )
     _keep_warm_up(found, checkpoint)

@@ -141,6 +141,7 @@ def warm_up(
   is_single,
   target_accept_prob,
   max_num_steps,
+  use_curvature,
   jit_compile,
 ):
   """Finds all that a kernel needs, and brings the chains to the typical set.
@@ -161,6 +162,7 @@ def warm_up(
     is_single: Python bool: whether trajectories have one step.
     target_accept_prob: Python float.
     max_num_steps: Python int, the most steps of a trajectory.
+    use_curvature: Python bool, whether to take second derivatives.
     jit_compile: Python bool.
 
   Returns:
@@ -169,7 +171,10 @@ def warm_up(
   run_seed, rescue_seed = split_seed(seed, 2)
   rng = np.random.default_rng(np.asarray(rescue_seed).astype(np.uint32))
   num_chains, size = state.shape
-  starts = _starts(target_log_prob_fn, state, jit_compile)
+  if use_curvature:
+    starts = _starts(target_log_prob_fn, state, jit_compile)
+  else:
+    starts = _as_they_are(state)
   state = starts.state
   scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
   if preconditioner == 'auto':
@@ -240,7 +245,11 @@ def _starts(target_log_prob_fn, state, jit_compile):
       f'had ({str(e).splitlines()[0]}); the warm-up takes longer.',
       stacklevel=4,
     )
-    return NewtonStarts(state, tf.ones_like(state), tf.constant(0))
+    return _as_they_are(state)
+
+
+def _as_they_are(state):
+  return NewtonStarts(state, tf.ones_like(state), tf.constant(0))
 
 
 class _Rows(typing.NamedTuple):
