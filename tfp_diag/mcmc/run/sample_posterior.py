@@ -132,10 +132,10 @@ def sample_posterior(
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
       for each part, whose `forward` leads from all of Rⁿ to where the part
       lives. Default: the parts are unconstrained. A model has its own.
-    use_curvature: Python `bool`, whether the exact diagonal of the Hessian leads
-      the chains to the posterior and is the first scale. Without it, the
-      warm-up needs more steps; for a log density whose second derivatives are
-      too dear.
+    use_curvature: Python `bool`, whether the exact diagonal of the Hessian
+      leads the chains to the posterior and is the first scale. Without it, the
+      warm-up needs more steps. False is for log densities whose second
+      derivatives cost too much, or do not exist.
     target_accept_prob: Python `float`, which acceptance the step size aims at,
       of the slowest chains in the end. Default: 0.9, for 'mala' 0.574.
     max_num_steps: Python `int`, the most steps of a trajectory.
