@@ -14,7 +14,6 @@
 # ============================================================================
 """`python -m tfp_diag plan`: the structure of a function of the user."""
 
-import ast
 import json
 import math
 import pathlib
@@ -22,9 +21,6 @@ import pathlib
 import tensorflow as tf
 
 from tfp_diag.command_line.input_error import InputError, one_line
-from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
-from tfp_diag.command_line.output_files import check_output_file
-from tfp_diag.command_line.picture import check_picture
 from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
 from tfp_diag.internal.atomic_write import atomic_write
@@ -35,35 +31,21 @@ from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = ['plan_command']
 
-# Two, so that a function which mixes samples is seen.
-SAMPLE_SHAPE = [2]
 
-
-def plan_command(words):
+def plan_command(options):
   """Prints the plan of a diagonal Hessian or Jacobian, and draws its pattern.
 
   Args:
-    words: List of `str`, what follows `plan`.
+    options: What `parse_plan_options` returned.
 
   Returns:
     The exit status 0.
 
   Raises:
-    InputError: if an option, a file or a function does not fit, or if the
-      function mixes samples.
+    InputError: if a file or a function does not fit, or if the function mixes
+      samples.
   """
-  options = _parser().parse(words)
-  if (options.init is None) == (options.shape is None):
-    raise InputError(
-      'Say what a state looks like with either --init "[0., 0.]" or '
-      '--shape "[1000]".'
-    )
-  sample_shape = _sample_shape(options.sample_shape)
-  if options.save is not None:
-    check_output_file('--save', options.save)
-  if options.plot is not None:
-    check_picture(options.plot)
-  plan = _plan(options, sample_shape)
+  plan = _plan(options)
   if options.save is not None:
     plan.save(options.save)
   if options.plot is not None:
@@ -79,73 +61,8 @@ def plan_command(words):
   return 0
 
 
-def _parser():
-  parser = OneSentenceParser(
-    prog='python -m tfp_diag plan',
-    description=(
-      'Says how many passes the diagonal Hessian of a log density takes, and '
-      'why; draws its conditional-independence pattern.'
-    ),
-    allow_abbrev=False,
-  )
-  parser.add_argument(
-    'fn',
-    metavar='PATH.py:NAME',
-    help='a function of a state with a leading axis of chains that returns '
-    'one value per chain',
-  )
-  parser.add_argument(
-    '--init',
-    metavar='VALUE',
-    help='a state of one chain: a number, a list "[0., 0.]", a tuple of parts '
-    '"(0., [1., 1.])" or a dict of keyword arguments',
-  )
-  parser.add_argument(
-    '--shape',
-    metavar='SHAPE',
-    help='in the place of --init, only its shape: "[1000]", or for several '
-    'parts "([], [1000])"',
-  )
-  parser.add_argument(
-    '--sample-shape',
-    metavar='SHAPE',
-    default=str(SAMPLE_SHAPE),
-    help='the axes of samples that lead the state (%(default)s); "[]" for a '
-    'function of a single state',
-  )
-  parser.add_argument(
-    '--jacobian',
-    action='store_true',
-    help='the function returns a value for each coordinate, not a log density, '
-    'and the plan is for the diagonal of its Jacobian',
-  )
-  out = parser.add_argument_group('results')
-  out.add_argument(
-    '--plot', metavar='FILE', help='draw the pattern (.png, .pdf ...)'
-  )
-  out.add_argument(
-    '--save', metavar='FILE.npz', help='keep the plan for tfp_diag.load_plan'
-  )
-  out.add_argument('--json', action='store_true', help='print the plan as JSON')
-  return parser
-
-
-def _sample_shape(text):
-  try:
-    sizes = ast.literal_eval(text.strip())
-  except (ValueError, SyntaxError):
-    sizes = None
-  sizes = [sizes] if isinstance(sizes, int) else sizes
-  if not isinstance(sizes, (list, tuple)) or any(
-    not isinstance(size, int) or size < 1 for size in sizes
-  ):
-    raise InputError(
-      f'--sample-shape {text} must be a list of positive sizes, like [2] or [].'
-    )
-  return list(sizes)
-
-
-def _plan(options, sample_shape):
+def _plan(options):
+  sample_shape = options.sample_shape
   target = user_target(options.fn, options.init, options.shape)
   fn = target.target_log_prob_fn
   if options.init is None or options.jacobian or len(sample_shape) != 1:

@@ -25,37 +25,49 @@ __all__ = ['describe_report', 'make_report']
 MOST_ROWS = 30
 
 
-def make_report(target, draws, summary):
+def make_report(target, found, verdict, seconds):
   """Collects the results of a run in one dict that JSON can hold.
 
   Args:
     target: A `tfp_diag.examples.Target`.
-    draws: The `Draws`.
-    summary: Their `tfp_diag.mcmc.Summary`, or None for too few draws.
+    found: The `PosteriorDraws`.
+    verdict: The `Verdict` on them, or None for too few draws.
+    seconds: Python `float`, what they took.
 
   Returns:
     dict. What is not a finite number is None.
   """
-  num_draws, num_chains = draws.is_accepted.shape
+  num_draws, num_chains = found.trace['is_accepted'].shape
+  warm_up = found.warm_up
   complaints = (
     ['There are too few draws to judge.']
-    if summary is None
-    else list(summary.warnings)
+    if verdict is None
+    else verdict.complaints
   )
   return {
     'target': target.name,
     'description': target.description,
     'chains': num_chains,
     'draws': num_draws,
-    'interrupted': num_draws < draws.num_requested,
-    'acceptance_rate': float(np.mean(draws.is_accepted)),
-    'step_size': draws.step_size,
-    'warmup_seconds': draws.warmup_seconds,
-    'seconds': draws.seconds,
-    'draws_per_second': num_draws * num_chains / draws.seconds,
+    'interrupted': found.stopped_by == 'interrupted',
+    'acceptance_rate': float(np.mean(found.trace['is_accepted'])),
+    'kernel': 'malt'
+    if warm_up.integration_time > warm_up.step_size
+    else 'mala',
+    'preconditioner': 'dense' if warm_up.scale.factor.ndim == 2 else 'diagonal',
+    'step_size': warm_up.step_size,
+    'integration_time': warm_up.integration_time,
+    'damping': warm_up.damping,
+    'warmup': sum(window.num_steps for window in warm_up.windows),
+    'gradients': found.num_gradients,
+    'warmup_gradients': found.num_gradients_warmup,
+    'seconds': seconds,
     'converged': not complaints,
     'complaints': complaints,
-    'parameters': [] if summary is None else _parameters(target, summary),
+    'notes': [] if verdict is None else verdict.notes,
+    'parameters': []
+    if verdict is None
+    else _parameters(target, verdict.summary),
   }
 
 
@@ -112,21 +124,41 @@ def describe_report(report):
   if report['parameters']:
     blocks.append(_table(report['parameters']))
   blocks.append(
-    f'{report["chains"]} chains of {report["draws"]} draws, acceptance rate '
-    f'{report["acceptance_rate"]:.3f}, step size {report["step_size"]:.3g}.\n'
-    f'{report["draws_per_second"]:,.0f} draws per second '
-    f'({report["seconds"]:.1f} s after {report["warmup_seconds"]:.1f} s of '
-    'compilation and warm-up).'
+    f'{report["chains"]} chains of {report["draws"]:,} draws, acceptance rate '
+    f'{report["acceptance_rate"]:.3f}.\n'
+    f'Kernel: {_kernel(report)}, {report["preconditioner"]} preconditioner,\n'
+    f'found in {report["warmup"]:,} trajectories of warm-up.\n'
+    f'{report["seconds"]:.1f} s with compilation; gradients for each chain: '
+    f'{report["gradients"]:,} after {report["warmup_gradients"]:,}.'
   )
+  blocks += [f'Note: {text}' for text in report['notes']]
   if report['converged']:
     blocks.append('Converged: every R-hat is below 1.01, every ESS above 400.')
   else:
     complaints = '\n'.join(f'  {text}' for text in report['complaints'])
     blocks.append(
       f'NOT CONVERGED. Do not use these numbers yet.\n{complaints}\n'
-      '  More --warmup and --draws may help; if not, another parametrization.'
+      f'  {_way_out(report)}'
     )
   return '\n\n'.join(blocks)
+
+
+def _kernel(report):
+  step_size = f'{report["step_size"]:.3g}'
+  if report['kernel'] == 'mala':
+    return f'Langevin steps (mala) of size {step_size}'
+  num_steps = round(report['gradients'] / report['draws'], 1)
+  return (
+    f'Langevin trajectories (malt) of {num_steps:g} steps of size {step_size}'
+  )
+
+
+def _way_out(report):
+  return (
+    f'Try --draws {10 * report["draws"]} --warmup '
+    f'{max(400, 2 * report["warmup"])}; if that does not help, another '
+    'parametrization will.'
+  )
 
 
 def _table(parameters):
