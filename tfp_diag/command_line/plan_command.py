@@ -16,17 +16,15 @@
 
 import json
 import math
-import pathlib
 
 import tensorflow as tf
 
 from tfp_diag.command_line.input_error import InputError, one_line
+from tfp_diag.command_line.plan_picture import draw_plan
 from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
-from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
-from tfp_diag.sparsity import color_diagonal
 from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = ['plan_command']
@@ -45,15 +43,16 @@ def plan_command(options):
     InputError: if a file or a function does not fit, or if the function mixes
       samples.
   """
-  plan = _plan(options)
+  target = user_target(options.fn, options.init, options.shape)
+  plan = _plan(options, target)
   if options.save is not None:
     plan.save(options.save)
   if options.plot is not None:
-    _draw(options.plot, plan)
+    draw_plan(options.plot, plan, _part_names(target))
   if options.json:
     print(json.dumps(_as_dict(plan), indent=2))
     return 0
-  print(plan)
+  print(f'{plan}\n  colors       {_what_colors_are_for(plan)}')
   if options.save is not None:
     print(f'\nPlan: {options.save}')
   if options.plot is not None:
@@ -61,9 +60,8 @@ def plan_command(options):
   return 0
 
 
-def _plan(options):
+def _plan(options, target):
   sample_shape = options.sample_shape
-  target = user_target(options.fn, options.init, options.shape)
   fn = target.target_log_prob_fn
   if options.init is None or options.jacobian or len(sample_shape) != 1:
     start = target.init(math.prod(sample_shape), (0, 0))
@@ -89,6 +87,7 @@ def _as_dict(plan):
   return {
     'kind': plan.kind,
     'num_passes': plan.num_passes,
+    'num_colors': plan.num_colors,
     'num_coordinates': plan.num_coordinates,
     'event_shapes': [list(shape) for shape in plan.event_shapes],
     'nonzeros': plan.pattern.nnz,
@@ -100,18 +99,13 @@ def _as_dict(plan):
   }
 
 
-def _draw(path, plan):
-  from matplotlib.backends import backend_agg
-  from matplotlib.figure import Figure
+def _what_colors_are_for(plan):
+  """How the colors of the picture and the passes of the plan agree."""
+  if not plan.uses_terms:
+    return f'{plan.num_colors:,}, with a pass for each'
+  return f'{plan.num_colors:,}; {plan.how} instead of a pass for each'
 
-  figure = Figure(figsize=(6.4, 5.2), layout='constrained')
-  backend_agg.FigureCanvasAgg(figure)
-  axes = plan.pattern.spy(
-    figure.subplots(), coloring=color_diagonal(plan.pattern)
-  )
-  if plan.kind == 'hessian':
-    axes.set_xlabel('coordinate')
-    axes.set_ylabel('coordinate')
-  suffix = pathlib.Path(path).suffix[1:].lower()
-  with atomic_write(path) as file:
-    figure.savefig(file, format=suffix, dpi=200, bbox_inches='tight')
+
+def _part_names(target):
+  """The names of the parts that have coordinates."""
+  return list(dict.fromkeys(n.split('[')[0] for n in target.parameter_names))
