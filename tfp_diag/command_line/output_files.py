@@ -35,20 +35,17 @@ def check_output_file(option, path, endings):
       that it is in does not exist or takes no file of that name.
   """
   path = pathlib.Path(path)
-  folder = path.resolve().parent
-  if path.is_dir():
-    raise InputError(f'{option} {path} is a folder and must be a file.')
-  if path.suffix[1:].lower() not in endings:
-    known = ', '.join(f'.{ending}' for ending in endings)
-    must = 'must end in one of' if len(endings) > 1 else 'must end in'
-    raise InputError(f'{option} {path} {must} {known}.')
-  if not folder.is_dir():
-    raise InputError(
-      f'{option} {path} cannot be written: there is no folder {folder}.'
-    )
   try:
+    if path.is_dir():
+      raise InputError(f'{option} {path} is a folder and must be a file.')
+    if path.suffix[1:].lower() not in endings:
+      known = ', '.join(f'.{ending}' for ending in endings)
+      must = 'must end in one of' if len(endings) > 1 else 'must end in'
+      raise InputError(f'{option} {path} {must} {known}.')
     try_to_write(path)
   except OSError as e:
-    raise InputError(
-      f'{option} {path} cannot be written: {e.strerror or e}.'
-    ) from e
+    folder = path.resolve().parent
+    why = e.strerror or e
+    if not folder.is_dir():
+      why = f'there is no folder {folder}'
+    raise InputError(f'{option} {path} cannot be written: {why}.') from e

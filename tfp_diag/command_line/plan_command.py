@@ -72,8 +72,10 @@ def _plan(options, target):
   try:
     return make_plan(fn, start, sample_shape)
   except SampleMixingError as e:
+    number = '' if options.jacobian else ', and the sum of the log densities'
     raise InputError(
-      f'{one_line(e)} Here: --sample-shape "[]" with a --shape of the batch.'
+      f'{one_line(e)} Here: --sample-shape "[]" with a --shape of the batch'
+      f'{number}.'
     ) from e
   except Exception as e:
     # The function is the user's, and may raise anything.

@@ -15,6 +15,7 @@
 """What a run of the sampler is reported as."""
 
 import math
+import textwrap
 
 import numpy as np
 
@@ -131,16 +132,33 @@ def describe_report(report):
     f'{report["seconds"]:.1f} s with compilation; gradients for each chain: '
     f'{report["gradients"]:,} after {report["warmup_gradients"]:,}.'
   )
-  blocks += [f'Note: {text}' for text in report['notes']]
+  blocks += [_wrapped(f'Note: {text}') for text in report['notes']]
   if report['converged']:
-    blocks.append('Converged: every R-hat is below 1.01, every ESS above 400.')
-  else:
-    complaints = '\n'.join(f'  {text}' for text in report['complaints'])
+    but = '; but see the note' if report['notes'] else ''
     blocks.append(
-      f'NOT CONVERGED. Do not use these numbers yet.\n{complaints}\n'
-      f'  {_way_out(report)}'
+      f'Converged: every R-hat is below 1.01, every ESS above 400{but}.'
+    )
+  else:
+    sentences = [*report['complaints'], _way_out(report)]
+    blocks.append(
+      '\n'.join(
+        [
+          'NOT CONVERGED. Do not use these numbers yet.',
+          *(_wrapped(text, '  ') for text in sentences),
+        ]
+      )
     )
   return '\n\n'.join(blocks)
+
+
+def _wrapped(text, indent=''):
+  return textwrap.fill(
+    text,
+    initial_indent=indent,
+    subsequent_indent=indent,
+    break_long_words=False,
+    break_on_hyphens=False,
+  )
 
 
 def _kernel(report):
