@@ -40,6 +40,7 @@ def make_report(target, found, verdict, seconds):
   """
   num_draws, num_chains = found.trace['is_accepted'].shape
   warm_up = found.warm_up
+  num_steps = int(np.sum(found.trace['n_steps']))
   complaints = (
     ['There are too few draws to judge.']
     if verdict is None
@@ -59,6 +60,8 @@ def make_report(target, found, verdict, seconds):
     'step_size': warm_up.step_size,
     'integration_time': warm_up.integration_time,
     'damping': warm_up.damping,
+    'steps_per_trajectory': num_steps / num_draws,
+    'trajectories_per_draw': round(found.num_gradients / max(num_steps, 1)),
     'warmup': sum(window.num_steps for window in warm_up.windows),
     'gradients': found.num_gradients,
     'warmup_gradients': found.num_gradients_warmup,
@@ -127,8 +130,9 @@ def describe_report(report):
   blocks.append(
     f'{report["chains"]} chains of {report["draws"]:,} draws, acceptance rate '
     f'{report["acceptance_rate"]:.3f}.\n'
-    f'Kernel: {_kernel(report)}, {report["preconditioner"]} preconditioner,\n'
-    f'found in {report["warmup"]:,} trajectories of warm-up.\n'
+    f'Kernel: {_kernel(report)}.\n'
+    f'{report["preconditioner"].title()} preconditioner; all found in '
+    f'{report["warmup"]:,} trajectories of warm-up.\n'
     f'{report["seconds"]:.1f} s with compilation; gradients for each chain: '
     f'{report["gradients"]:,} after {report["warmup_gradients"]:,}.'
   )
@@ -162,13 +166,13 @@ def _wrapped(text, indent=''):
 
 
 def _kernel(report):
-  step_size = f'{report["step_size"]:.3g}'
-  if report['kernel'] == 'mala':
-    return f'Langevin steps (mala) of size {step_size}'
-  num_steps = round(report['gradients'] / report['draws'], 1)
-  return (
-    f'Langevin trajectories (malt) of {num_steps:g} steps of size {step_size}'
-  )
+  name, steps = 'steps (mala)', ''
+  if report['kernel'] == 'malt':
+    name = 'trajectories (malt)'
+    steps = f'{report["steps_per_trajectory"]:.3g} steps of '
+  each = report['trajectories_per_draw']
+  between = f', a draw after each {each}' if each > 1 else ''
+  return f'Langevin {name} of {steps}size {report["step_size"]:.3g}{between}'
 
 
 def _way_out(report):
