@@ -255,7 +255,7 @@ def test_warmup_finds_scales(tmp_path, capsys, no_diagonals):
   run_json([*words, '--warmup', '200'], capsys)
   sds = targets.get('gaussian_ill_conditioned').reference_sd
   # Standard deviations from 0.1 to 10.
-  ratio = np.load(path)['scale'] / sds
+  ratio = np.load(path)['scale_factor'] / sds
   assert np.max(ratio) < 1.5 * np.min(ratio), ratio
 
 
@@ -268,7 +268,7 @@ def test_save_writes_everything_without_pickle(tmp_path, capsys, no_diagonals):
     assert list(saved['parameter_names'])[:2] == ['mu', 'tau']
     assert saved['state_0'].shape == (60, 8)
     assert saved['state_2'].shape == (60, 8, 8)
-    assert saved['scale'].shape == (10, 10)
+    assert saved['scale_factor'].shape == (10, 10)
     assert saved['is_accepted'].shape == (60, 8)
     assert str(saved['target']) == 'eight_schools'
     # theta = mu + tau z.

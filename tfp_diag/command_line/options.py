@@ -38,7 +38,7 @@ LEAST_DRAWS = 4
 FIRST_DRAWS, MOST_DRAWS = 1000, 20_000
 # Those of `sample_posterior`, which needs TensorFlow.
 KERNELS = ('auto', 'malt', 'mala')
-PRECONDITIONERS = ('auto', 'dense', 'diagonal')
+PRECONDITIONERS = ('auto', 'dense', 'low_rank', 'diagonal')
 
 
 def parse_options(words):
@@ -147,8 +147,9 @@ def _parser():
     '--preconditioner',
     choices=PRECONDITIONERS,
     default='auto',
-    help='a matrix of all coordinates (dense), or a scale for each of them '
-    '(diagonal); auto chooses (%(default)s)',
+    help='a matrix of all coordinates (dense), a scale for each of them and '
+    'some directions (low_rank), or without (diagonal); auto chooses '
+    '(%(default)s)',
   )
   how.add_argument('--step-size', help=argparse.SUPPRESS)
   how.add_argument('--seed', type=int, default=0, help='(%(default)s)')

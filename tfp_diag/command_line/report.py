@@ -20,6 +20,7 @@ import textwrap
 import numpy as np
 
 from tfp_diag.internal.text_table import text_table
+from tfp_diag.mcmc.adapt.scales import SCALES
 
 __all__ = ['describe_report', 'make_report']
 
@@ -56,7 +57,9 @@ def make_report(target, found, verdict, seconds):
     'kernel': 'malt'
     if warm_up.integration_time > warm_up.step_size
     else 'mala',
-    'preconditioner': 'dense' if warm_up.scale.factor.ndim == 2 else 'diagonal',
+    'preconditioner': next(
+      name for name, kind in SCALES.items() if type(warm_up.scale) is kind
+    ),
     'step_size': warm_up.step_size,
     'integration_time': warm_up.integration_time,
     'damping': warm_up.damping,
@@ -131,7 +134,7 @@ def describe_report(report):
     f'{report["chains"]} chains of {report["draws"]:,} draws, acceptance rate '
     f'{report["acceptance_rate"]:.3f}.\n'
     f'Kernel: {_kernel(report)}.\n'
-    f'{report["preconditioner"].title()} preconditioner; all found in '
+    f'{report["preconditioner"].capitalize()} preconditioner; all found in '
     f'{report["warmup"]:,} trajectories of warm-up.\n'
     f'{report["seconds"]:.1f} s with compilation; gradients for each chain: '
     f'{report["gradients"]:,} after {report["warmup_gradients"]:,}.'

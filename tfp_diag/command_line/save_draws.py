@@ -26,10 +26,10 @@ def save_draws(path, target, parameters, found):
 
   The archive holds `parameters` [parameter, draw, chain], `parameter_names`,
   `state_0`, `state_1` ... [draw, chain, ...event], `is_accepted` [draw, chain],
-  `scale` (of all coordinates of the state, the standard deviations [n] or the
-  Cholesky factor [n, n] of the preconditioner), `step_size`,
-  `integration_time`, `damping` and `target`. It needs no pickle:
-  `numpy.load(path)` reads it.
+  `scale_factor` (of the preconditioner, over all coordinates of the state:
+  standard deviations [n] or a matrix [n, n]; for one of low rank, with
+  `scale_directions` and `scale_excess`), `step_size`, `integration_time`,
+  `damping` and `target`. It needs no pickle: `numpy.load(path)` reads it.
 
   Args:
     path: Python `str`.
@@ -41,11 +41,11 @@ def save_draws(path, target, parameters, found):
     'parameters': np.stack(list(parameters.values())),
     'parameter_names': np.array(list(parameters)),
     'is_accepted': found.trace['is_accepted'],
-    'scale': found.warm_up.scale.factor,
     'step_size': np.array(found.warm_up.step_size),
     'integration_time': np.array(found.warm_up.integration_time),
     'damping': np.array(found.warm_up.damping),
     'target': np.array(target.name),
+    **{f'scale_{k}': v for k, v in found.warm_up.scale.arrays().items()},
     **{f'state_{i}': np.asarray(part) for i, part in enumerate(found.draws)},
   }
   with atomic_write(path) as file:
