@@ -97,7 +97,9 @@ def imports_of(path, text):
         found.add(lookup(*module, alias.name) or lookup(*module))
   if path.name == '__init__.py':
     for node in tree.body:
-      if isinstance(node, ast.Assign) and node.targets[0].id == '__all__':
+      if isinstance(node, ast.Assign) and (
+        ast.unparse(node.targets[0]) == '__all__'
+      ):
         for name in ast.literal_eval(node.value):
           found.add(lookup(*path.parent.parts, name))
   if path.name.endswith('_test.py'):

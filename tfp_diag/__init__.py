@@ -15,47 +15,42 @@
 """Exact diagonals of Jacobians and Hessians in TensorFlow."""
 
 import importlib
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
-from tfp_diag.internal.quiet_start import quiet_start
-
-# Before anything imports TensorFlow, whose libraries speak while they load.
-quiet_start()
-
-# isort: split
-from tfp_diag import sparsity  # noqa: E402
-from tfp_diag.diag_gauss_newton import (  # noqa: E402
-  GaussNewtonDiagonal,
-  diag_gauss_newton,
-  plan_diag_gauss_newton,
-)
-from tfp_diag.diag_hessian import diag_hessian  # noqa: E402
-from tfp_diag.diag_hessian_over_dataset import (  # noqa: E402
-  DatasetDiagonal,
-  diag_hessian_over_dataset,
-)
-from tfp_diag.diag_jacobian import diag_jacobian  # noqa: E402
-from tfp_diag.diagonal.graphs import clear_cache  # noqa: E402
-from tfp_diag.hessian import hessian  # noqa: E402
-from tfp_diag.jacobian import jacobian  # noqa: E402
-from tfp_diag.lazy_hessian import LazyHessian  # noqa: E402
-from tfp_diag.lazy_jacobian import LazyJacobian  # noqa: E402
-from tfp_diag.plan import Plan, load_plan  # noqa: E402
-from tfp_diag.plan_diag_hessian import plan_diag_hessian  # noqa: E402
-from tfp_diag.plan_diag_jacobian import plan_diag_jacobian  # noqa: E402
-from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian  # noqa: E402
-from tfp_diag.stochastic_diag_jacobian import stochastic_diag_jacobian  # noqa: E402
-from tfp_diag.stochastic_diagonal import StochasticDiagonal  # noqa: E402
-from tfp_diag.trace_jacobian_exact import trace_jacobian_exact  # noqa: E402
-from tfp_diag.trace_jacobian_hutchinson import trace_jacobian_hutchinson  # noqa: E402
-from tfp_diag.unmixed_derivatives import (  # noqa: E402
-  UnmixedDerivatives,
-  unmixed_derivatives,
-)
-from tfp_diag.version import __version__  # noqa: E402
+from tfp_diag.version import __version__
 
 if TYPE_CHECKING:
-  from tfp_diag import examples, mcmc
+  from tfp_diag import examples, mcmc, sparsity
+  from tfp_diag.diag_gauss_newton import (
+    GaussNewtonDiagonal,
+    diag_gauss_newton,
+    plan_diag_gauss_newton,
+  )
+  from tfp_diag.diag_hessian import diag_hessian
+  from tfp_diag.diag_hessian_over_dataset import (
+    DatasetDiagonal,
+    diag_hessian_over_dataset,
+  )
+  from tfp_diag.diag_jacobian import diag_jacobian
+  from tfp_diag.diagonal.graphs import clear_cache
+  from tfp_diag.hessian import hessian
+  from tfp_diag.jacobian import jacobian
+  from tfp_diag.lazy_hessian import LazyHessian
+  from tfp_diag.lazy_jacobian import LazyJacobian
+  from tfp_diag.plan import Plan, load_plan
+  from tfp_diag.plan_diag_hessian import plan_diag_hessian
+  from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
+  from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
+  from tfp_diag.stochastic_diag_jacobian import stochastic_diag_jacobian
+  from tfp_diag.stochastic_diagonal import StochasticDiagonal
+  from tfp_diag.trace_jacobian_exact import trace_jacobian_exact
+  from tfp_diag.trace_jacobian_hutchinson import trace_jacobian_hutchinson
+  from tfp_diag.unmixed_derivatives import (
+    UnmixedDerivatives,
+    unmixed_derivatives,
+  )
 
 __all__ = [
   'DatasetDiagonal',
@@ -87,14 +82,44 @@ __all__ = [
   'unmixed_derivatives',
 ]
 
-# These need TensorFlow Probability, whose import takes seconds.
-_LAZY_SUBPACKAGES = ('examples', 'mcmc')
+# Imported when they are first asked for: `python -m tfp_diag --help` needs no
+# TensorFlow, whose import takes seconds.
+_SUBPACKAGES = ('examples', 'mcmc', 'sparsity')
+# The module of each name; any other one is in the module of its own name.
+_MODULES = {
+  'DatasetDiagonal': 'diag_hessian_over_dataset',
+  'GaussNewtonDiagonal': 'diag_gauss_newton',
+  'LazyHessian': 'lazy_hessian',
+  'LazyJacobian': 'lazy_jacobian',
+  'Plan': 'plan',
+  'StochasticDiagonal': 'stochastic_diagonal',
+  'UnmixedDerivatives': 'unmixed_derivatives',
+  'clear_cache': 'diagonal.graphs',
+  'load_plan': 'plan',
+  'plan_diag_gauss_newton': 'diag_gauss_newton',
+}
+
+
+class _Package(types.ModuleType):
+  """A package in which a function comes before the module of its name."""
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    # What the import of a submodule does last, whoever asks for it.
+    if isinstance(value, types.ModuleType) and name in __all__:
+      value = getattr(value, name, value)
+    super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:
-  if name in _LAZY_SUBPACKAGES:
-    return importlib.import_module(f'tfp_diag.{name}')
-  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  if name not in __all__:
+    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+  module = importlib.import_module(f'{__name__}.{_MODULES.get(name, name)}')
+  value = module if name in _SUBPACKAGES else getattr(module, name)
+  globals()[name] = value
+  return value
 
 
 def __dir__() -> list[str]:

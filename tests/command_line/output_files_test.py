@@ -19,6 +19,7 @@ import stat
 
 import pytest
 
+from tfp_diag.command_line import picture
 from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.output_files import check_output_file
 from tfp_diag.internal.atomic_write import atomic_write
@@ -57,9 +58,31 @@ def test_permissions_are_those_of_any_new_file(tmp_path):
   assert modes[0] == modes[1]
 
 
-def test_places_that_cannot_be_written_to(tmp_path):
-  check_output_file('--save', tmp_path / 'new.npz')
-  with pytest.raises(InputError, match='is a folder'):
-    check_output_file('--save', tmp_path)
-  with pytest.raises(InputError, match='there is no folder'):
-    check_output_file('--save', tmp_path / 'missing' / 'new.npz')
+@pytest.mark.parametrize(
+  'name, sentence',
+  [
+    ('', 'is a folder'),
+    ('missing/new.npz', 'there is no folder'),
+    ('new.txt', r'new.txt must end in .npz\.'),
+    ('new', r'new must end in .npz\.'),
+    (f'{"x" * 300}.npz', 'File name too long'),
+    # Where root may write, but no file can be made.
+    ('/proc/new.npz', 'cannot be written'),
+  ],
+)
+def test_places_that_cannot_be_written_to(tmp_path, name, sentence):
+  with pytest.raises(InputError, match=sentence):
+    check_output_file('--save', tmp_path / name, ['npz'])
+
+
+@pytest.mark.parametrize('name', ['new.npz', 'NEW.NPZ', 'old.npz'])
+def test_a_place_is_tried_and_left_as_it_was(tmp_path, name):
+  (tmp_path / 'old.npz').write_bytes(b'old')
+  check_output_file('--save', tmp_path / name, ['npz', 'png'])
+  assert os.listdir(tmp_path) == ['old.npz']
+  assert (tmp_path / 'old.npz').read_bytes() == b'old'
+
+
+def test_matplotlib_knows_the_endings_of_pictures(tmp_path):
+  known = pytest.importorskip('matplotlib.backend_bases')
+  assert set(picture.ENDINGS) <= set(known.FigureCanvasBase.filetypes)

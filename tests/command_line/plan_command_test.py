@@ -15,6 +15,7 @@
 """`python -m tfp_diag plan` on functions of a user."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -45,6 +46,12 @@ def logarithm(x):
 
 def centered_over_samples(x):
   return tf.reduce_sum((x - tf.reduce_mean(x, axis=0)) ** 2, axis=-1)
+
+def centered(x):
+  return x - tf.reduce_mean(x, axis=0)
+
+def centered_and_summed(x):
+  return tf.reduce_sum(centered_over_samples(x))
 
 def broken(x):
   raise RuntimeError('no luck')
@@ -112,6 +119,92 @@ def test_the_picture_and_the_plan_are_written(user_file, tmp_path, capsys):
   assert picture.read_bytes()[:4] == b'\x89PNG'
   loaded = tfp_diag.load_plan(saved)
   assert (loaded.kind, loaded.num_passes) == ('jacobian', plan['num_passes'])
+
+
+def test_text_and_picture_agree(user_file, tmp_path, capsys):
+  pytest.importorskip('matplotlib')
+  for name, shape, colors, passes in (
+    ('chain', '[50]', '2; squared sweeps instead of a pass for each', '1 pass'),
+    ('ring --jacobian', '[8]', '2, with a pass for each', '2 passes'),
+  ):
+    path = tmp_path / 'pattern.svg'
+    name, *more = name.split()
+    words = ['plan', f'{user_file}:{name}', '--shape', shape, *more]
+    assert main([*words, '--plot', str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert f'  colors       {colors}\n' in printed
+    assert f': {passes} instead of' in printed
+    drawn = texts(path)
+    assert any(f': {passes}, ' in text for text in drawn)
+    assert any(text.endswith(', 2 colors') for text in drawn)
+
+
+def texts(path):
+  """What is written in an SVG picture of matplotlib."""
+  return re.findall('<!-- (.*?) -->', path.read_text(encoding='utf-8'))
+
+
+@pytest.mark.parametrize(
+  'shape, names', [('([], [7])', ['mu', 'theta']), ('([], [70])', None)]
+)
+def test_the_picture_names_the_parts(shape, names, user_file, tmp_path):
+  pytest.importorskip('matplotlib')
+  path = tmp_path / 'pattern.svg'
+  words = ['plan', f'{user_file}:school', '--shape', shape]
+  assert main([*words, '--plot', str(path)]) == 0
+  drawn = texts(path)
+  for name in names or ['mu', 'theta', 'coordinate']:
+    # Of columns and of rows.
+    assert drawn.count(name) == 2
+
+
+def test_names_without_room_stand_together(tmp_path):
+  pytest.importorskip('matplotlib')
+  (tmp_path / 'model.py').write_text(
+    'import tensorflow as tf\n\ndef f(a, b, c):\n'
+    '  return -a**2 - b**2 - tf.reduce_sum(c**2, -1)\n'
+  )
+  path = tmp_path / 'pattern.svg'
+  words = ['plan', f'{tmp_path}/model.py:f', '--shape', '([], [], [60])']
+  assert main([*words, '--plot', str(path)]) == 0
+  assert texts(path).count('a, b') == texts(path).count('c') == 2
+
+
+@pytest.mark.parametrize(
+  'size, is_each', [(40, True), (900, True), (2000, False)]
+)
+def test_entries_have_a_pixel_where_there_is_room(
+  size, is_each, user_file, tmp_path
+):
+  pytest.importorskip('matplotlib')
+  path = tmp_path / 'pattern.svg'
+  words = ['plan', f'{user_file}:chain', '--shape', f'[{size}]']
+  assert main([*words, '--plot', str(path)]) == 0
+  drawn = texts(path)
+  assert 'coordinate of x' in drawn
+  assert any('(a dot: ' in text for text in drawn) != is_each
+
+
+@pytest.mark.parametrize(
+  'name, way_out, advice',
+  [
+    (
+      'centered_over_samples',
+      'centered_and_summed',
+      'a --shape of the batch, and the sum of the log densities.',
+    ),
+    ('centered --jacobian', 'centered --jacobian', 'a --shape of the batch.'),
+  ],
+)
+def test_the_advice_for_mixed_samples_works(
+  name, way_out, advice, user_file, capsys
+):
+  name, *options = name.split()
+  words = ['plan', f'{user_file}:{name}', *options]
+  assert main([*words, '--shape', '[3]']) == 2
+  assert f'--sample-shape "[]" with {advice}' in capsys.readouterr().err
+  words[1] = f'{user_file}:{way_out.split()[0]}'
+  assert main([*words, '--shape', '[2, 3]', '--sample-shape', '[]']) == 0
 
 
 @pytest.mark.parametrize(

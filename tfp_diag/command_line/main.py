@@ -19,13 +19,11 @@ import os
 import sys
 
 from tfp_diag.command_line.input_error import InputError
-from tfp_diag.command_line.main_job import main_job
-from tfp_diag.command_line.plan_command import plan_command
+from tfp_diag.command_line.options import parse_options
+from tfp_diag.command_line.plan_options import parse_plan_options
+from tfp_diag.internal.quiet_start import quiet_start
 
 __all__ = ['main']
-
-# The first word selects one of these; without it the words go to the main job.
-COMMANDS = {'plan': plan_command}
 
 
 def main(words=None):
@@ -36,18 +34,15 @@ def main(words=None):
 
   Returns:
     The exit status: 0, 1 if nobody reads what is printed, 2 for input that does
-    not fit, or 130 after Ctrl-C.
+    not fit, 3 for draws that have not converged, or 130 after Ctrl-C.
   """
   words = sys.argv[1:] if words is None else list(words)
   for stream in (sys.stdout, sys.stderr):
     # A terminal without some letter gets its number.
     if isinstance(stream, io.TextIOWrapper):
       stream.reconfigure(errors='backslashreplace')
-  command = main_job
-  if words and words[0] in COMMANDS:
-    command = COMMANDS[words.pop(0)]
   try:
-    return command(words)
+    return _plan(words[1:]) if words[:1] == ['plan'] else _main_job(words)
   except InputError as e:
     print(f'python -m tfp_diag: {e}', file=sys.stderr)
     return 2
@@ -58,3 +53,23 @@ def main(words=None):
   except KeyboardInterrupt:
     print('\nInterrupted before there were results.', file=sys.stderr)
     return 130
+
+
+# What TensorFlow takes seconds to be imported for comes after the options,
+# which answer at once.
+
+
+def _main_job(words):
+  options = parse_options(words)
+  quiet_start()
+  from tfp_diag.command_line.main_job import main_job
+
+  return main_job(options)
+
+
+def _plan(words):
+  options = parse_plan_options(words)
+  quiet_start()
+  from tfp_diag.command_line.plan_command import plan_command
+
+  return plan_command(options)

@@ -16,43 +16,52 @@
 
 import contextlib
 import json
-
-import tensorflow as tf
+import sys
+import time
+import warnings
 
 from tfp_diag.command_line.diagonals import (
   compare_diagonals,
   describe_diagonals,
 )
-from tfp_diag.command_line.draw_chains import draw_chains
 from tfp_diag.command_line.input_error import InputError, one_line
-from tfp_diag.command_line.options import LEAST_DRAWS, parse_options
-from tfp_diag.command_line.output_files import check_output_file
-from tfp_diag.command_line.picture import check_picture, draw_picture
+from tfp_diag.command_line.judge import Judge
+from tfp_diag.command_line.options import (
+  FIRST_DRAWS,
+  LEAST_DRAWS,
+  MOST_DRAWS,
+)
+from tfp_diag.command_line.picture import draw_picture
 from tfp_diag.command_line.report import describe_report, make_report
 from tfp_diag.command_line.save_draws import save_draws
 from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
 from tfp_diag.examples import targets
-from tfp_diag.mcmc import summarize
+from tfp_diag.mcmc import sample_posterior
 
 __all__ = ['main_job']
 
+# What `sample_posterior` warns of, and the report says.
+_SAID_IN_THE_REPORT = ('.* Draw more, warm up', 'The run was interrupted')
 
-def main_job(words):
+
+def main_job(options):
   """Runs the main job.
 
   Args:
-    words: List of `str`, its options.
+    options: What `parse_options` returned.
 
   Returns:
-    The exit status: 0, or 130 if Ctrl-C ended the drawing early.
+    The exit status: 0, 3 if the draws have not converged, or 130 if Ctrl-C
+    ended the drawing early.
 
   Raises:
-    InputError: if an option, a file or a function does not fit; before
-      anything is computed, where that can be seen.
+    InputError: if a file or a function does not fit; before anything is
+      computed, where that can be seen.
   """
-  options = parse_options(words)
-  target, start = _check_everything(options)
+  target = _target(options)
+  start = starting_points(target, options.chains, (options.seed, 0))
+  judge = Judge(target, start)
 
   def say(text):
     if not options.json:
@@ -61,24 +70,29 @@ def main_job(words):
   comparisons = compare_diagonals()
   say(f'1. Diagonals of Hessians\n\n{describe_diagonals(comparisons)}\n')
   say(f'2. Draws from {target.name}: {target.description}\n')
-  with _explaining(options):
-    draws = draw_chains(
+  began = time.perf_counter()
+  with _explaining(options), _brief_warnings():
+    _say_what_takes_long(options)
+    found = sample_posterior(
       target.target_log_prob_fn,
-      start,
-      num_draws=options.draws,
-      num_warmup=options.warmup,
-      step_size=options.step_size,
+      options.draws or MOST_DRAWS,
+      init=start,
+      kernel=options.kernel,
+      preconditioner=options.preconditioner,
+      num_warmup_steps=options.warmup,
+      stop_when=None if options.draws else judge.is_enough,
+      jit_compile=options.xla,
       seed=options.seed,
-      use_xla=options.xla,
     )
-  parameters = _named_parameters(target, draws.state)
+  seconds = time.perf_counter() - began
+  parameters = judge.parameters(found.draws)
   # First of all: what was drawn is not lost to whatever comes after.
   if options.save is not None:
-    save_draws(options.save, target, parameters, draws)
-  enough = len(draws.is_accepted) >= LEAST_DRAWS
-  # The same numbers whether arviz is installed or not, and no time to load it.
-  summary = summarize(parameters, backend='tfp') if enough else None
-  report = make_report(target, draws, summary)
+    save_draws(options.save, target, parameters, found)
+  num_draws = len(found.trace['is_accepted'])
+  enough = num_draws >= LEAST_DRAWS
+  verdict = judge.verdict(parameters, found.trace) if enough else None
+  report = make_report(target, found, verdict, seconds)
   say(describe_report(report))
   if options.plot is not None and enough:
     draw_picture(
@@ -86,7 +100,7 @@ def main_job(words):
       _title(target, report),
       parameters,
       target.marginal_pdf,
-      summary,
+      verdict.summary,
     )
     say(f'\nPicture: {options.plot}')
   if options.save is not None:
@@ -94,9 +108,27 @@ def main_job(words):
   if options.json:
     print(json.dumps({'diagonals': comparisons, 'sampling': report}, indent=2))
   if report['interrupted']:
-    say(f'\nInterrupted after {report["draws"]} of {options.draws} draws.')
+    most = options.draws or MOST_DRAWS
+    say(f'\nInterrupted after {num_draws:,} of {most:,} draws.')
     return 130
-  return 0
+  return 0 if report['converged'] else 3
+
+
+def _target(options):
+  if options.fn is None:
+    return targets.get(options.target)
+  return user_target(options.fn, options.init)
+
+
+def _say_what_takes_long(options):
+  """Where the progress bar will be, which begins with the first draw."""
+  if sys.stderr.isatty():
+    most = f'{options.draws:,}' if options.draws else f'{FIRST_DRAWS:,} or more'
+    print(
+      f'Compiles, warms up {options.chains} chains by {options.warmup:,} '
+      f'trajectories, then makes {most} draws.',
+      file=sys.stderr,
+    )
 
 
 @contextlib.contextmanager
@@ -115,27 +147,17 @@ def _explaining(options):
     ) from e
 
 
-def _check_everything(options):
-  """Raises an `InputError` now rather than after minutes of sampling."""
-  if options.save is not None:
-    check_output_file('--save', options.save)
-  if options.plot is not None:
-    check_picture(options.plot)
-  if options.fn is None:
-    target = targets.get(options.target)
-  else:
-    target = user_target(options.fn, options.init)
-  return target, starting_points(target, options.chains, (options.seed, 0))
-
-
-def _named_parameters(target, state):
-  """NumPy arrays [draws, chains] by the names of the parameters."""
-  structure = target.init(1, (0, 0))
-  packed = tf.nest.pack_sequence_as(structure, [tf.constant(p) for p in state])
-  return {
-    name: values.numpy()
-    for name, values in target.to_parameters(packed).items()
-  }
+@contextlib.contextmanager
+def _brief_warnings():
+  """A line for each warning that the report does not give."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('always', UserWarning)
+    for text in _SAID_IN_THE_REPORT:
+      warnings.filterwarnings('ignore', f'(?s){text}', UserWarning)
+    warnings.showwarning = lambda message, *_, **unused: print(
+      f'Note: {message}', file=sys.stderr
+    )
+    yield
 
 
 def _title(target, report):

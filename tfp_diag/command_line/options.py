@@ -17,46 +17,70 @@
 import argparse
 
 from tfp_diag.command_line.input_error import InputError
+from tfp_diag.command_line.listed_targets import LISTED_TARGETS
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
-from tfp_diag.examples import targets
+from tfp_diag.command_line.output_files import check_output_file
+from tfp_diag.command_line.picture import check_picture
+from tfp_diag.version import __version__
 
-__all__ = ['LEAST_DRAWS', 'parse_options']
+__all__ = [
+  'FIRST_DRAWS',
+  'KERNELS',
+  'LEAST_DRAWS',
+  'MOST_DRAWS',
+  'PRECONDITIONERS',
+  'parse_options',
+]
 
 # R-hat compares chains, and splits each of them into two halves of two draws.
 LEAST_DRAWS = 4
+# Without --draws: as many at least, and no more.
+FIRST_DRAWS, MOST_DRAWS = 1000, 20_000
+# Those of `sample_posterior`, which needs TensorFlow.
+KERNELS = ('auto', 'malt', 'mala')
+PRECONDITIONERS = ('auto', 'dense', 'low_rank', 'diagonal')
 
 
 def parse_options(words):
-  """Reads the command line of the main job.
+  """Reads the command line of the main job, without TensorFlow.
 
   Args:
     words: List of `str`, what follows `python -m tfp_diag`.
 
   Returns:
     A namespace with the attributes target, fn, init, chains, draws, warmup,
-    step_size, seed, xla, save, json and plot.
+    kernel, preconditioner, seed, xla, save, json and plot.
 
   Raises:
     InputError: if an option is unknown, has a value that does not fit, or does
-      not go with the others.
+      not go with the others; or if a result could not be written.
   """
   options = _parser().parse(words)
+  if options.step_size is not None:
+    raise InputError(
+      '--step-size is gone: the warm-up finds the step size; leave it out, and '
+      'see --kernel, --preconditioner and --warmup.'
+    )
   _check_numbers(options)
   if options.fn is None:
     if options.init is not None:
       raise InputError(
         '--init goes with --fn PATH.py:NAME; a target has its own start.'
       )
-    if options.target not in targets.TARGETS:
+    if options.target not in LISTED_TARGETS:
       raise InputError(
         f'There is no target {options.target!r}; --target must be one of '
-        f'{", ".join(targets.TARGETS)}.'
+        f'{", ".join(LISTED_TARGETS)}.'
       )
   elif options.init is None:
     raise InputError(
       '--fn needs a starting point of the right shape, for example '
       '--init "[0., 0.]".'
     )
+  if options.save is not None:
+    check_output_file('--save', options.save, ['npz'])
+  if options.plot is not None:
+    check_picture(options.plot)
   return options
 
 
@@ -65,12 +89,16 @@ def _parser():
     prog='python -m tfp_diag',
     description=(
       'Compares diagonals of Hessians with their closed form, then draws from '
-      'a posterior with preconditioned MALA and judges the draws. Another '
-      'command, python -m tfp_diag plan, shows the structure of a log density.'
+      'a posterior with tfp_diag.mcmc.sample_posterior and judges the draws. '
+      'Another command, python -m tfp_diag plan, shows the structure of a log '
+      'density.'
     ),
-    epilog=_list_of_targets(),
+    epilog=f'{_list_of_targets()}\n\n{_EXIT_STATUS}',
     formatter_class=argparse.RawDescriptionHelpFormatter,
     allow_abbrev=False,
+  )
+  parser.add_argument(
+    '--version', action='version', version=f'tfp_diag {__version__}'
   )
   what = parser.add_argument_group(
     'what to sample'
@@ -97,22 +125,33 @@ def _parser():
   how = parser.add_argument_group('how')
   how.add_argument('--chains', type=int, default=64, help='(%(default)s)')
   how.add_argument(
-    '--draws', type=int, default=20000, help='per chain (%(default)s)'
+    '--draws',
+    type=int,
+    help=f'per chain (default: {FIRST_DRAWS:,}, and on until the chains '
+    f'agree, at most {MOST_DRAWS:,})',
   )
   how.add_argument(
     '--warmup',
     type=int,
-    default=2000,
-    help='steps that adapt the step size and the scales, and are not kept '
-    '(%(default)s)',
+    default=400,
+    help='trajectories that find all settings, and are not kept (%(default)s)',
   )
   how.add_argument(
-    '--step-size',
-    type=float,
-    default=0.1,
-    help='the squared length scale tau that adaptation starts from; with '
-    '--warmup 0 it stays (%(default)s)',
+    '--kernel',
+    choices=KERNELS,
+    default='auto',
+    help='Langevin trajectories of many steps (malt) or of one (mala); auto '
+    'chooses, and the report says which (%(default)s)',
   )
+  how.add_argument(
+    '--preconditioner',
+    choices=PRECONDITIONERS,
+    default='auto',
+    help='a matrix of all coordinates (dense), a scale for each of them and '
+    'some directions (low_rank), or without (diagonal); auto chooses '
+    '(%(default)s)',
+  )
+  how.add_argument('--step-size', help=argparse.SUPPRESS)
   how.add_argument('--seed', type=int, default=0, help='(%(default)s)')
   how.add_argument(
     '--no-xla',
@@ -137,11 +176,18 @@ def _parser():
   return parser
 
 
+_EXIT_STATUS = """exit status:
+  0    the draws have converged
+  2    an option, a file or a function does not fit
+  3    the draws have not converged
+  130  Ctrl-C; what was drawn until then is reported and saved"""
+
+
 def _list_of_targets():
-  width = max(map(len, targets.TARGETS))
+  width = max(map(len, LISTED_TARGETS))
   lines = [
-    f'  {name.ljust(width)}  {target.description}'
-    for name, target in targets.TARGETS.items()
+    f'  {name.ljust(width)}  {description}'
+    for name, description in LISTED_TARGETS.items()
   ]
   return '\n'.join(['targets:', *lines])
 
@@ -152,11 +198,7 @@ _LEAST = {'chains': 2, 'draws': LEAST_DRAWS, 'warmup': 0, 'seed': 0}
 def _check_numbers(options):
   for name, least in _LEAST.items():
     value = getattr(options, name)
-    if value < least:
+    if value is not None and value < least:
       raise InputError(f'--{name} is {value} and must be at least {least}.')
   if options.seed >= 2**31:
     raise InputError(f'--seed is {options.seed} and must be less than 2**31.')
-  if not 0 < options.step_size < float('inf'):
-    raise InputError(
-      f'--step-size is {options.step_size} and must be positive and finite.'
-    )

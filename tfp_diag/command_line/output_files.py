@@ -14,34 +14,38 @@
 # ============================================================================
 """Files that a command writes."""
 
-import os
 import pathlib
 
 from tfp_diag.command_line.input_error import InputError
+from tfp_diag.internal.atomic_write import try_to_write
 
 __all__ = ['check_output_file']
 
 
-def check_output_file(option, path):
+def check_output_file(option, path, endings):
   """Raises an `InputError` when a file could not be written at the end.
 
   Args:
     option: Python `str`, the option that names the file.
     path: Python `str`, the file.
+    endings: Collection of `str`, those that are known, without their dot.
 
   Raises:
-    InputError: if the folder does not exist or cannot be written to, or if
-      `path` is a folder.
+    InputError: if `path` has another ending or is a folder, or if the folder
+      that it is in does not exist or takes no file of that name.
   """
   path = pathlib.Path(path)
-  folder = path.resolve().parent
-  if path.is_dir():
-    raise InputError(f'{option} {path} is a folder and must be a file.')
-  if not folder.is_dir():
-    raise InputError(
-      f'{option} {path} cannot be written: there is no folder {folder}.'
-    )
-  if not os.access(folder, os.W_OK):
-    raise InputError(
-      f'{option} {path} cannot be written: no permission in {folder}.'
-    )
+  try:
+    if path.is_dir():
+      raise InputError(f'{option} {path} is a folder and must be a file.')
+    if path.suffix[1:].lower() not in endings:
+      known = ', '.join(f'.{ending}' for ending in endings)
+      must = 'must end in one of' if len(endings) > 1 else 'must end in'
+      raise InputError(f'{option} {path} {must} {known}.')
+    try_to_write(path)
+  except OSError as e:
+    folder = path.resolve().parent
+    why = e.strerror or e
+    if not folder.is_dir():
+      why = f'there is no folder {folder}'
+    raise InputError(f'{option} {path} cannot be written: {why}.') from e

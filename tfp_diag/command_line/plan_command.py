@@ -14,64 +14,45 @@
 # ============================================================================
 """`python -m tfp_diag plan`: the structure of a function of the user."""
 
-import ast
 import json
 import math
-import pathlib
 
 import tensorflow as tf
 
 from tfp_diag.command_line.input_error import InputError, one_line
-from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
-from tfp_diag.command_line.output_files import check_output_file
-from tfp_diag.command_line.picture import check_picture
+from tfp_diag.command_line.plan_picture import draw_plan
 from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
-from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
-from tfp_diag.sparsity import color_diagonal
 from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = ['plan_command']
 
-# Two, so that a function which mixes samples is seen.
-SAMPLE_SHAPE = [2]
 
-
-def plan_command(words):
+def plan_command(options):
   """Prints the plan of a diagonal Hessian or Jacobian, and draws its pattern.
 
   Args:
-    words: List of `str`, what follows `plan`.
+    options: What `parse_plan_options` returned.
 
   Returns:
     The exit status 0.
 
   Raises:
-    InputError: if an option, a file or a function does not fit, or if the
-      function mixes samples.
+    InputError: if a file or a function does not fit, or if the function mixes
+      samples.
   """
-  options = _parser().parse(words)
-  if (options.init is None) == (options.shape is None):
-    raise InputError(
-      'Say what a state looks like with either --init "[0., 0.]" or '
-      '--shape "[1000]".'
-    )
-  sample_shape = _sample_shape(options.sample_shape)
-  if options.save is not None:
-    check_output_file('--save', options.save)
-  if options.plot is not None:
-    check_picture(options.plot)
-  plan = _plan(options, sample_shape)
+  target = user_target(options.fn, options.init, options.shape)
+  plan = _plan(options, target)
   if options.save is not None:
     plan.save(options.save)
   if options.plot is not None:
-    _draw(options.plot, plan)
+    draw_plan(options.plot, plan, _part_names(target))
   if options.json:
     print(json.dumps(_as_dict(plan), indent=2))
     return 0
-  print(plan)
+  print(f'{plan}\n  colors       {_what_colors_are_for(plan)}')
   if options.save is not None:
     print(f'\nPlan: {options.save}')
   if options.plot is not None:
@@ -79,74 +60,8 @@ def plan_command(words):
   return 0
 
 
-def _parser():
-  parser = OneSentenceParser(
-    prog='python -m tfp_diag plan',
-    description=(
-      'Says how many passes the diagonal Hessian of a log density takes, and '
-      'why; draws its conditional-independence pattern.'
-    ),
-    allow_abbrev=False,
-  )
-  parser.add_argument(
-    'fn',
-    metavar='PATH.py:NAME',
-    help='a function of a state with a leading axis of chains that returns '
-    'one value per chain',
-  )
-  parser.add_argument(
-    '--init',
-    metavar='VALUE',
-    help='a state of one chain: a number, a list "[0., 0.]", a tuple of parts '
-    '"(0., [1., 1.])" or a dict of keyword arguments',
-  )
-  parser.add_argument(
-    '--shape',
-    metavar='SHAPE',
-    help='in the place of --init, only its shape: "[1000]", or for several '
-    'parts "([], [1000])"',
-  )
-  parser.add_argument(
-    '--sample-shape',
-    metavar='SHAPE',
-    default=str(SAMPLE_SHAPE),
-    help='the axes of samples that lead the state (%(default)s); "[]" for a '
-    'function of a single state',
-  )
-  parser.add_argument(
-    '--jacobian',
-    action='store_true',
-    help='the function returns a value for each coordinate, not a log density, '
-    'and the plan is for the diagonal of its Jacobian',
-  )
-  out = parser.add_argument_group('results')
-  out.add_argument(
-    '--plot', metavar='FILE', help='draw the pattern (.png, .pdf ...)'
-  )
-  out.add_argument(
-    '--save', metavar='FILE.npz', help='keep the plan for tfp_diag.load_plan'
-  )
-  out.add_argument('--json', action='store_true', help='print the plan as JSON')
-  return parser
-
-
-def _sample_shape(text):
-  try:
-    sizes = ast.literal_eval(text.strip())
-  except (ValueError, SyntaxError):
-    sizes = None
-  sizes = [sizes] if isinstance(sizes, int) else sizes
-  if not isinstance(sizes, (list, tuple)) or any(
-    not isinstance(size, int) or size < 1 for size in sizes
-  ):
-    raise InputError(
-      f'--sample-shape {text} must be a list of positive sizes, like [2] or [].'
-    )
-  return list(sizes)
-
-
-def _plan(options, sample_shape):
-  target = user_target(options.fn, options.init, options.shape)
+def _plan(options, target):
+  sample_shape = options.sample_shape
   fn = target.target_log_prob_fn
   if options.init is None or options.jacobian or len(sample_shape) != 1:
     start = target.init(math.prod(sample_shape), (0, 0))
@@ -157,8 +72,10 @@ def _plan(options, sample_shape):
   try:
     return make_plan(fn, start, sample_shape)
   except SampleMixingError as e:
+    number = '' if options.jacobian else ', and the sum of the log densities'
     raise InputError(
-      f'{one_line(e)} Here: --sample-shape "[]" with a --shape of the batch.'
+      f'{one_line(e)} Here: --sample-shape "[]" with a --shape of the batch'
+      f'{number}.'
     ) from e
   except Exception as e:
     # The function is the user's, and may raise anything.
@@ -172,6 +89,7 @@ def _as_dict(plan):
   return {
     'kind': plan.kind,
     'num_passes': plan.num_passes,
+    'num_colors': plan.num_colors,
     'num_coordinates': plan.num_coordinates,
     'event_shapes': [list(shape) for shape in plan.event_shapes],
     'nonzeros': plan.pattern.nnz,
@@ -183,18 +101,13 @@ def _as_dict(plan):
   }
 
 
-def _draw(path, plan):
-  from matplotlib.backends import backend_agg
-  from matplotlib.figure import Figure
+def _what_colors_are_for(plan):
+  """How the colors of the picture and the passes of the plan agree."""
+  if not plan.uses_terms:
+    return f'{plan.num_colors:,}, with a pass for each'
+  return f'{plan.num_colors:,}; {plan.how} instead of a pass for each'
 
-  figure = Figure(figsize=(6.4, 5.2), layout='constrained')
-  backend_agg.FigureCanvasAgg(figure)
-  axes = plan.pattern.spy(
-    figure.subplots(), coloring=color_diagonal(plan.pattern)
-  )
-  if plan.kind == 'hessian':
-    axes.set_xlabel('coordinate')
-    axes.set_ylabel('coordinate')
-  suffix = pathlib.Path(path).suffix[1:].lower()
-  with atomic_write(path) as file:
-    figure.savefig(file, format=suffix, dpi=200, bbox_inches='tight')
+
+def _part_names(target):
+  """The names of the parts that have coordinates."""
+  return list(dict.fromkeys(n.split('[')[0] for n in target.parameter_names))

@@ -15,47 +15,66 @@
 """What a run of the sampler is reported as."""
 
 import math
+import textwrap
 
 import numpy as np
 
 from tfp_diag.internal.text_table import text_table
+from tfp_diag.mcmc.adapt.scales import SCALES
 
 __all__ = ['describe_report', 'make_report']
 
 MOST_ROWS = 30
 
 
-def make_report(target, draws, summary):
+def make_report(target, found, verdict, seconds):
   """Collects the results of a run in one dict that JSON can hold.
 
   Args:
     target: A `tfp_diag.examples.Target`.
-    draws: The `Draws`.
-    summary: Their `tfp_diag.mcmc.Summary`, or None for too few draws.
+    found: The `PosteriorDraws`.
+    verdict: The `Verdict` on them, or None for too few draws.
+    seconds: Python `float`, what they took.
 
   Returns:
     dict. What is not a finite number is None.
   """
-  num_draws, num_chains = draws.is_accepted.shape
+  num_draws, num_chains = found.trace['is_accepted'].shape
+  warm_up = found.warm_up
+  num_steps = int(np.sum(found.trace['n_steps']))
   complaints = (
     ['There are too few draws to judge.']
-    if summary is None
-    else list(summary.warnings)
+    if verdict is None
+    else verdict.complaints
   )
   return {
     'target': target.name,
     'description': target.description,
     'chains': num_chains,
     'draws': num_draws,
-    'interrupted': num_draws < draws.num_requested,
-    'acceptance_rate': float(np.mean(draws.is_accepted)),
-    'step_size': draws.step_size,
-    'warmup_seconds': draws.warmup_seconds,
-    'seconds': draws.seconds,
-    'draws_per_second': num_draws * num_chains / draws.seconds,
+    'interrupted': found.stopped_by == 'interrupted',
+    'acceptance_rate': float(np.mean(found.trace['is_accepted'])),
+    'kernel': 'malt'
+    if warm_up.integration_time > warm_up.step_size
+    else 'mala',
+    'preconditioner': next(
+      name for name, kind in SCALES.items() if type(warm_up.scale) is kind
+    ),
+    'step_size': warm_up.step_size,
+    'integration_time': warm_up.integration_time,
+    'damping': warm_up.damping,
+    'steps_per_trajectory': num_steps / num_draws,
+    'trajectories_per_draw': round(found.num_gradients / max(num_steps, 1)),
+    'warmup': sum(window.num_steps for window in warm_up.windows),
+    'gradients': found.num_gradients,
+    'warmup_gradients': found.num_gradients_warmup,
+    'seconds': seconds,
     'converged': not complaints,
     'complaints': complaints,
-    'parameters': [] if summary is None else _parameters(target, summary),
+    'notes': [] if verdict is None else verdict.notes,
+    'parameters': []
+    if verdict is None
+    else _parameters(target, verdict.summary),
   }
 
 
@@ -112,21 +131,59 @@ def describe_report(report):
   if report['parameters']:
     blocks.append(_table(report['parameters']))
   blocks.append(
-    f'{report["chains"]} chains of {report["draws"]} draws, acceptance rate '
-    f'{report["acceptance_rate"]:.3f}, step size {report["step_size"]:.3g}.\n'
-    f'{report["draws_per_second"]:,.0f} draws per second '
-    f'({report["seconds"]:.1f} s after {report["warmup_seconds"]:.1f} s of '
-    'compilation and warm-up).'
+    f'{report["chains"]} chains of {report["draws"]:,} draws, acceptance rate '
+    f'{report["acceptance_rate"]:.3f}.\n'
+    f'Kernel: {_kernel(report)}.\n'
+    f'{report["preconditioner"].capitalize()} preconditioner; all found in '
+    f'{report["warmup"]:,} trajectories of warm-up.\n'
+    f'{report["seconds"]:.1f} s with compilation; gradients for each chain: '
+    f'{report["gradients"]:,} after {report["warmup_gradients"]:,}.'
   )
+  blocks += [_wrapped(f'Note: {text}') for text in report['notes']]
   if report['converged']:
-    blocks.append('Converged: every R-hat is below 1.01, every ESS above 400.')
-  else:
-    complaints = '\n'.join(f'  {text}' for text in report['complaints'])
+    but = '; but see the note' if report['notes'] else ''
     blocks.append(
-      f'NOT CONVERGED. Do not use these numbers yet.\n{complaints}\n'
-      '  More --warmup and --draws may help; if not, another parametrization.'
+      f'Converged: every R-hat is below 1.01, every ESS above 400{but}.'
+    )
+  else:
+    sentences = [*report['complaints'], _way_out(report)]
+    blocks.append(
+      '\n'.join(
+        [
+          'NOT CONVERGED. Do not use these numbers yet.',
+          *(_wrapped(text, '  ') for text in sentences),
+        ]
+      )
     )
   return '\n\n'.join(blocks)
+
+
+def _wrapped(text, indent=''):
+  return textwrap.fill(
+    text,
+    initial_indent=indent,
+    subsequent_indent=indent,
+    break_long_words=False,
+    break_on_hyphens=False,
+  )
+
+
+def _kernel(report):
+  name, steps = 'steps (mala)', ''
+  if report['kernel'] == 'malt':
+    name = 'trajectories (malt)'
+    steps = f'{report["steps_per_trajectory"]:.3g} steps of '
+  each = report['trajectories_per_draw']
+  between = f', a draw after each {each}' if each > 1 else ''
+  return f'Langevin {name} of {steps}size {report["step_size"]:.3g}{between}'
+
+
+def _way_out(report):
+  return (
+    f'Try --draws {10 * report["draws"]} --warmup '
+    f'{max(400, 2 * report["warmup"])}; if that does not help, another '
+    'parametrization will.'
+  )
 
 
 def _table(parameters):

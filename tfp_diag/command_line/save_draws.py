@@ -21,29 +21,32 @@ from tfp_diag.internal.atomic_write import atomic_write
 __all__ = ['save_draws']
 
 
-def save_draws(path, target, parameters, draws):
+def save_draws(path, target, parameters, found):
   """Writes draws to an .npz archive, all of them or nothing.
 
   The archive holds `parameters` [parameter, draw, chain], `parameter_names`,
   `state_0`, `state_1` ... [draw, chain, ...event], `is_accepted` [draw, chain],
-  `scale_0` ... [...event], `step_size`, `num_requested` and `target`. It needs
-  no pickle: `numpy.load(path)` reads it.
+  `scale_factor` (of the preconditioner, over all coordinates of the state:
+  standard deviations [n] or a matrix [n, n]; for one of low rank, with
+  `scale_directions` and `scale_excess`), `step_size`, `integration_time`,
+  `damping` and `target`. It needs no pickle: `numpy.load(path)` reads it.
 
   Args:
     path: Python `str`.
     target: A `tfp_diag.examples.Target`.
     parameters: Mapping from names to arrays [draw, chain].
-    draws: A `Draws`.
+    found: The `PosteriorDraws`.
   """
   arrays = {
     'parameters': np.stack(list(parameters.values())),
     'parameter_names': np.array(list(parameters)),
-    'is_accepted': draws.is_accepted,
-    'step_size': np.array(draws.step_size),
-    'num_requested': np.array(draws.num_requested),
+    'is_accepted': found.trace['is_accepted'],
+    'step_size': np.array(found.warm_up.step_size),
+    'integration_time': np.array(found.warm_up.integration_time),
+    'damping': np.array(found.warm_up.damping),
     'target': np.array(target.name),
-    **{f'state_{i}': part for i, part in enumerate(draws.state)},
-    **{f'scale_{i}': part for i, part in enumerate(draws.scale)},
+    **{f'scale_{k}': v for k, v in found.warm_up.scale.arrays().items()},
+    **{f'state_{i}': np.asarray(part) for i, part in enumerate(found.draws)},
   }
   with atomic_write(path) as file:
     np.savez(file, **arrays)

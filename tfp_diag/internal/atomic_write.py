@@ -19,7 +19,7 @@ import os
 import pathlib
 import tempfile
 
-__all__ = ['atomic_write']
+__all__ = ['atomic_write', 'try_to_write']
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def atomic_write(path):
     A file open for writing.
   """
   path = pathlib.Path(path).resolve()
-  handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+  handle, name = _new_file_beside(path)
   try:
     with os.fdopen(handle, 'wb') as file:
       yield file
@@ -48,3 +48,18 @@ def atomic_write(path):
   except BaseException:
     os.unlink(name)
     raise
+
+
+def try_to_write(path):
+  """Raises an `OSError` where `atomic_write` would; leaves nothing behind.
+
+  Args:
+    path: Python str or path.
+  """
+  handle, name = _new_file_beside(pathlib.Path(path).resolve())
+  os.close(handle)
+  os.unlink(name)
+
+
+def _new_file_beside(path):
+  return tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')

@@ -23,15 +23,14 @@ __all__ = ['quiet_start']
 
 
 def quiet_start():
-  """Imports TensorFlow silently if this package is being run with `-m`.
+  """Imports TensorFlow silently, where nobody has imported it before.
 
-  TensorFlow's libraries write to the file descriptor of stderr while they are
-  loaded, before any log level counts. While Python looks for the module to
-  run, `sys.argv[0]` is '-m'; so that a plain import of the package changes
-  nothing about what a program shows. If the import fails, what was written is
-  shown after all.
+  For a command line, which is the whole process: TensorFlow's libraries write
+  to the file descriptor of stderr while they are loaded, before any log level
+  counts. If the import fails, what was written is shown after all. A process
+  that has TensorFlow keeps the logging that it has.
   """
-  if sys.argv[:1] != ['-m']:
+  if 'tensorflow' in sys.modules:
     return
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   with _stderr_held_back():

@@ -17,6 +17,7 @@
 import collections
 import io
 import os
+import re
 import select
 import struct
 import types
@@ -81,17 +82,17 @@ def _without_delay(init):
   return drawn_at_once
 
 
-def test_a_bar_shows_phase_speed_acceptance_and_rhat(terminal, monkeypatch):
+def test_a_bar_shows_phase_time_left_acceptance_and_rhat(terminal, monkeypatch):
   monkeypatch.setattr(progress, '_SECONDS_BETWEEN_RHATS', 0.0)
   sample(num_burnin_steps=50)
   lines = terminal.getvalue().split('\r')
-  assert lines[1].startswith('compiling:   0%')
+  assert lines[1].startswith('compiling   0%')
   warmup = [line for line in lines if line.startswith('warm-up')]
   sampling = [line for line in lines if line.startswith('sampling')]
   assert 'acceptance 0.25' in warmup[-1]
   assert 'R-hat' not in warmup[-1]
   assert '150/150' in sampling[-1]
-  for fact in ('acceptance 0.25', 'R-hat 1.', 'draws/s'):
+  for fact in ('100%', '00:00 left', 'acceptance 0.25', 'R-hat 1.'):
     assert fact in sampling[-1]
 
 
@@ -123,6 +124,36 @@ def test_a_terminal_of_any_size_has_a_bar(monkeypatch, rows, columns):
   lines = [line for line in written.split('\r') if line.strip()]
   assert '20/20' in lines[-1]
   assert max(map(len, lines)) <= (columns or 80)
+
+
+def test_80_columns_have_room_for_all_of_a_long_run(monkeypatch):
+  monkeypatch.setattr(progress, '_SECONDS_BETWEEN_RHATS', 0.0)
+  pty, termios = map(pytest.importorskip, ('pty', 'termios'))
+  fcntl = pytest.importorskip('fcntl')
+  ours, its_own = pty.openpty()
+  size = struct.pack('4H', 24, 80, 0, 0)
+  fcntl.ioctl(its_own, termios.TIOCSWINSZ, size)
+  with open(its_own, 'w') as stream:
+    monkeypatch.setattr(progress, 'sys', types.SimpleNamespace(stderr=stream))
+    monkeypatch.setattr(progress.tqdm.std.sys, 'stderr', stream)
+    sample(20_000, block_size=4000)
+    written = read_until('20000/20000', ours)
+    written += read_until('R-hat', ours)
+  os.close(ours)
+  line = [line for line in written.split('\r') if line.strip()][-1].rstrip()
+  bar = re.fullmatch(
+    r'sampling 100% \|(█+)\| 20000/20000, 00:00 left, acceptance 0.25, '
+    r'R-hat \d\.\d{3}',
+    line,
+  )
+  assert len(line) <= 80 and len(bar[1]) >= 8
+
+
+def test_the_first_block_says_nothing_about_the_time_left(terminal):
+  sample(20)
+  lines = [line for line in terminal.getvalue().split('\r') if line.strip()]
+  assert '10/20, ? left' in lines[1]
+  assert '20/20, 00:00 left' in lines[-1]
 
 
 def test_the_bar_of_a_resumed_run_begins_where_it_was(terminal, tmp_path):
@@ -160,9 +191,9 @@ def test_lines_become_rarer(capsys, monkeypatch):
   monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(seconds))
   sample(1000, progress_bar=True, start=np.zeros([2], np.float32))
   lines = capsys.readouterr().err.splitlines()
-  # 100 blocks of at least ten seconds.
+  # 100 blocks of at least fifteen seconds.
   steps = [int(line.split()[1].replace(',', '')) for line in lines]
-  assert 5 < len(lines) < 12
+  assert 5 < len(lines) < 14
   assert steps[-1] == 1000
   assert np.all(np.diff(np.diff(steps[:-1])) >= 0)
 

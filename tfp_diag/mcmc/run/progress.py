@@ -34,6 +34,10 @@ _MOST_COORDINATES = 100
 _LEAST_DRAWS = 10
 # Into a file.
 _SECONDS_BETWEEN_LINES = 30.0
+# Room for 20,000 steps, acceptance and R-hat beside a bar, in 80 columns.
+_BAR = (
+  '{desc} {percentage:3.0f}% |{bar}| {n}/{total}, {remaining} left{postfix}'
+)
 # Of a terminal that does not know its size, as in containers and some editors.
 _COLUMNS, _LINES = 80, 24
 
@@ -102,30 +106,35 @@ class _Shown:
     return 'warm-up' if is_warmup else 'sampling'
 
   def facts(self, step, acceptance, read_draws):
-    """Acceptance, R-hat and speed, those that are known, in words."""
+    """Acceptance and R-hat, those that are known, in words."""
     now = time.perf_counter() - self._start
-    num_rows = self._schedule.num_rows(step)
     facts = []
     if np.isfinite(acceptance):
       facts.append(f'acceptance {acceptance:.2f}')
     if now - self._rhat_seconds > _SECONDS_BETWEEN_RHATS:
-      self._rhat = _quick_rhat(read_draws, num_rows, self._chain_ndims)
+      self._rhat = _quick_rhat(
+        read_draws, self._schedule.num_rows(step), self._chain_ndims
+      )
       # Counted from the end, so that a slow one takes no more than its share.
       self._rhat_seconds = time.perf_counter() - self._start
     if self._rhat is not None:
       facts.append(f'R-hat {self._rhat:.3f}')
-    if num_rows > self._num_rows_before:
-      if self._first_row_seconds is None:
-        # The time until here was spent on compilation and warm-up.
-        self._first_row_seconds = now
-        self._num_rows_before = num_rows
-      else:
-        new = num_rows - self._num_rows_before
-        speed = new / (now - self._first_row_seconds)
-        facts.append(
-          f'{speed:,.0f} draws/s' if speed > 10 else f'{speed:.2f} draws/s'
-        )
     return facts
+
+  def speed(self, step):
+    """Draws per second in words, in a list; empty before there are two."""
+    now = time.perf_counter() - self._start
+    num_rows = self._schedule.num_rows(step)
+    if num_rows <= self._num_rows_before:
+      return []
+    if self._first_row_seconds is None:
+      # The time until here was spent on compilation and warm-up.
+      self._first_row_seconds = now
+      self._num_rows_before = num_rows
+      return []
+    new = num_rows - self._num_rows_before
+    speed = new / (now - self._first_row_seconds)
+    return [f'{speed:,.0f} draws/s' if speed > 10 else f'{speed:.2f} draws/s']
 
 
 class _Bar(_Shown):
@@ -133,21 +142,29 @@ class _Bar(_Shown):
 
   def __init__(self, schedule, num_steps_done, chain_ndims):
     super().__init__(schedule, num_steps_done, chain_ndims)
+    self._is_compiling = True
     self._bar = tqdm.tqdm(
       total=schedule.num_steps,
       initial=num_steps_done,
       desc='compiling',
-      unit='step',
+      bar_format=_BAR,
       file=sys.stderr,
       **_assumed_size(sys.stderr),
     )
 
   def update(self, step, acceptance, read_draws):
     """Moves the bar."""
-    self._bar.set_description(self.phase(step - 1), refresh=False)
+    self._bar.set_description_str(self.phase(step - 1), refresh=False)
     facts = self.facts(step, acceptance, read_draws)
     self._bar.set_postfix_str(', '.join(facts), refresh=False)
-    self._bar.update(step - self._bar.n)
+    if self._is_compiling:
+      # The first block says nothing about the time that is left.
+      self._is_compiling = False
+      self._bar.n = self._bar.initial = step
+      self._bar.unpause()
+      self._bar.refresh()
+    else:
+      self._bar.update(step - self._bar.n)
 
   def close(self):
     """Leaves the bar as it is."""
@@ -183,6 +200,7 @@ class _Lines(_Shown):
     facts = [
       f'{self.phase(step - 1)}: {step:,} of {self._schedule.num_steps:,} steps',
       *self.facts(step, acceptance, read_draws),
+      *self.speed(step),
     ]
     self._line = ', '.join(facts)
     if time.perf_counter() - self._start >= self._next_seconds:

@@ -111,9 +111,10 @@ def sample(
       'n_steps', 'reached_max_treedepth' and 'energy'.
     seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
       draws. Default: another one each time, or that of the checkpoint.
-    progress_bar: Python `bool`, whether to show a bar with speed, acceptance
-      and R-hat (of some draws and coordinates) on a terminal or in a notebook,
-      and some lines where stderr is neither. Default: on a terminal only.
+    progress_bar: Python `bool`, whether to show a bar with the time left,
+      acceptance and R-hat (of some draws and coordinates) on a terminal or in a
+      notebook, and some lines where stderr is neither. Default: on a terminal
+      only.
     checkpoint: Path of a directory in which the run is saved after each block:
       `checkpoint.npz`, and a `.npy` file for each part of the draws and the
       trace. It is locked during the run, for other runs; `load_draws` reads it

@@ -283,6 +283,9 @@ def sample_posterior(
     jit_compile=jit_compile,
   )
   stride = num_steps_between_results + 1
+  if not run.num_results:
+    # Ctrl-C in the first block: there is nothing to return.
+    raise KeyboardInterrupt
   draws = target.constrain(layout.split_all(run.draws))
   summary = summarize(draws, run.trace)
   warn_if_not_converged(

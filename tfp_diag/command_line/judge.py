@@ -1,0 +1,110 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What makes draws of a target enough."""
+
+import typing
+
+import tensorflow as tf
+
+from tfp_diag.command_line.options import FIRST_DRAWS
+from tfp_diag.mcmc import StopWhen, summarize
+from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  R_HAT_LIMIT,
+  sampler_warnings,
+)
+from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
+
+__all__ = ['Judge', 'Verdict']
+
+# The same numbers whether arviz is installed or not, and no time to load it.
+_BACKEND = 'tfp'
+_LEAST_ESS = 400.0
+
+
+class Verdict(typing.NamedTuple):
+  """What is thought of draws.
+
+  Attributes:
+    summary: `tfp_diag.mcmc.Summary` of the parameters.
+    complaints: List of `str`: why the draws have not converged.
+    notes: List of `str`: what else the sampler met.
+  """
+
+  summary: typing.Any
+  complaints: list
+  notes: list
+
+
+class Judge:
+  """Judges draws by the parameters that the report shows."""
+
+  def __init__(self, target, start):
+    """Keeps what it takes to get from a state to parameters.
+
+    Args:
+      target: A `tfp_diag.examples.Target`.
+      start: List of Tensors [chains, ...event], the parts of the state.
+    """
+    self._target = target
+    self._structure = target.init(1, (0, 0))
+    self._layout = VectorLayout(start, 1)
+    self._first_look = StopWhen(
+      max_rhat=R_HAT_LIMIT, min_ess=_LEAST_ESS, min_draws=FIRST_DRAWS
+    )
+
+  def parameters(self, parts):
+    """NumPy arrays [draws, chains] by the names of the parameters."""
+    packed = tf.nest.pack_sequence_as(
+      self._structure, [tf.convert_to_tensor(part) for part in parts]
+    )
+    return {
+      name: values.numpy()
+      for name, values in self._target.to_parameters(packed).items()
+    }
+
+  def is_enough(self, draws, trace):
+    """Whether draws would be reported as converged; for `sample_posterior`.
+
+    Args:
+      draws: Array [draws, chains, coordinates].
+      trace: What is recorded beside them.
+
+    Returns:
+      Python `bool`.
+    """
+    if len(draws) < FIRST_DRAWS:
+      return False
+    parameters = self.parameters(self._layout.split_all(draws))
+    # Most often the answer is no, and found sooner.
+    return self._first_look(parameters, trace) and not (
+      self.verdict(parameters, trace).complaints
+    )
+
+  def verdict(self, parameters, trace):
+    """Judges draws.
+
+    Args:
+      parameters: Mapping from names to arrays [draws, chains].
+      trace: What is recorded beside them.
+
+    Returns:
+      A `Verdict`.
+    """
+    summary = summarize(parameters, trace, min_ess=_LEAST_ESS, backend=_BACKEND)
+    notes = sampler_warnings(
+      (), 0, summary.num_not_finite, summary.num_divergences
+    )
+    complaints = [text for text in summary.warnings if text not in notes]
+    return Verdict(summary, complaints, notes)
