@@ -1,0 +1,42 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Lets the reference find functions that are named like their module.
+
+`tfp_diag.diag_jacobian` is a module and, for whoever imports `tfp_diag`, the
+function in it. A reader of sources sees the module first; mkdocstrings is to
+document the function.
+"""
+
+import griffe
+
+
+class PublicNames(griffe.Extension):
+  """Puts such functions in the places of their modules."""
+
+  def on_package(self, *, pkg, loader, **kwargs):
+    """Called once the sources of the package are read."""
+    shadowed = {}
+    for name, target in pkg.imports.items():
+      module, _, last = target.rpartition('.')
+      if module == f'{pkg.path}.{name}' and last == name:
+        shadowed[name] = pkg.members[name].members[name]
+    for name, target in pkg.imports.items():
+      member = pkg.members.get(name)
+      # While their modules can still be found.
+      if isinstance(member, griffe.Alias) and target.startswith(pkg.path):
+        member.resolve_target()
+    for name, function in shadowed.items():
+      function.parent = pkg
+      pkg.members[name] = function
