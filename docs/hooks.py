@@ -44,6 +44,12 @@ def on_files(files, config):
   return files
 
 
+def on_page_markdown(markdown, page, config, files):
+  """Lets links to files outside of the folder of pages lead to the site."""
+  up = '../' * page.file.src_uri.count('/')
+  return markdown.replace(f'](../../{up}', f']({up}')
+
+
 def on_page_content(html, page, config, files):
   """Leaves out what a page would load from elsewhere."""
   return MATHJAX.sub('', html)

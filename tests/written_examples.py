@@ -104,7 +104,15 @@ def compare(actual, result):
     actual, wanted = [actual], [wanted]
   assert len(actual) == len(wanted)
   for a, w in zip(actual, wanted):
-    if isinstance(w, (str, bool, type(None))):
+    if not holds_numbers(w) or isinstance(w, bool):
       assert a == w
     else:
       np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6)
+
+
+def holds_numbers(value):
+  """Whether a literal is a number, or lists of equal lengths of numbers."""
+  try:
+    return np.asarray(value).dtype.kind in 'biufc'
+  except ValueError:  # Lists of different lengths.
+    return False
