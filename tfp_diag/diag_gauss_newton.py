@@ -127,6 +127,7 @@ def diag_gauss_newton(
   [1]: Jorge Nocedal and Stephen J. Wright (2006). _Numerical Optimization_,
        second edition. Springer. Section 10.3, equation 10.24.
        https://doi.org/10.1007/978-0-387-40065-5
+
   [2]: James Martens (2020). New Insights and Perspectives on the Natural
        Gradient Method. _Journal of Machine Learning Research_ 21(146).
   """
