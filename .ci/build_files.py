@@ -28,7 +28,7 @@ import pathlib
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOP_FOLDERS = ('tfp_diag', 'tests', 'benchmarks')
+TOP_FOLDERS = ('tfp_diag', 'tests', 'benchmarks', 'docs')
 TEST_MAIN = 'tests/pytest_main.py'
 
 

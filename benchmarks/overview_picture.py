@@ -1,4 +1,4 @@
-"""Draws the picture at the top of README.md.
+"""Draws the picture at the top of README.md and of the documentation.
 
 `python -m benchmarks.overview_picture FILE.png`: the patterns of three models
 with the colors of their coordinates, and the time of a diagonal Hessian against

@@ -18,7 +18,7 @@
 
 Prints the table of all cases, that of the samplers, and what falls short of the
 targets; `--all` prints every cell. Pictures go to `benchmarks/pictures/`.
-`--write README.md` puts the table between the two comments
+`--write FILE` (`docs/pages/benchmarks.md`) puts the table between the two lines
 `<!-- benchmarks: begin -->` and `<!-- benchmarks: end -->` of a file.
 """
 

@@ -26,7 +26,7 @@ import sys
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOP_FOLDERS = ('tfp_diag', 'tests', 'benchmarks')
+TOP_FOLDERS = ('tfp_diag', 'tests', 'benchmarks', 'docs')
 
 
 def python_files():

@@ -14,15 +14,13 @@
 # ============================================================================
 """The examples in all docstrings of the package run, and give what they say.
 
-A result stands behind `# ==>`, on the line of an expression or on the next. It
-is a Python literal, compared as an array, or else what `print` shows.
+`written_examples` says how results are written.
 """
 
 import ast
 import importlib
 import pathlib
 import re
-import textwrap
 
 import numpy as np
 import pytest
@@ -30,6 +28,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
+from tests.written_examples import run
 
 PACKAGE = pathlib.Path(tfp_diag.__file__).parent
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef)
@@ -48,48 +47,6 @@ def documented():
       blocks = re.findall(r'```python\n(.*?)```', text or '', re.DOTALL)
       if blocks:
         yield module_name(path), getattr(node, 'name', ''), blocks
-
-
-def results_in(block):
-  """The statements of a block, each with the result beside it, or None."""
-  lines = block.splitlines()
-  statements = ast.parse(block).body
-  starts = [s.lineno - 1 for s in statements[1:]] + [len(lines)]
-  for statement, next_start in zip(statements, starts):
-    after = '\n'.join(lines[statement.end_lineno - 1 : next_start])
-    found = re.search(r'# ==> (.*(?:\n *# .*)*)', after)
-    result = re.sub(r'\n *# ', '\n', found.group(1)) if found else None
-    yield statement, result
-
-
-def compare(actual, result):
-  try:
-    wanted = ast.literal_eval(result)
-  except (SyntaxError, ValueError):
-    assert str(actual).strip() == result.strip()
-    return
-  if not isinstance(wanted, tuple):
-    actual, wanted = [actual], [wanted]
-  assert len(actual) == len(wanted)
-  for a, w in zip(actual, wanted):
-    if isinstance(w, (str, bool, type(None))):
-      assert a == w
-    else:
-      np.testing.assert_allclose(a, w, rtol=1e-5, atol=1e-6)
-
-
-def run(blocks, names):
-  """Runs the blocks one after the other; returns how many results they had."""
-  num_results = 0
-  for block in blocks:
-    for statement, result in results_in(textwrap.dedent(block)):
-      if result is None:
-        exec(compile(ast.Module([statement], []), '<docstring>', 'exec'), names)
-        continue
-      code = compile(ast.Expression(statement.value), '<docstring>', 'eval')
-      compare(eval(code, names), result)
-      num_results += 1
-  return num_results
 
 
 @pytest.mark.usefixtures('no_rule_left_behind')
@@ -121,6 +78,8 @@ def test_the_two_main_functions_show_results(name):
     '[1.0,\n 2.0]  # Two.\n# ==> [1., 2.1]',
     "x = 'a'\nx  # ==> 'b'",
     'print\n# ==> something else',
+    "print('a')\n# b",
+    "print('a')\n# a\n# b",
   ],
 )
 def test_a_wrong_result_is_noticed(block):

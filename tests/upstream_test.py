@@ -16,7 +16,7 @@
 
 Each defect is shown by running the upstream function, too. The day one of these
 tests fails because upstream is right, the defect is gone: delete that
-half of the test, and its line in README.md under "What differs".
+half of the test, and its line in docs/pages/how_to/from_tfp.md.
 """
 
 import numpy as np
@@ -28,7 +28,7 @@ from tfp_diag import diag_jacobian
 
 FIXED = (
   'tfp.math.diag_jacobian no longer has this defect: delete this check, and '
-  'the line of README.md that names the defect'
+  'the line of docs/pages/how_to/from_tfp.md that names the defect'
 )
 REGIMES = ('eager', 'function')
 

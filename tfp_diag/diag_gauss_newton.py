@@ -38,7 +38,7 @@ class GaussNewtonDiagonal(NamedTuple):
 
   Attributes:
     residuals: What `residual_fn` has returned.
-    diag: Structure of the state: the diagonal of `J^T diag(w) J`.
+    diag: Structure of the state: the diagonal of the Gauss-Newton matrix.
   """
 
   residuals: Any
@@ -58,20 +58,23 @@ def diag_gauss_newton(
   validate_args: bool = False,
   name: str | None = None,
 ) -> GaussNewtonDiagonal:
-  """Computes the diagonal of `J^T diag(w) J`, J the Jacobian of residuals.
+  r"""Computes the exact diagonal of a Gauss-Newton matrix.
 
-  That is the diagonal of the Gauss-Newton approximation to the Hessian of
-  `sum(w * residuals**2) / 2` [1]. With the means of independent normal
-  observations as residuals, and one over their variances as weights, it is the
-  diagonal of the Fisher information; for another distribution of the
-  exponential family with its natural parameters as residuals, and their
-  variance functions as weights [2].
+  With residuals $r$, their Jacobian $J$ and weights $w$ this is the diagonal of
 
-  It is exact, and found as `tfp_diag.diag_hessian` finds the diagonal of a
-  Hessian: where each coordinate reaches a residual on one path, as a
-  coefficient of a regression does or a weight of a network with one hidden
-  layer, one reverse sweep with squared derivatives is enough; `print(plan)`
-  says what is not.
+  $$ J^\top \operatorname{diag}(w) \, J , $$
+
+  the Gauss-Newton approximation to the Hessian of $\frac{1}{2} \sum_i w_i
+  r_i^2$ [1]. It is also the diagonal of a Fisher information [2]: for normal
+  observations take their means as residuals, and one over their variances as
+  weights; for another exponential family take the natural parameters as
+  residuals, and the variance functions as weights.
+
+  It is computed like the diagonal of a Hessian by `tfp_diag.diag_hessian`. If
+  each coordinate reaches a residual on one path, one reverse sweep with squared
+  derivatives is enough. This holds for the coefficients of a regression, and
+  for the weights of a network with one hidden layer. Print the plan of
+  `plan_diag_gauss_newton` to see what runs.
 
   Args:
     residual_fn: Python callable, called as `fn` of `tfp_diag.diag_hessian`.
@@ -81,7 +84,7 @@ def diag_gauss_newton(
       `sample_shape + event_shape_i`, of a floating dtype; or `tf.Variable`s.
     weights: Tensor of the shape of the residuals, or one that broadcasts to it;
       a structure of Tensors for several residuals. Negative weights are fine.
-      Held constant, also if they depend on `xs`. Default: ones.
+      They are constant, even if they depend on `xs`. Default: ones.
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. The rows of a data set are no samples.
     plan: What `plan_diag_gauss_newton` returned for this function and these
@@ -98,9 +101,9 @@ def diag_gauss_newton(
     diag: Structure of `xs`, of its shapes and dtypes.
 
   Raises:
-    ValueError: if the residuals do not start with `sample_shape`, if `weights`
-      or `plan` do not fit.
-    TypeError: if a dtype does not fit.
+    ValueError: if the shapes of the residuals do not start with
+      `sample_shape`; if `weights` or `plan` do not fit.
+    TypeError: if a dtype is not valid.
     tfp_diag.sparsity.SampleMixingError: a ValueError, if a residual of one
       sample depends on another sample.
 
@@ -123,6 +126,8 @@ def diag_gauss_newton(
 
   [1]: Jorge Nocedal and Stephen J. Wright (2006). _Numerical Optimization_,
        second edition. Springer. Section 10.3, equation 10.24.
+       https://doi.org/10.1007/978-0-387-40065-5
+
   [2]: James Martens (2020). New Insights and Perspectives on the Natural
        Gradient Method. _Journal of Machine Learning Research_ 21(146).
   """

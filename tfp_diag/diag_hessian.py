@@ -51,58 +51,62 @@ def diag_hessian(
   validate_args: bool = False,
   name: str | None = None,
 ) -> tuple[tf.Tensor, Any, Any]:
-  """Computes value, gradient and the exact diagonal of the Hessian of `fn`.
+  r"""Computes value, gradient and the exact diagonal of the Hessian of `fn`.
 
-  An eager call traces `fn`, and finds its compiled derivative again, as
-  `tfp_diag.diag_jacobian` says; hot loops call a `tf.function` or `plan(xs)`.
+  The diagonal is $\partial^2 f / \partial x_i^2$ for each coordinate $i$. An
+  eager call traces `fn` and takes some milliseconds, as for
+  `tfp_diag.diag_jacobian`. In a loop put the call into a `tf.function`, or call
+  `plan(xs)`.
 
   Args:
     fn: Python callable that returns one scalar per sample, a Tensor of shape
       `sample_shape`. Called as `fn(x)` with a Tensor, `fn(*xs)` with a list or
       tuple of parts, `fn(**xs)` with a dict; without arguments if all parts are
-      `tf.Variable`s and it takes none. Of TensorFlow ops. What it closes over
-      is held, also if that is `xs`.
+      `tf.Variable`s and it takes none. Made of TensorFlow ops. What it closes
+      over is constant, even if that is `xs`.
     xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
       `sample_shape + event_shape_i`, of a floating dtype each; or
       `tf.Variable`s.
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: the shape of what `fn` returns.
     plan: What `tfp_diag.plan_diag_hessian` returned for this function and these
-      event shapes; refused, or replaced with a warning, as in
-      `tfp_diag.diag_jacobian`. `None` makes the plan of this call; parts that
-      are `tf.Variable`s then get a pass for each coordinate.
+      event shapes. It is checked as by `tfp_diag.diag_jacobian`. Default:
+      `None`, the call makes its own plan; parts that are `tf.Variable`s then
+      get a pass for each coordinate.
     mode: 'forward_over_reverse' (Jacobian-vector products of the gradient),
       'reverse_over_reverse' (vector-Jacobian products of it) or 'auto', which
       is the second or what `plan` says. They give the same numbers.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
-      `tfp_diag.diag_jacobian`. Only 'auto' adds up the curvature op by op where
-      that takes fewer passes: in regressions, normalizers, quadratic forms.
+      `tfp_diag.diag_jacobian`. Only 'auto' uses ways that take fewer passes
+      than there are colors: sweeps with squared derivatives, and curvature that
+      is added up op by op.
     parallel_iterations: Python int, how many passes run together.
-      A plan brings its own chunk size.
-    validate_args: Python bool. Checks at run time that `sample_shape` leads
-      every part, that samples do not mix, that the colors fit the function,
-      that forward mode agrees with reverse, and that what is cheaper than
-      passes agrees with them at random coordinates of each sample. XLA has no
-      assertions: under it nothing is checked.
+      A plan has its own chunk size.
+    validate_args: Python bool. Whether to check at run time that `sample_shape`
+      leads every part, that samples do not mix, that the colors fit the
+      function, that forward mode agrees with reverse mode, and that what is
+      cheaper than passes agrees with passes at random coordinates of each
+      sample. XLA has no assertions: there nothing is checked.
     name: Python str, name of the ops. Default: `'diag_hessian'`.
 
   Returns:
     value: Tensor of shape `sample_shape`, what `fn` returned.
-    gradient: Structure of `xs`; the gradient, from the sweep that gave `value`.
-    diag: Structure of `xs`; second derivatives by each coordinate. Zero for a
-      part that `fn` does not use. Can be differentiated by a tape around.
+    gradient: Structure of `xs`, of its shapes and dtypes: the gradient, from
+      the same computation as `value`.
+    diag: Structure of `xs`, of its shapes and dtypes: the second derivative
+      with respect to each coordinate. Zero for a part that `fn` does not use.
+      It can be differentiated by a tape around the call.
 
   Raises:
-    ValueError: if `fn` does not return one scalar per sample, or an argument
-      does not fit, as a `plan` of another function; the sentence says which
-      and how to mend it.
+    ValueError: if `fn` does not return one scalar per sample, or if an
+      argument is not valid, for example the `plan` of another function. The
+      message says which argument, and what to do.
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
-      sample depends on another one. Names the op.
+      sample depends on another one. The message names the op.
     TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
       Tensor in Python (NumPy, `.numpy()`, `float()`).
     LookupError: if an op of `fn` has no second derivative in TensorFlow.
-    tf.errors.InvalidArgumentError: with `validate_args`, for a promise that
-      does not hold.
+    tf.errors.InvalidArgumentError: with `validate_args`, if a check fails.
 
   #### Examples
 
@@ -118,8 +122,8 @@ def diag_hessian(
   #### What a gradient of a gradient is not
 
   `tape.gradient(tape.gradient(value, x), x)` is the sum of each *row* of the
-  Hessian. That is its diagonal only if all else is zero. In the example above
-  it gives `[[6., 8.5, 13.5], [8., 8., 8.]]`.
+  Hessian. That is the diagonal only if all other entries are zero. In the
+  example above it gives `[[6., 8.5, 13.5], [8., 8., 8.]]`.
   """
   with tf.name_scope(name or 'diag_hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))

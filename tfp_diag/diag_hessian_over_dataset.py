@@ -63,16 +63,17 @@ def diag_hessian_over_dataset(
 ) -> DatasetDiagonal:
   """Computes the diagonal of the Hessian of a loss over a data set.
 
-  The batches are weighted by their sizes, so how the data are batched makes no
-  difference, also if the last batch is smaller. Holds for losses in which
-  examples do not influence each other; not for batch normalization in training.
+  Batches are weighted by their sizes, so the result does not depend on how the
+  data are batched, even if the last batch is smaller. This is right for losses
+  in which examples do not influence each other. It is not right for batch
+  normalization during training.
 
   Args:
     loss_fn: Python callable, called with the components of a batch:
       `loss_fn(x)`, `loss_fn(x, y)` for a tuple, `loss_fn(x=..., y=...)` for a
       dict. Returns the scalar loss of the batch, computed from `variables`.
-    variables: `tf.Variable`, or a structure of them, by which `loss_fn` is
-      differentiated, like `model.trainable_variables`.
+    variables: `tf.Variable`, or a structure of them, with respect to which
+      `loss_fn` is differentiated, like `model.trainable_variables`.
     dataset: `tf.data.Dataset` of batches, or another iterable of them: Tensors
       or structures of Tensors, the first dimension counts examples.
     reduction: What `loss_fn` does with the examples of a batch, and so what the
@@ -82,8 +83,8 @@ def diag_hessian_over_dataset(
       'stochastic', as many as `num_probes`, new probes for each batch.
     num_probes: Python int, under 'stochastic'.
     seed: Two integers, under 'stochastic'.
-    chunk_size: Python int, how many passes are vectorized together. Memory is
-      that of so many gradients.
+    chunk_size: Python int, how many passes are vectorized together. Memory
+      grows with it.
 
   Returns:
     `DatasetDiagonal`, a namedtuple

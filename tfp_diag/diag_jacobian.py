@@ -45,71 +45,74 @@ def diag_jacobian(
   schedule: Schedule = 'auto',
   validate_args: bool = False,
 ) -> tuple[list, list]:
-  """Computes the exact diagonal of the Jacobian of `ys = fn(*xs)`.
+  r"""Computes the exact diagonal of the Jacobian of `ys = fn(*xs)`.
 
-  The call is that of `tfp.math.diag_jacobian`, and may take its place. It
-  traces `fn`, reads the structure of its derivative from that graph, and
-  differentiates the same graph.
+  That is $\partial y_i / \partial x_i$ for each coordinate $i$. The function
+  takes the place of `tfp.math.diag_jacobian`, whose first six arguments it has.
+  It traces `fn` to a graph, reads from the graph which derivatives can be
+  nonzero, and differentiates the same graph in as few passes as possible.
 
   Args:
     xs: Tensor or list of Tensors of shape `sample_shape + event_shape_i`, of a
       floating dtype each.
     ys: Tensor or list of Tensors that broadcast to `xs`, computed from `xs`.
-      Enough by itself while a graph is built, with the same structure; if `fn`
-      is given too, `fn` is what is differentiated, in every regime.
+      Inside of a `tf.function` they are enough without `fn`. If `fn` is given
+      too, `fn` is differentiated.
     sample_shape: The leading shape that all parts share: list, tuple,
       `tf.TensorShape` or integer vector. Its entries are independent samples:
       `ys[s]` depends on `xs[s]` alone, so that all samples share each pass.
-      `None` means that everything is event: right for every function. It costs
-      no more passes where the samples are seen to be independent, else up to a
-      pass for each entry of `xs`.
+      Default: `None`, everything is one event. That is right for every
+      function. It costs no more passes if the samples are found to be
+      independent, and else up to one pass for each entry of `xs`.
     fn: Python callable, `ys = fn(*xs)`: a Tensor or a list of Tensors, one per
-      part of `xs`, or one for all of them. Of TensorFlow ops. What it closes
-      over is held, also if that is `xs`: these are partial derivatives.
-    parallel_iterations: Python int, how many passes run together: the chunk
-      that pfor vectorizes, and the parallel iterations of a `tf.while_loop`.
-      A plan brings its own chunk size.
+      part of `xs`, or one for all of them. Made of TensorFlow ops. What it
+      closes over is constant, even if that is `xs`: the results are partial
+      derivatives with respect to the arguments.
+    parallel_iterations: Python int, how many passes run together: the size of
+      the chunks that pfor vectorizes, and the parallel iterations of a
+      `tf.while_loop`. A plan has its own chunk size.
     name: Python str, name of the ops. Default: `'diag_jacobian'`.
     plan: What `tfp_diag.plan_diag_jacobian` returned for this function and
-      these event shapes. Refused if `fn` has entries that it lacks. If it
-      cannot be followed, a warning says what runs instead. `None` makes the
-      plan of this call; where no structure is found, or event shapes are
-      dynamic, each coordinate gets a pass of its own.
+      these event shapes. A plan is refused if a derivative of `fn` can be
+      nonzero where the plan has a zero. If the plan cannot be followed, a
+      warning says what runs instead. Default: `None`, the call makes its own
+      plan. If no structure is found, or event shapes are dynamic, each
+      coordinate gets a pass of its own.
     mode: 'forward' (Jacobian-vector products), 'reverse' (vector-Jacobian
       products) or 'auto', which is 'reverse' or what `plan` says. Both give the
-      same numbers: where 'forward' meets an infinite derivative, reverse passes
-      run, too.
+      same numbers: at an infinite derivative 'forward' runs reverse passes,
+      too.
     schedule: 'unrolled' (each pass written out in the graph), 'pfor'
       (vectorized in chunks), 'while_loop' (one after the other) or 'auto' (the
       first for a few passes, else the second). They give the same numbers.
-      Where pfor cannot vectorize `fn`, the loop takes over with a warning that
-      names the op. Only 'auto' cuts a dense Jacobian where that takes fewer
-      passes: at normalizers, in networks of one hidden layer.
-    validate_args: Python bool. Checks at run time what the arguments promise:
-      that `sample_shape` leads every part, that samples do not mix, that the
-      colors fit the function, that forward mode agrees with reverse, and that
-      what is cheaper than passes agrees with them at random coordinates of each
-      sample. XLA has no assertions: under it nothing is checked.
+      If pfor cannot vectorize `fn`, a loop runs instead, and a warning names
+      the op. Only 'auto' uses ways to a dense Jacobian that take fewer passes:
+      at normalizers, and in networks with one hidden layer.
+    validate_args: Python bool. Whether to check at run time that `sample_shape`
+      leads every part, that samples do not mix, that the colors fit the
+      function, that forward mode agrees with reverse mode, and that what is
+      cheaper than passes agrees with passes at random coordinates of each
+      sample. XLA has no assertions: there nothing is checked.
 
   Returns:
     ys: List of Tensors, what `fn` returned, or `ys`.
-    diag: List of Tensors shaped as `xs`: `diag[i][s, e]` is the derivative of
-      `ys[i][s, e]`, after broadcasting, by `xs[i][s, e]`. Zero where there is
-      no path. It can be differentiated again by a tape around the call.
+    diag: List of Tensors of the shapes and dtypes of `xs`: `diag[i][s, e]` is
+      the derivative of `ys[i][s, e]`, after broadcasting, with respect to
+      `xs[i][s, e]`. Zero if there is no dependence. It can be differentiated
+      again by a tape around the call.
 
   Raises:
-    ValueError: if eager `ys` come without `fn`; if there are neither one nor as
-      many `ys` as `xs`; if a part of `ys` does not broadcast to its part of
-      `xs`; if `sample_shape` does not lead a part; if `mode`, `schedule` or
-      `parallel_iterations` is none that exists; if `plan` was made for another
-      function or other event shapes.
+    ValueError: if `ys` come without `fn` in eager mode; if the number of `ys`
+      is neither one nor that of `xs`; if a part of `ys` does not broadcast to
+      its part of `xs`; if `sample_shape` does not lead a part; if `mode`,
+      `schedule` or `parallel_iterations` is not a valid choice; if `plan` was
+      made for another function or other event shapes.
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the result of one
-      sample depends on another one. Names the op.
+      sample depends on another one. The message names the op.
     TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
       Tensor in Python (NumPy, `.numpy()`, `float()`).
     LookupError: if an op of `fn` has no derivative in TensorFlow.
-    tf.errors.InvalidArgumentError: with `validate_args`, for a promise that
-      does not hold.
+    tf.errors.InvalidArgumentError: with `validate_args`, if a check fails.
 
   #### Examples
 
@@ -126,12 +129,12 @@ def diag_jacobian(
 
   #### Eager calls
 
-  Each one runs the Python of `fn` and traces it, which takes some milliseconds.
-  The compiled derivative is found again if the graph is the same; no Python
-  state is remembered. A way that is cheaper than passes is compared with one
-  pass when it is compiled. In a loop that must be fast, call a `tf.function`
-  around, or `plan(xs)`. Give data that change as Tensors, or variables: NumPy
-  arrays are constants of the graph, and each new one is compiled anew.
+  Each eager call runs the Python code of `fn` and traces it, which takes some
+  milliseconds. If the graph is one that is known, its compiled derivative is
+  used again. No Python state is remembered. In a loop that must be fast, put
+  the call into a `tf.function`, or call `plan(xs)`. Pass data that change as
+  Tensors or variables: a NumPy array is a constant of the graph, and each new
+  one is compiled again.
 
   ```python
   power = 2
@@ -145,10 +148,10 @@ def diag_jacobian(
 
   #### What `sample_shape` is for
 
-  Without it the samples are coordinates too, 15 instead of 3. The result is the
-  same as long as samples are independent. If they are not, as under batch
-  normalization in training, only `sample_shape=None` is right; the shape of the
-  batch is refused.
+  Without it the entries of all samples are coordinates: 15 instead of 3. The
+  result is the same as long as samples are independent. If they are not, as in
+  batch normalization during training, leave `sample_shape` out; the shape of
+  the batch is refused.
   """
   with tf.name_scope(name or 'diag_jacobian'):
     arguments.check_choice('mode', mode, MODES)

@@ -43,8 +43,8 @@ def hessian(
 ) -> Any:
   """Computes the Hessian of `fn` at `xs`: the Jacobian of its gradient.
 
-  For a whole matrix. Its diagonal alone is cheaper by `tfp_diag.diag_hessian`,
-  some of its rows by `tfp_diag.LazyHessian`.
+  Use it for a whole matrix. `tfp_diag.diag_hessian` is cheaper if you need the
+  diagonal only, and `tfp_diag.LazyHessian` if you need some rows.
 
   Args:
     fn: Python callable of the parts of `xs`, or without arguments, as for
@@ -56,8 +56,8 @@ def hessian(
       independent samples. Default: none, `fn` returns one scalar.
     mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto' (the latter,
       which differentiates once less). They give the same numbers.
-    strict: Python bool. Whether a part by which `fn` has no second derivative
-      at all is an error; its blocks are zero otherwise.
+    strict: Python bool. Whether it is an error if `fn` has no second derivative
+      at all with respect to some part. Otherwise its blocks are zero.
     chunk_size: Python int, how many passes are vectorized together: memory
       grows with it. 1 is a plain loop, None all passes of a part at once.
     name: Python str, name of the ops. Default: `'hessian'`.
@@ -65,13 +65,15 @@ def hessian(
   Returns:
     The structure of `xs`, each part in it replaced by the structure of `xs`,
     each part in that replaced by a Tensor of shape `sample_shape + e_i + e_j`:
-    `h[i][j]` holds the second derivatives by parts `i` and `j`. With a Tensor
+    `h[i][j]` holds the second derivatives with respect to the parts `i` and
+    `j`. With a Tensor
     as `xs` it is one Tensor of shape `sample_shape + e + e`. It is symmetric up
-    to rounding, and can be differentiated by a tape around.
+    to rounding, and can be differentiated by a tape around the call.
 
   Raises:
     ValueError: if `fn` does not return one scalar per sample; if an argument
-      does not fit; if samples mix; if `strict` and a part is not connected.
+      is not valid; if samples mix; with `strict`, if `fn` has no second
+      derivative with respect to some part.
     TypeError: if a part is not floating.
     LookupError: if an op of `fn` has no second derivative in TensorFlow.
 

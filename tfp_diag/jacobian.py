@@ -43,8 +43,8 @@ def jacobian(
 ) -> Any:
   """Computes the Jacobian of `fn` at `xs`.
 
-  For a whole matrix. Its diagonal alone is cheaper by `tfp_diag.diag_jacobian`,
-  some of its rows or columns by `tfp_diag.LazyJacobian`.
+  Use it for a whole matrix. `tfp_diag.diag_jacobian` is cheaper if you need the
+  diagonal only, and `tfp_diag.LazyJacobian` if you need some rows or columns.
 
   Args:
     fn: Python callable of the parts of `xs`; returns a floating Tensor of shape
@@ -56,9 +56,8 @@ def jacobian(
       and of a floating dtype; or `tf.Variable`s.
     sample_shape: The leading shape that all inputs and outputs share: list,
       tuple, `tf.TensorShape` or integer vector of any length. Its entries are
-      independent samples, which share each pass; derivatives between two of
-      them are taken to be zero and left out. Default: none, everything is
-      event.
+      independent samples, which share each pass. Derivatives between two
+      samples are zero and left out. Default: none, everything is one event.
     mode: 'reverse' costs one pass per output coordinate, 'forward' one per
       input coordinate; 'auto' takes the cheaper one, reverse mode in case of
       doubt. They give the same numbers.
@@ -72,13 +71,14 @@ def jacobian(
     The structure that `fn` returns, each Tensor of shape `sample_shape + e_y`
     in it replaced by the structure of `xs`, in which each Tensor of shape
     `sample_shape + e_x` is replaced by a Tensor of its dtype and of shape
-    `sample_shape + e_y + e_x`. It can be differentiated by a tape around.
+    `sample_shape + e_y + e_x`. It can be differentiated by a tape around the
+    call.
 
   Raises:
-    ValueError: if an argument does not fit; if samples mix, as batch
-      normalization does in training (as
-      `tfp_diag.sparsity.SampleMixingError`, which names the op); if
-      `strict` and an output is independent of an input.
+    ValueError: if an argument is not valid; as
+      `tfp_diag.sparsity.SampleMixingError`, which names the op, if samples mix,
+      as in batch normalization during training; with `strict`, if an output
+      does not depend on an input.
     TypeError: if an input or output is not floating.
     LookupError: if an op of `fn` has no derivative in TensorFlow.
 

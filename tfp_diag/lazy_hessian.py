@@ -77,9 +77,9 @@ class LazyHessian(LazyMatrix):
         vectorized together. 1 is a plain loop, None all of them.
 
     Raises:
-      ValueError: if an argument does not fit; when it is looked at, if `fn`
-        does not return one scalar per sample, or samples mix.
-      TypeError: if a part is not floating; when it is looked at, if dtypes
+      ValueError: if an argument is not valid; at the first access, if `fn` does
+        not return one scalar per sample, or samples mix.
+      TypeError: if a part is not floating; at the first access, if dtypes
         differ.
     """
     problem = HessianProblem(

@@ -45,12 +45,12 @@ class LazyJacobian(LazyMatrix):
   What was computed is remembered, so that a second look costs nothing;
   `J.num_passes` counts.
 
-  A part that was computed outside a tape and is looked at again
-  inside has no gradient: it is a constant by then. To differentiate the
-  Jacobian, make it inside the tape, or use `tfp_diag.jacobian`.
+  What was computed outside of a tape is a constant inside of it. To
+  differentiate the Jacobian, make it inside of the tape, or use
+  `tfp_diag.jacobian`.
 
-  Call `J.clear_cache()` after `tf.Variable`s have changed. In a graph indices
-  are static, and what is known belongs to that graph.
+  Call `J.clear_cache()` after `tf.Variable`s have changed. In a `tf.function`
+  indices are static, and what is remembered belongs to that function.
 
   #### Examples
 
@@ -92,9 +92,9 @@ class LazyJacobian(LazyMatrix):
         vectorized together. 1 is a plain loop, None all of them.
 
     Raises:
-      ValueError: if an argument does not fit; when it is looked at, if samples
-        mix, or an event shape is not static.
-      TypeError: if a part is not floating; when it is looked at, if dtypes
+      ValueError: if an argument is not valid; at the first access, if samples
+        mix or an event shape is not static.
+      TypeError: if a part is not floating; at the first access, if dtypes
         differ.
     """
     problem = Problem(fn, xs, () if sample_shape is None else sample_shape)

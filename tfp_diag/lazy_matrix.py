@@ -84,7 +84,7 @@ class LazyMatrix:
     return self._num_passes
 
   def __getitem__(self, key: Any) -> tf.Tensor:
-    """Computes what is missing of a part of the matrix, and returns it.
+    """Returns a part of the matrix, and computes what is missing of it.
 
     Args:
       key: Integers, slices and at most one Ellipsis, as for the matrix in
@@ -108,11 +108,11 @@ class LazyMatrix:
     return tf.squeeze(result, ints) if ints else result
 
   def to_dense(self) -> tf.Tensor:
-    """The whole matrix, along the side of which less is missing."""
+    """The whole matrix, by rows or by columns, whichever takes fewer passes."""
     return self[...]
 
   def matvec(self, v: Any) -> tf.Tensor:
-    """The product with a vector, by one pass. Not remembered.
+    """The product with a vector, by one pass. It is not remembered.
 
     Args:
       v: Tensor of shape `sample_shape + [num_columns]`, or one that broadcasts
@@ -136,7 +136,7 @@ class LazyMatrix:
     return self.products(self._vector('u', u, self._num_rows), 'rows')[0]
 
   def diag(self, plan: Plan | None = None) -> tf.Tensor:
-    """The diagonal, as many passes as a plan needs. Remembered.
+    """The diagonal, in as many passes as a plan takes. It is remembered.
 
     Args:
       plan: A plan for the same function, or None to make one. Where none can be

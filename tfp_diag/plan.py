@@ -75,17 +75,17 @@ class Way(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Plan:
-  """How the diagonal of one function is computed, and why so.
+  """How the diagonal of one function is computed, and why.
 
-  Made by `tfp_diag.plan_diag_jacobian`, `tfp_diag.plan_diag_hessian` and
-  `tfp_diag.load_plan`. It holds for every batch of samples whose parts have the
-  event shapes it was made for. `print(plan)` shows it, with the cost of every
-  way that was proposed.
+  Made by `tfp_diag.plan_diag_jacobian`, `tfp_diag.plan_diag_hessian`,
+  `tfp_diag.plan_diag_gauss_newton` and `tfp_diag.load_plan`. It is valid for
+  every batch of samples whose parts have the event shapes that it was made for.
+  `print(plan)` shows it, with the cost of each way that is possible.
 
-  Where a plan is used, it is compared with the graph at hand: a function whose
-  derivative can be nonzero where `pattern` has nothing is refused. A function
-  with less is fine. Where `ways[0]` cannot be followed there, a RuntimeWarning
-  says what runs instead. A pattern that the caller gave is believed.
+  A plan is compared with the function wherever it is used. A function is
+  refused if its derivative can be nonzero where `pattern` has a zero. A
+  RuntimeWarning says what runs instead if `ways[0]` cannot be followed. A
+  pattern that the caller gave is believed.
 
   Attributes:
     kind: 'jacobian', 'hessian' or 'gauss_newton'.
@@ -102,13 +102,10 @@ class Plan:
     notes: Tuple of sentences: what blocked a cheaper plan, and what to do.
     fn: The function, or None in a plan that was loaded without one.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    ways: Tuple of `Way`, by cost, the one that is followed first: passes over
-      the colors, or terms into which the derivative is taken apart: a Hessian
-      op by op, or once for all samples if it is a constant; a Jacobian where it
-      can be cut.
-    digest: `bytes` that tell the function, at the shapes of the plan, from
-      others.
-    num_samples: Python int: for how many samples `num_passes` is reckoned.
+    ways: Tuple of the possible ways, the cheapest first, which is the one that
+      runs. Each has a `name`, `num_passes`, and a `cost` in passes.
+    digest: `bytes` that identify the function at the shapes of the plan.
+    num_samples: Python int, the number of samples for which `num_passes` holds.
     is_given: Python bool, whether the pattern is the caller's, who is believed.
   """
 
@@ -149,8 +146,8 @@ class Plan:
   def num_passes(self) -> int:
     """How many passes a diagonal costs, for all samples together.
 
-    Where samples share passes, for as many samples as the plan was made for;
-    for 32 if that was not known.
+    If the number depends on the number of samples, it is that for
+    `num_samples`: 32 if the number of samples was open.
     """
     return self.ways[0].num_passes if self.ways else self.num_colors
 
@@ -161,12 +158,12 @@ class Plan:
 
   @property
   def uses_terms(self) -> bool:
-    """Whether something cheaper than passes over the colors is followed."""
+    """Whether a way that is cheaper than a pass for each color runs."""
     return bool(self.ways) and self.ways[0].name != _PASSES
 
   @property
   def how(self) -> str:
-    """A few words on what is done."""
+    """What runs, in a few words."""
     if self.uses_terms:
       return self.ways[0].name
     return {
@@ -179,7 +176,8 @@ class Plan:
   def __call__(self, xs: Any) -> tuple:
     """Runs the plan, as one `tf.function` that traces once per shape.
 
-    What Python changes after that, it does not see; Variables are read anew.
+    Changes of Python state after that have no effect. `tf.Variable`s are read
+    in each call.
 
     Args:
       xs: The state, as for the function that made the plan.
@@ -189,8 +187,8 @@ class Plan:
       `tfp_diag.diag_hessian` return them.
 
     Raises:
-      ValueError: if `xs` do not fit, if the plan was loaded without `fn`, or
-        with one that has entries which the plan lacks.
+      ValueError: if `xs` do not fit; if the plan was loaded without `fn`; if
+        the derivative of `fn` can be nonzero where the plan has a zero.
     """
     if self.fn is None:
       raise ValueError(
@@ -402,8 +400,8 @@ def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
   Args:
     path: Python str or path of the file.
     fn: Python callable, the function that the plan was made for. Only needed
-      for `plan(xs)`. One whose derivative has entries that the plan lacks is
-      refused when the plan is called, or passed to `diag_*`.
+      for `plan(xs)`. A function whose derivative can be nonzero where the plan
+      has a zero is refused when the plan is used.
 
   Returns:
     `Plan`.

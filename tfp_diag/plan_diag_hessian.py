@@ -44,9 +44,9 @@ def plan_diag_hessian(
 ) -> Plan:
   """Finds the structure of `fn` and decides how to compute its curvatures.
 
-  As `tfp_diag.plan_diag_jacobian`, for the diagonal of the Hessian. The pattern
-  of the Hessian of a log density is its conditional-independence graph
-  (`plan.pattern.spy()` draws it).
+  It does for the diagonal of a Hessian what `tfp_diag.plan_diag_jacobian` does
+  for that of a Jacobian. The pattern of the Hessian of a log density is its
+  conditional-independence graph, which `plan.pattern.spy()` draws.
 
   Args:
     fn: Python callable, one scalar per sample, as for `tfp_diag.diag_hessian`.
@@ -60,29 +60,30 @@ def plan_diag_hessian(
     memory_limit: Number of bytes that the passes of one chunk may hold; decides
       how many run together. Default: 64 MiB, or 1 GiB where there is a GPU.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    pattern: What can be nonzero, if you know it better: a `SparsityPattern` or
-      a square matrix over the coordinates of one sample. It is believed;
-      `validate_args=True` catches a wrong one when the plan is used.
+    pattern: Which derivatives can be nonzero, if you know it better: a
+      `SparsityPattern` or a square matrix over the coordinates of one sample.
+      It is believed; `validate_args=True` finds a wrong one when the plan is
+      used.
 
   Returns:
-    `tfp_diag.Plan`: `plan(xs)` returns `(value, gradient, diag)`;
-    `print(plan)` explains.
+    A `tfp_diag.Plan`: `plan(xs)` returns `(value, gradient, diag)`, and
+      `print(plan)` explains it.
 
   Raises:
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
-      sample depends on another one. Names the op; `sample_shape=()` and a
-      scalar `fn` treat everything as event.
+      sample depends on another one. The message names the op.
+      `sample_shape=()` and a scalar `fn` treat everything as one event.
     TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
       Tensor in Python (NumPy, `.numpy()`, `float()`).
-    ValueError: if the event shapes are not static, or an argument does not fit;
-      if `fn` does not do the same with every number of samples, and that is
+    ValueError: if the event shapes are not static; if an argument is not valid;
+      if what `fn` computes depends on the number of samples, and this number is
       open or large.
 
   #### Examples
 
   A Gaussian chain: the Hessian is tridiagonal, with two colors for any number
-  of coordinates and samples; and as each coordinate reaches each square on one
-  path, one sweep gives its diagonal.
+  of coordinates and samples. Each coordinate reaches each square on one path,
+  so that one sweep with squared derivatives gives the diagonal.
 
   ```python
   chain = lambda x: (

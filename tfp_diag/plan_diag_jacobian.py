@@ -44,11 +44,11 @@ def plan_diag_jacobian(
 ) -> Plan:
   """Finds the structure of `fn` and decides how to compute its diagonal.
 
-  The function is traced, and the pattern of its Jacobian is read off its graph.
-  Coordinates that do not meet in the pattern share a pass (distance-1 coloring
-  of the symmetrized pattern; see Gebremedhin, Manne and Pothen, 2005, on which
-  coloring which product needs). Other ways propose themselves with a cost; the
-  cheapest is followed. If it is not passes, it runs once, at `xs` or at normal
+  The function is traced, and the pattern of its Jacobian is read from its
+  graph. Coordinates that do not interact share a pass: they get the same color
+  in a distance-1 coloring of the symmetrized pattern [1]. There may be other
+  ways to the diagonal. The cost of each is estimated, and the cheapest is
+  chosen. If that is not passes, it runs once, at `xs` or at normal random
   numbers, and is compared with one pass at a random coordinate of each sample.
 
   Args:
@@ -56,31 +56,33 @@ def plan_diag_jacobian(
     xs: Tensor or `tf.TensorSpec`, or a list of them, of shape `sample_shape +
       event_shape_i`. The event shapes must be static; the number of samples may
       be open, `None`. With Tensors the plan is tried at these values.
-    sample_shape: The leading shape that all parts share. `None`: everything is
-      event; the samples of a batch are then found to be independent, and cost
-      no more passes.
+    sample_shape: The leading shape that all parts share. Default: `None`,
+      everything is one event. That costs no more passes if the samples of the
+      batch are independent.
     mode: 'forward', 'reverse' or 'auto', which is 'reverse'. Forward mode is
-      checked against reverse on a random pair, and given up with a note if it
-      disagrees.
+      compared with reverse mode on a random pair of vectors. If they
+      disagree, reverse mode is used, and a note says so.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto'.
     memory_limit: Number of bytes that the passes of one chunk may hold; decides
       how many run together. Default: 64 MiB, or 1 GiB where there is a GPU.
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
-    pattern: What can be nonzero, if you know it better: a `SparsityPattern` or
-      a square matrix over the coordinates of one sample. It is believed;
-      `validate_args=True` catches a wrong one when the plan is used.
+    pattern: Which derivatives can be nonzero, if you know it better: a
+      `SparsityPattern` or a square matrix over the coordinates of one sample.
+      It is believed; `validate_args=True` finds a wrong one when the plan is
+      used.
 
   Returns:
-    `tfp_diag.Plan`: `plan(xs)` returns `(ys, diag)`; `print(plan)` explains.
+    A `tfp_diag.Plan`: `plan(xs)` returns `(ys, diag)`, and `print(plan)`
+      explains it.
 
   Raises:
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the result of one
-      sample depends on another one. Names the op; `sample_shape=()` treats
-      everything as event.
+      sample depends on another one. The message names the op.
+      `sample_shape=()` treats everything as one event.
     TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
       Tensor in Python (NumPy, `.numpy()`, `float()`).
-    ValueError: if the event shapes are not static, or an argument does not fit;
-      if `fn` does not do the same with every number of samples, and that is
+    ValueError: if the event shapes are not static; if an argument is not valid;
+      if what `fn` computes depends on the number of samples, and this number is
       open or large.
 
   #### Examples
@@ -96,6 +98,12 @@ def plan_diag_jacobian(
   diag[0][0, :3]
   # ==> [2., 2., 2.]
   ```
+
+  #### References
+
+  [1]: Assefaw H. Gebremedhin, Fredrik Manne and Alex Pothen (2005). What color
+       is your Jacobian? Graph coloring for computing derivatives. _SIAM Review_
+       47(4). https://doi.org/10.1137/S0036144504444711
   """
   arguments.check_choice('mode', mode, MODES)
   xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]

@@ -48,9 +48,10 @@ def stochastic_diag_hessian(
 ) -> StochasticDiagonal:
   """Estimates the diagonal of the Hessian of `fn`, without bias.
 
-  For functions of very many coordinates without structure, like the loss of a
-  network by its weights. Up to some thousand coordinates, or where a plan has
-  few colors, `tfp_diag.diag_hessian` is exact.
+  Use it for functions of very many coordinates without structure, for example
+  the loss of a convolutional network as a function of its weights. For up to
+  some thousand coordinates, or if a plan takes few passes,
+  `tfp_diag.diag_hessian` is exact.
 
   Args:
     fn: Python callable of the parts of `xs`, or without arguments if all parts
@@ -61,11 +62,12 @@ def stochastic_diag_hessian(
     seed: Two integers, a stateless seed: the same seed, the same estimate.
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: the shape of what `fn` returns.
-    plan: A plan for this function, whose colors confine the error, as in
+    plan: A plan for this function. Only coordinates of the same color disturb
+      each other, as in `tfp_diag.stochastic_diag_jacobian`.
+    method: 'hutchinson' or 'xdiag', as in `tfp_diag.stochastic_diag_jacobian`.
+      The latter takes `2 * num_probes` passes.
+    tolerance: Python float or None: when to stop, as in
       `tfp_diag.stochastic_diag_jacobian`.
-    method: 'hutchinson' or 'xdiag', as there. The latter takes
-      `2 * num_probes` passes.
-    tolerance: Python float or None: when to stop, as there.
     chunk_size: Python int, how many passes are vectorized together.
     name: Python str, name of the ops. Default: `'stochastic_diag_hessian'`.
 
@@ -74,14 +76,14 @@ def stochastic_diag_hessian(
     the first two have the structure of `xs`.
 
   Raises:
-    ValueError: if `fn` does not return one scalar per sample, an argument does
-      not fit, or samples mix.
+    ValueError: if `fn` does not return one scalar per sample, if an argument is
+      not valid, or if samples mix.
     TypeError: if a part is not floating.
     LookupError: if an op of `fn` has no second derivative in TensorFlow.
 
   #### Examples
 
-  Without couplings between coordinates one probe is exact:
+  If coordinates do not interact, one probe is exact:
 
   ```python
   x = tf.constant([1.0, 2.0, 3.0])

@@ -47,10 +47,10 @@ def stochastic_diag_jacobian(
   chunk_size: int = 10,
   name: str | None = None,
 ) -> StochasticDiagonal:
-  """Estimates the diagonal of the Jacobian of `fn`, without bias.
+  r"""Estimates the diagonal of the Jacobian of `fn`, without bias.
 
-  For functions that have neither structure nor few coordinates. Where
-  `tfp_diag.plan_diag_jacobian` finds few colors, `tfp_diag.diag_jacobian` is
+  Use it for functions with many coordinates and without structure. If
+  `tfp_diag.plan_diag_jacobian` takes few passes, `tfp_diag.diag_jacobian` is
   exact and cheaper.
 
   Args:
@@ -63,16 +63,18 @@ def stochastic_diag_jacobian(
     seed: Two integers, a stateless seed: the same seed, the same estimate.
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: none.
-    plan: A plan for this function. Each probe then takes one pass for each of
-      its colors, and its error comes from coordinates of the same color alone:
-      none if the coloring is proper.
-      `dataclasses.replace(plan, colors=...)` has fewer, improper ones.
-    method: 'hutchinson', the mean of `z * (J^T z)` over probes; or 'xdiag',
-      better where few singular values dominate: `num_probes` products with the
-      Jacobian and as many with its transpose, from 16 coordinates on.
-    tolerance: Python float. Stop, from 10 probes on and after each chunk, when
-      in each sample the standard errors together (2-norm over coordinates) are
-      at most this fraction of the estimate. None: use all probes.
+    plan: A plan for this function. Each probe then takes one pass for each
+      color, and only coordinates of the same color disturb each other. With the
+      colors of the plan the result is exact; pass
+      `dataclasses.replace(plan, colors=...)` with fewer colors.
+    method: 'hutchinson', the mean of $z \circ J^\top z$ over the probes $z$
+      [1]; or 'xdiag' [2], which is better if few singular values dominate. It
+      takes `num_probes` products with the Jacobian and as many with its
+      transpose, and at least 16 coordinates.
+    tolerance: Python float. After 10 probes or more, at the end of a chunk,
+      stop if in each sample the standard errors together (2-norm over
+      coordinates) are at most this fraction of the estimate. Default: None, use
+      all probes.
     chunk_size: Python int, how many passes are vectorized together.
     name: Python str, name of the ops. Default: `'stochastic_diag_jacobian'`.
 
@@ -81,7 +83,7 @@ def stochastic_diag_jacobian(
     the first two have the structure of `xs`.
 
   Raises:
-    ValueError: if an argument does not fit, or samples mix.
+    ValueError: if an argument is not valid, or samples mix.
     TypeError: if a part is not floating.
     LookupError: if an op of `fn` has no derivative in TensorFlow.
 
@@ -103,9 +105,14 @@ def stochastic_diag_jacobian(
 
   #### References
 
-  Bekas, Kokiopoulou, Saad (2007): An estimator for the diagonal of a matrix.
-  Epperly, Tropp, Webber (2024): XTrace: making the most of every sample in
-  stochastic trace estimation.
+  [1]: Costas Bekas, Effrosyni Kokiopoulou and Yousef Saad (2007). An estimator
+       for the diagonal of a matrix. _Applied Numerical Mathematics_ 57(11-12).
+       https://doi.org/10.1016/j.apnum.2007.01.003
+
+  [2]: Ethan N. Epperly, Joel A. Tropp and Robert J. Webber (2024). XTrace:
+       making the most of every sample in stochastic trace estimation. _SIAM
+       Journal on Matrix Analysis and Applications_ 45(1).
+       https://doi.org/10.1137/23M1548323
   """
   with tf.name_scope(name or 'stochastic_diag_jacobian'):
     return estimate_diagonal(

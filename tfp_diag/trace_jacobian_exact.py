@@ -29,21 +29,21 @@ __all__ = ['at_time', 'trace_jacobian_exact']
 def trace_jacobian_exact(
   ode_fn: Callable, state_shape: Any, dtype: Any, *, event_ndims: int = 1
 ) -> Callable:
-  """Augments the derivative of a state with its exact trace.
+  """Adds the exact trace of its Jacobian to the derivative of a state.
 
   Pass it as `trace_augmentation_fn` to `tfp.bijectors.FFJORD`. Unlike
   `tfp.bijectors.ffjord.trace_jacobian_exact` it looks for structure in
-  `ode_fn`, so that a derivative whose Jacobian is sparse costs a few passes in
-  place of one for each coordinate; it takes batches of any rank; and it
-  compiles the derivative once where the solver runs eagerly.
+  `ode_fn`: if its Jacobian is sparse, the trace costs a few passes instead of
+  one for each coordinate. It takes batches of any rank. If the solver runs
+  eagerly, the derivative is compiled once.
 
   Args:
-    ode_fn: Python callable, `ode_fn(time, state, **conditions)`; the derivative
-      of the state by time. Works on each sample alone.
+    ode_fn: Python callable, `ode_fn(time, state, **conditions)`: the derivative
+      of the state with respect to time. Each sample is independent.
     state_shape: The shape of the state, `sample_shape + event_shape`.
-    dtype: The dtype of the state. Only there for the signature of FFJORD.
+    dtype: The dtype of the state. Not used; FFJORD passes it.
     event_ndims: Python int, how many dimensions of the state, the last ones,
-      belong to one sample. For others than 1 use `functools.partial`.
+      belong to one sample. To set it, use `functools.partial`.
 
   Returns:
     Python callable, `augmented(time, (state, log_det), **conditions)`: returns
@@ -51,7 +51,7 @@ def trace_jacobian_exact(
     FFJORD adds the diagonal up.
 
   Raises:
-    ValueError: if `event_ndims` is no number of dimensions, or the state has
+    ValueError: if `event_ndims` is not a number of dimensions, or the state has
       fewer.
 
   #### Examples
@@ -68,7 +68,10 @@ def trace_jacobian_exact(
 
   #### References
 
-  Grathwohl, Chen, Bettencourt, Sutskever, Duvenaud (2018): FFJORD, equation 2.
+  [1]: Will Grathwohl, Ricky T. Q. Chen, Jesse Bettencourt, Ilya Sutskever and
+       David Duvenaud (2018). FFJORD: free-form continuous dynamics for scalable
+       reversible generative models. https://arxiv.org/abs/1810.01367,
+       equation 2.
   """
   del state_shape, dtype
   arguments.check_callable('ode_fn', ode_fn)

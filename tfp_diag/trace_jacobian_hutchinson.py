@@ -36,19 +36,19 @@ def trace_jacobian_hutchinson(
   num_probes: int = 1,
   seed: Seed = (0, 0),
 ) -> Callable:
-  """Augments the derivative of a state with an estimate of its trace.
+  """Adds an estimate of the trace of its Jacobian to a derivative of a state.
 
   Pass it as `trace_augmentation_fn` to `tfp.bijectors.FFJORD`, with its options
-  by `functools.partial`. The probes are random signs, which have the least
-  variance of all independent ones (Hutchinson, 1990) and are exact for a
+  by `functools.partial`. The probes are random signs. They have the least
+  variance of all probes with independent entries [1], and are exact for a
   diagonal Jacobian. They come from a stateless seed, and stay the same along a
-  whole solution, as FFJORD needs it. In training, use a new seed for each step.
-  A model that was trained so can be evaluated with
+  whole solution, as FFJORD requires. In training, use a new seed for each step.
+  A model that was trained with estimates can be evaluated with
   `tfp_diag.trace_jacobian_exact`.
 
   Args:
-    ode_fn: Python callable, `ode_fn(time, state, **conditions)`; the derivative
-      of the state by time. Works on each sample alone.
+    ode_fn: Python callable, `ode_fn(time, state, **conditions)`: the derivative
+      of the state with respect to time. Each sample is independent.
     state_shape: The shape of the state, a `tf.TensorShape`, list or vector.
     dtype: The dtype of the state.
     num_probes: Python int, over how many probes the estimate is averaged. Each
@@ -62,11 +62,11 @@ def trace_jacobian_hutchinson(
     diagonal of its Jacobian. FFJORD adds it up.
 
   Raises:
-    ValueError: if an argument does not fit.
+    ValueError: if an argument is not valid.
 
   #### Examples
 
-  Where no coordinates meet, one probe is exact:
+  If coordinates do not interact, one probe is exact:
 
   ```python
   augmented = trace_jacobian_hutchinson(
@@ -80,8 +80,10 @@ def trace_jacobian_hutchinson(
 
   #### References
 
-  Hutchinson (1990): A stochastic estimator of the trace of the influence matrix
-  for Laplacian smoothing splines.
+  [1]: Michael F. Hutchinson (1990). A stochastic estimator of the trace of the
+       influence matrix for Laplacian smoothing splines. _Communications in
+       Statistics - Simulation and Computation_ 19(2).
+       https://doi.org/10.1080/03610919008812866
   """
   arguments.check_callable('ode_fn', ode_fn)
   arguments.check_chunk('num_probes', num_probes)

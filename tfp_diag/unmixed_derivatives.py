@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The exact second and third derivatives by each coordinate alone."""
+"""Exact second and third derivatives with respect to each coordinate."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -30,13 +30,15 @@ __all__ = ['UnmixedDerivatives', 'unmixed_derivatives']
 
 
 class UnmixedDerivatives(NamedTuple):
-  """A function and its derivatives by each coordinate alone.
+  r"""A function and its derivatives with respect to each coordinate alone.
 
   Attributes:
     value: Tensor of the sample shape, what the function returned.
-    gradient: Structure of the state: ∂f/∂x_j.
-    second: Structure of the state: ∂²f/∂x_j², the diagonal of the Hessian.
-    third: Structure of the state: ∂³f/∂x_j³; None if not asked for.
+    gradient: Structure of the state: $\partial f / \partial x_j$.
+    second: Structure of the state: $\partial^2 f / \partial x_j^2$, the
+      diagonal of the Hessian.
+    third: Structure of the state: $\partial^3 f / \partial x_j^3$. None with
+      `order=2`.
   """
 
   value: Any
@@ -58,22 +60,26 @@ def unmixed_derivatives(
   validate_args: bool = False,
   name: str | None = None,
 ) -> UnmixedDerivatives:
-  """Computes value, gradient, ∂²f/∂x_j² and ∂³f/∂x_j³ of `fn`.
+  r"""Computes value, gradient, and second and third derivatives of `fn`.
 
-  For the drift of a sampler whose scale follows the curvature, say. Coordinates
-  that share a pass in `tfp_diag.diag_hessian` share it here: where ∂²f/∂x_j∂x_k
-  is zero everywhere, so is each of its derivatives. A pass of a color gives its
-  second derivatives and, by one more reverse sweep [1], the third ones. `fn` is
-  called once in each trace; an eager call traces as in `diag_hessian`.
+  The derivatives are *unmixed*: $\partial^2 f / \partial x_j^2$ and
+  $\partial^3 f / \partial x_j^3$, with respect to each coordinate alone. A
+  sampler whose scale follows the curvature needs them for its drift.
+
+  Coordinates that share a pass in `tfp_diag.diag_hessian` share it here: if
+  $\partial^2 f / \partial x_j \partial x_k$ is zero everywhere, then so are its
+  derivatives. A pass gives the second derivatives of one color and, by one more
+  reverse sweep [1], the third ones. `fn` is called once in each trace. An eager
+  call traces `fn`, as in `diag_hessian`.
 
   When not: without structure each coordinate has a color of its own, and third
-  derivatives take a pass for each of them. What adds up second derivatives op
-  by op (`order=2` does) has no third ones.
+  derivatives take a pass for each of them. Curvature that is added up op by op,
+  as with `order=2`, gives no third derivatives.
 
   Args:
     fn: Python callable that returns one scalar per sample, a Tensor of shape
       `sample_shape`; called as in `tfp_diag.diag_hessian`. Of TensorFlow ops.
-      What it closes over is held, also if that is `xs`.
+      What it closes over is constant, even if that is `xs`.
     xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
       `sample_shape + event_shape_i`, of a floating dtype each; or
       `tf.Variable`s.
@@ -81,17 +87,17 @@ def unmixed_derivatives(
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: the shape of what `fn` returns.
     plan: What `tfp_diag.plan_diag_hessian` returned for this function and these
-      event shapes; refused, or replaced with a warning, as in `diag_hessian`.
-      With `order=3` its colors, schedule and chunk size are followed, not its
-      mode: the passes are reverse ones. `None` makes the plan of this call.
+      event shapes. It is checked as by `diag_hessian`. With `order=3` its
+      colors, schedule and chunk size are used, but not its mode: the passes are
+      reverse ones. Default: `None`, the call makes its own plan.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
       `tfp_diag.diag_jacobian`.
     parallel_iterations: Python int, how many passes run together.
-      A plan brings its own chunk size.
+      A plan has its own chunk size.
     validate_args: Python bool. Checks at run time, as in `diag_hessian`, that
       `sample_shape` leads every part, that samples do not mix, and that the
       colors fit the function; for second and third derivatives. XLA has no
-      assertions: under it nothing is checked.
+      assertions: there nothing is checked.
     name: Python str, name of the ops. Default: `'unmixed_derivatives'`.
 
   Returns:
@@ -99,24 +105,23 @@ def unmixed_derivatives(
     value: Tensor of shape `sample_shape`, what `fn` returned.
     gradient, second, third: Structures of `xs`, of its shapes and dtypes.
       `third` is None with `order=2`. Zero for a part that `fn` does not use.
-      They can be differentiated by a tape around.
+      They can be differentiated by a tape around the call.
 
   Raises:
     ValueError: if `order` is neither 2 nor 3, if `fn` does not return one
-      scalar per sample, or an argument does not fit, as a `plan` of another
-      function; the sentence says which and how to mend it.
+      scalar per sample, or if an argument is not valid, for example the `plan`
+      of another function. The message says which argument, and what to do.
     tfp_diag.sparsity.SampleMixingError: a ValueError, if the value of one
-      sample depends on another one. Names the op.
+      sample depends on another one. The message names the op.
     TypeError: if a part of `xs` is not floating; if `fn` needs the value of a
       Tensor in Python (NumPy, `.numpy()`, `float()`); if `plan` is not a plan.
     LookupError: if an op of `fn` cannot be differentiated `order` times in
       TensorFlow.
-    tf.errors.InvalidArgumentError: with `validate_args`, for a promise that
-      does not hold.
+    tf.errors.InvalidArgumentError: with `validate_args`, if a check fails.
 
   #### Examples
 
-  Neighbors in a chain meet, so two passes do for a chain of any length.
+  In a chain only neighbors interact, so two passes are enough for any length.
 
   ```python
   x = tf.constant([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])  # Two samples.
@@ -135,6 +140,7 @@ def unmixed_derivatives(
        Principles and Techniques of Algorithmic Differentiation_, second
        edition. SIAM. Chapter 5 (repeating and extending reverse), chapter 8
        (coloring), and chapter 13 on higher derivatives.
+       https://doi.org/10.1137/1.9780898717761
   """
   with tf.name_scope(name or 'unmixed_derivatives'):
     _check_order(order)

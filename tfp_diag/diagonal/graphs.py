@@ -52,9 +52,19 @@ _cache: collections.OrderedDict = collections.OrderedDict()
 def clear_cache() -> None:
   """Forgets the graphs of all eager calls.
 
-  They are found again by what a function does, the least recently used are
-  dropped first, and together they hold a bounded number of bytes. Call this to
-  have the memory back, after a benchmark say.
+  Eager calls remember the compiled derivatives of functions. Together these
+  hold a bounded number of bytes, and the least recently used are dropped first.
+  Call this to free the memory, for example after a benchmark.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tfp_diag
+
+  tfp_diag.diag_jacobian(tf.ones([3]), fn=tf.sin)
+  tfp_diag.clear_cache()  # The next call compiles again.
+  ```
   """
   with _lock:
     _cache.clear()

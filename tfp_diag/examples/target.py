@@ -35,7 +35,7 @@ class Target:
       returns one value per chain.
     init: Callable `init(num_chains, seed, dtype=tf.float32)` that returns
       starting points: a Tensor, or a list of Tensors, of leading shape
-      [num_chains]. `seed` is a pair of integers, as `tf.random` wants it.
+      [num_chains]. `seed` is a pair of integers.
     parameter_names: Tuple of `str`: what a table of results shows.
     to_parameters: Callable from a state of any leading shape (draws and chains,
       say) to a dict from each parameter name to a Tensor of that leading shape.

@@ -43,7 +43,10 @@ class UnknownShapeError(NoStructureError):
 
 
 class PatternTooDenseError(NoStructureError):
-  """The pattern has too many nonzeros to be written down as a sparse matrix."""
+  """The pattern has too many nonzeros to be stored as a sparse matrix.
+
+  Diagonals can still be computed, with a pass for each coordinate.
+  """
 
 
 @contextlib.contextmanager

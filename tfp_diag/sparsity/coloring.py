@@ -134,6 +134,7 @@ def color_diagonal(pattern: Any) -> Coloring:
   [2]: Daniel Brélaz. New methods to color the vertices of a graph.
        _Communications of the ACM_, 22(4):251-256, 1979. (The saturation
        degree; exact for bipartite graphs.)
+       https://doi.org/10.1145/359094.359101
   """
   matrix = _square_matrix(pattern)
   n = matrix.shape[0]
@@ -166,10 +167,10 @@ def color_diagonal(pattern: Any) -> Coloring:
 
 
 def check_diagonal_coloring(pattern: Any, colors: Any) -> None:
-  """Raises if two coordinates of one color meet in the pattern.
+  """Raises an error if two coordinates of one color interact.
 
-  The definition, written out as a loop over the nonzeros: slow, and meant for
-  tests and for colorings of one's own.
+  This is the definition, written as a loop over the nonzeros. It is slow, and
+  meant for tests and for colorings that you make yourself.
 
   Args:
     pattern: As for `color_diagonal`.

@@ -34,10 +34,11 @@ def jacobian_sparsity(
 ) -> SparsityPattern:
   """Finds which entries of the Jacobian of `fn` can be nonzero.
 
-  The function is traced, not run: the pattern holds for all inputs of these
-  shapes, and for the constants that `fn` closes over. It is a superset: an op
-  that nothing is known about makes its output depend on everything that its
-  inputs depend on, and is named in `fallback_ops`.
+  The function is traced, not run. The pattern is valid for all inputs of these
+  shapes, and for the constants that `fn` closes over. It may contain entries
+  that are always zero, but it lacks none: the output of an op without a rule is
+  assumed to depend on everything that its inputs depend on. Such ops are named
+  in `fallback_ops`.
 
   Args:
     fn: Python callable of the parts of `xs`. Returns a Tensor or a structure
@@ -55,10 +56,10 @@ def jacobian_sparsity(
 
   Raises:
     ValueError: If an event shape is not known, or a shape does not begin with
-      `sample_shape`; if `fn` does not do the same with every number of samples,
-      and that is open or large; as `SampleMixingError` if the function mixes
-      samples; as `PatternTooDenseError` if the pattern is too large to be
-      written down.
+      `sample_shape`; if what `fn` computes depends on the number of samples,
+      and this number is open or large; as `SampleMixingError` if the function
+      mixes samples; as `PatternTooDenseError` if the pattern is too large to be
+      stored.
     TypeError: If a part is not floating; if `fn` needs the value of a Tensor in
       Python (NumPy, `.numpy()`, `float()`).
 
@@ -85,8 +86,8 @@ def hessian_sparsity(
 ) -> SparsityPattern:
   """Finds which entries of the Hessian of `fn` can be nonzero.
 
-  For a log density that is its conditional-independence graph. The function
-  is traced, not run; see `jacobian_sparsity`.
+  The pattern of the Hessian of a log density is its conditional-independence
+  graph. The function is traced, not run; see `jacobian_sparsity`.
 
   Args:
     fn: Python callable of the parts of `xs`. Returns one number per sample: a

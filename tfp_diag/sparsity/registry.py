@@ -43,7 +43,10 @@ _REPORTED = set()
 
 
 class CannotSay(Exception):
-  """Raised by a rule that knows nothing about this op: it is taken as dense."""
+  """Raised by a rule for an op that it does not cover.
+
+  The op is then treated as dense: each output depends on every input.
+  """
 
 
 class OpFailed(Exception):
@@ -157,7 +160,7 @@ def register_facts(*op_types: str, **known: Any) -> None:
 
 
 def register_rule(*op_types: str, **known: Any) -> Callable:
-  """Decorates a rule: what is known about the derivatives of some op types.
+  """Decorates a rule: which derivatives of some types of ops can be nonzero.
 
   A rule is a pure function of one argument, the op as the walker sees it:
 

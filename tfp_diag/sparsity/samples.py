@@ -27,7 +27,11 @@ __all__ = ['SampleMixingError', 'check_samples', 'own_samples']
 
 
 class SampleMixingError(ValueError):
-  """The function mixes samples, though its sample shape says it does not."""
+  """The result of one sample depends on another one.
+
+  Raised if a function mixes samples, although the sample shape says that they
+  are independent. The message names the op where they mix first.
+  """
 
   # Out of a `tf.function` AutoGraph passes on only errors that are made so.
   __init__ = Exception.__init__

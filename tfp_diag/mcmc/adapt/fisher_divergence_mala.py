@@ -56,11 +56,11 @@ class FisherDivergenceMALAResults(typing.NamedTuple):
 
 
 class FisherDivergenceMALA(FullMatrixKernel):
-  """MALA whose preconditioner is the full matrix of least Fisher divergence.
+  r"""MALA whose preconditioner is the full matrix of least Fisher divergence.
 
-  With the gradient g of the log density, the matrix is the V with
+  With the gradient $g$ of the log density, the matrix is the $V$ with
 
-      V Cov(g) V = Cov(x)
+  $$ V \operatorname{Cov}(g) \, V = \operatorname{Cov}(x) , $$
 
   the geometric mean of Cov(x) and Cov(g)⁻¹: among all affine maps, its root
   makes the target most like a standard normal in terms of Fisher divergence

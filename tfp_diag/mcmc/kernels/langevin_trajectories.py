@@ -83,22 +83,31 @@ class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
 
 
 class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
-  """A trajectory of underdamped Langevin dynamics, accepted as a whole.
+  r"""A trajectory of underdamped Langevin dynamics, accepted as a whole.
 
-  With the gradient g of the log density, the preconditioner V = L Lᵀ, the
-  damping γ and a Brownian motion w, a state with a standard normal velocity v
-  moves by
+  With the gradient $g$ of the log density, the preconditioner $V = L L^\top$,
+  the damping $\gamma$ and a Brownian motion $w$, a state with a standard normal
+  velocity $v$ moves by
 
-      dx = L v dt,    dv = Lᵀ g dt - γ v dt + √(2 γ) dw
+  $$
+  dx = L v \, dt, \qquad
+  dv = L^\top g \, dt - \gamma v \, dt + \sqrt{2 \gamma} \, dw
+  $$
 
-  for the time T, in steps of the length h: with η = exp(-γ h) and standard
-  normal z, each step is one of the leapfrog scheme and a partial refreshment,
+  for the time $T$, in steps of the length $h$: with $\eta = e^{-\gamma h}$ and
+  standard normal $z$, each step is one of the leapfrog scheme and a partial
+  refreshment,
 
-      u = v + h/2 Lᵀ g(x),    x' = x + h L u,    v' = u + h/2 Lᵀ g(x')
-      v ← η v' + √(1 - η²) z
+  $$
+  \begin{aligned}
+  u &= v + \tfrac{h}{2} L^\top g(x), \quad x' = x + h L u, \quad
+  v' = u + \tfrac{h}{2} L^\top g(x') \\
+  v &\leftarrow \eta v' + \sqrt{1 - \eta^2} \, z
+  \end{aligned}
+  $$
 
   The sum of the errors that the leapfrog steps make in the energy
-  |v|² / 2 - log density decides about the end; the next trajectory has a new
+  $|v|^2 / 2$ - log density decides about the end; the next trajectory has a new
   velocity. Refreshment leaves the energy out: many steps, which drift in one
   direction, are accepted like one of Hamiltonian Monte Carlo, but the damping
   makes a trajectory that is too long harmless [1].

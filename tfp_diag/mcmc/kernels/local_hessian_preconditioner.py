@@ -35,16 +35,22 @@ __all__ = ['LocalHessianPreconditioner']
 
 @dataclasses.dataclass(frozen=True)
 class LocalHessianPreconditioner:
-  """Scales each coordinate by the local curvature of the log density.
+  r"""Scales each coordinate by the local curvature of the log density.
 
   Pass it as the `preconditioner` of `PreconditionedMALA`. At each point the
-  noise of coordinate i has the standard deviation s_i(x), where
+  noise of coordinate $i$ has the standard deviation $s_i(x)$, where
 
-      1 / s_i(x)² = max(softabs(-∂_ii log π(x)), floor)
-      softabs(λ) = λ coth(λ / softness)
+  $$
+  \begin{aligned}
+  \frac{1}{s_i(x)^2} &= \max\left(
+  \operatorname{softabs}(-\partial_{ii} \log \pi(x)), \text{floor} \right) \\
+  \operatorname{softabs}(\lambda) &= \lambda \coth(\lambda / \text{softness})
+  \end{aligned}
+  $$
 
-  and the drift contains the exact ∂_i s_i, from third derivatives. softabs is
-  |λ| with its corner at zero rounded off: softabs(0) = softness. [1] applies it
+  and the drift contains the exact $\partial_i s_i$, from third derivatives.
+  softabs is the absolute value with its corner at zero rounded off:
+  softabs(0) = softness. [1] applies it
   to the eigenvalues of the whole Hessian; here it acts on the diagonal, which
   costs two passes over the log density and its gradient for each color of
   `tfp_diag.plan_diag_hessian`, instead of the Hessian and its derivatives.

@@ -103,23 +103,26 @@ class Move(typing.NamedTuple):
 
 
 class UncalibratedPreconditionedLangevin(LangevinKernel):
-  """One Euler-Maruyama step of a preconditioned Langevin diffusion.
+  r"""One Euler-Maruyama step of a preconditioned Langevin diffusion.
 
   Warning: the step size biases what this kernel samples. Use
   `PreconditionedMALA`, or wrap it in `tfp.mcmc.MetropolisHastings`.
 
-  With the step size τ, the gradient g of the target log density and standard
-  normal z, a constant scale L (V = L Lᵀ) proposes
+  With the step size $\tau$, the gradient $g$ of the target log density and
+  standard normal $z$, a constant scale $L$ (with $V = L L^\top$) proposes
 
-      x' = x + (τ/2) V g + √τ L z
+  $$ x' = x + \frac{\tau}{2} V g + \sqrt{\tau} \, L z $$
 
-  or, with `discretization='exponential'` and r = exp(-τ/2),
+  or, with `discretization='exponential'` and $r = e^{-\tau/2}$,
 
-      x' = x + (1 - r) V g + √(1 - r²) L z
+  $$ x' = x + (1 - r) V g + \sqrt{1 - r^2} \, L z $$
 
-  and a volatility s(x) proposes, with the exact drift,
+  and a volatility $s(x)$ proposes, with the exact drift,
 
-      x'_i = x_i + τ (½ s_i² g_i + s_i ∂_i s_i) + √τ s_i z_i
+  $$
+  x'_i = x_i + \tau \left( \frac{1}{2} s_i^2 g_i
+  + s_i \frac{\partial s_i}{\partial x_i} \right) + \sqrt{\tau} \, s_i z_i .
+  $$
 
   #### References
 
