@@ -20,7 +20,6 @@ import textwrap
 import numpy as np
 
 from tfp_diag.internal.text_table import text_table
-from tfp_diag.mcmc.adapt.scales import SCALES
 
 __all__ = ['describe_report', 'make_report']
 
@@ -57,9 +56,7 @@ def make_report(target, found, verdict, seconds):
     'kernel': 'malt'
     if warm_up.integration_time > warm_up.step_size
     else 'mala',
-    'preconditioner': next(
-      name for name, kind in SCALES.items() if type(warm_up.scale) is kind
-    ),
+    'preconditioner': warm_up.scale.kind,
     'step_size': warm_up.step_size,
     'integration_time': warm_up.integration_time,
     'damping': warm_up.damping,

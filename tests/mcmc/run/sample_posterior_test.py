@@ -269,9 +269,9 @@ def test_draws_are_worth_an_eighth_of_an_independent_one():
   np.testing.assert_array_equal(
     every.draws[::stride], found.draws[: -(-100 // stride)]
   )
-  # No more gradients than a trajectory may take.
-  capped = sample_posterior(log_prob, 20, max_num_steps=2, **options)
-  assert capped.num_gradients == 40
+  # No more than eight trajectories of `max_num_steps`.
+  capped = sample_posterior(log_prob, 20, max_num_steps=1, **options)
+  assert stride > 8 and capped.num_gradients == 20 * 8
 
 
 def test_a_density_without_curvature():
@@ -307,3 +307,47 @@ def test_curvature_is_not_asked_for():
   found = sample_posterior(log_prob, 20, use_curvature=False, **options)
   assert found.warm_up.num_newton_steps == 0
   assert np.std(found.draws) > 0.5
+
+
+def funnel(v, x):
+  scale = tf.exp(0.5 * v)[:, tf.newaxis]
+  return tf.reduce_sum(tfd.Normal(0.0, scale).log_prob(x), -1) - v**2 / 18.0
+
+
+def test_a_funnel_takes_the_local_curvature():
+  """Its tip and its mouth: scales from exp(-4) to exp(4)."""
+  init = [tf.zeros([64]), tf.zeros([64, 5])]
+  found = sample_posterior(funnel, 200, init=init, seed=2)
+  assert found.warm_up.scale.kind == 'local'
+  # Five effective draws of each of the 64 chains and more.
+  v = found.draws[0].numpy()
+  np.testing.assert_allclose(v.mean(), 0.0, atol=0.6)
+  np.testing.assert_allclose(v.std(), 3.0, atol=0.4)
+  # Two passes for the diagonal, each as dear as two gradients.
+  assert np.all(found.trace['n_steps'] == 5)
+
+
+def test_no_other_scale_is_tried_where_one_is_asked_for(tmp_path):
+  options = dict(
+    init=[tf.zeros([8]), tf.zeros([8, 2])], num_warmup_steps=40, seed=2
+  )
+  found = sample_posterior(
+    funnel,
+    20,
+    preconditioner='local',
+    checkpoint=tmp_path / 'run',
+    **options,
+  )
+  assert found.warm_up.scale.kind == 'local' and not found.warm_up.windows
+  again = sample_posterior(
+    funnel,
+    30,
+    preconditioner='local',
+    checkpoint=tmp_path / 'run',
+    resume=True,
+    **options,
+  )
+  for a, b in zip(again.draws, found.draws):
+    np.testing.assert_array_equal(a[:20], b)
+  found = sample_posterior(funnel, 20, preconditioner='dense', **options)
+  assert found.warm_up.scale.kind == 'dense'

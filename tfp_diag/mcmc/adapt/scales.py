@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Constant preconditioners, each learned from draws and gradients.
+"""Preconditioners, the constant ones learned from draws and gradients.
 
 With the gradient g of the log density, the V = L Lᵀ of least Fisher divergence
 solves V Cov(g) V = Cov(x) [1]. A scale is the family in which V is sought: a
@@ -35,11 +35,15 @@ import tensorflow as tf
 
 from tfp_diag.mcmc.adapt import fisher_matrix
 from tfp_diag.mcmc.adapt.geometric_mean import geometric_mean
+from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
 
 __all__ = [
   'SCALES',
   'DenseScale',
   'DiagonalScale',
+  'LocalScale',
   'LowRankScale',
   'Scale',
 ]
@@ -55,7 +59,13 @@ _ROWS_FOR_DIRECTIONS = 4000
 
 
 class Scale(typing.Protocol):
-  """A constant preconditioner V = L Lᵀ, and how it is learned."""
+  """A constant preconditioner V = L Lᵀ, and how it is learned.
+
+  Attributes:
+    kind: Python str, its name.
+  """
+
+  kind: str
 
   def operator(self, dtype):
     """L as kernels take it: their argument `preconditioner`."""
@@ -70,12 +80,36 @@ class Scale(typing.Protocol):
     """Dict of arrays, from which the class makes the scale again."""
 
 
+class LocalScale:
+  """The local curvature: no constant, and nothing to learn.
+
+  Attributes:
+    softness: Python float, as for `LocalHessianPreconditioner`.
+  """
+
+  kind = 'local'
+
+  def __init__(self, softness):
+    self.softness = float(softness)
+
+  def operator(self, dtype):
+    """What kernels take as `preconditioner`."""
+    del dtype
+    return LocalHessianPreconditioner(self.softness)
+
+  def arrays(self):
+    """Dict of arrays, from which the class makes the scale again."""
+    return {'softness': np.array(self.softness)}
+
+
 class DiagonalScale:
   """A standard deviation per coordinate.
 
   Attributes:
     factor: Array of shape [d].
   """
+
+  kind = 'diagonal'
 
   def __init__(self, factor):
     self.factor = np.asarray(factor, np.float64)
@@ -116,6 +150,8 @@ class LowRankScale:
     directions: U, an array of shape [d, k]; columns that are not used are zero.
     excess: e, an array of shape [k].
   """
+
+  kind = 'low_rank'
 
   def __init__(self, factor, directions, excess):
     self.factor = np.asarray(factor, np.float64)
@@ -199,6 +235,8 @@ class DenseScale:
     factor: Lower triangular array of shape [d, d].
   """
 
+  kind = 'dense'
+
   def __init__(self, factor):
     self.factor = np.asarray(factor, np.float64)
 
@@ -233,9 +271,8 @@ class DenseScale:
 
 
 SCALES = {
-  'dense': DenseScale,
-  'low_rank': LowRankScale,
-  'diagonal': DiagonalScale,
+  scale.kind: scale
+  for scale in (DenseScale, LowRankScale, DiagonalScale, LocalScale)
 }
 
 

@@ -30,6 +30,7 @@ __all__ = [
   'Times',
   'autocorrelation_time',
   'find_stuck',
+  'is_unstable',
   'times_of',
 ]
 
@@ -37,6 +38,10 @@ __all__ = [
 _LEAST_SHARE_OF_MOVES = 0.1
 # or whose log density lies so many standard deviations below the others.
 _MOST_DEVIATIONS = 10.0
+# No stable trajectory has such an error, where nine in ten are accepted; and
+# the share of those that have.
+_MOST_ENERGY_ERROR = 20.0
+_MOST_UNSTABLE = 1e-4
 # What a chain that accepts nothing counts for in the harmonic mean.
 _LEAST_ACCEPTANCE = 0.05
 # Share of the earlier blocks in the acceptance of a chain.
@@ -56,6 +61,7 @@ class StepSizeTuner:
 
   Attributes:
     step_size: Python float, for the next block.
+    target: Python float, the acceptance aimed at.
   """
 
   def __init__(self, step_size, target):
@@ -66,7 +72,7 @@ class StepSizeTuner:
       target: Python float, the acceptance aimed at.
     """
     self.step_size = step_size
-    self._target = target
+    self.target = target
     self.new_window(is_late=False)
 
   def new_window(self, is_late):
@@ -100,12 +106,29 @@ class StepSizeTuner:
       seen = acceptance.mean()
     self._count += 1
     gain = 3.0 * np.sqrt(share) / (self._count + 1) ** 0.6
-    self.step_size *= float(np.exp(gain * (seen - self._target)))
+    self.step_size *= float(np.exp(gain * (seen - self.target)))
     self._logs.append(np.log(self.step_size))
 
   def end_window(self):
     """Takes the mean of the window's second half."""
     self.step_size = float(np.exp(np.mean(self._logs[len(self._logs) // 2 :])))
+
+
+def is_unstable(log_accept_ratio):
+  """Whether steps are too long for some places that chains come to.
+
+  There the errors of a leapfrog step grow from step to step, and a trajectory
+  ends nowhere: such places are visited too rarely, which no acceptance that is
+  averaged over all places shows.
+
+  Args:
+    log_accept_ratio: Array of any shape.
+
+  Returns:
+    Python bool.
+  """
+  is_lost = ~(np.asarray(log_accept_ratio) > -_MOST_ENERGY_ERROR)
+  return bool(is_lost.mean() > _MOST_UNSTABLE)
 
 
 def find_stuck(is_accepted, log_prob):

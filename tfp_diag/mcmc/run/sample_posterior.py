@@ -41,9 +41,8 @@ _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.125
-# Best in high dimensions for one step, and for a trajectory whose slowest
-# chains are listened to.
-_TARGETS = {'malt': 0.9, 'mala': 0.574}
+# How many of the longest trajectories a draw may cost.
+_MOST_TRAJECTORIES = 8
 
 
 class PosteriorDraws(typing.NamedTuple):
@@ -120,12 +119,16 @@ def sample_posterior(
     num_draws: Python `int`, how many draws each chain keeps.
     num_chains: Python `int`. With `init`, its leading axis counts instead.
     kernel: 'malt' for `MetropolisAdjustedLangevinTrajectories`; 'mala' for
-      trajectories of one step, `PreconditionedMALA`; 'auto' for 'malt'.
+      trajectories of one step, `PreconditionedMALA`; 'auto' for 'malt', unless
+      the preconditioner is, or is found to be better, 'local'.
     num_warmup_steps: Python `int`, how many trajectories the warm-up has.
     preconditioner: 'dense' for a matrix of all coordinates, 'diagonal' for a
       standard deviation of each, 'low_rank' for those and up to 32 directions
-      along which they are not enough; 'auto' for 'dense' up to 512 coordinates
-      and 'low_rank' beyond.
+      along which they are not enough; 'local' for `LocalHessianPreconditioner`,
+      for which `num_warmup_steps` are five steps each; 'auto' for 'dense' up to
+      512 coordinates and 'low_rank' beyond, and with `kernel='auto'` for
+      'local' where curvatures change by orders of magnitude from chain to chain
+      and the warm-up finds that its draws cost fewer gradients.
     init: Where the chains start: a structure of Tensors as the model's unpinned
       variables, with a leading axis for the chains. Default: uniform on (-2, 2)
       in the unconstrained space.
@@ -137,12 +140,14 @@ def sample_posterior(
       warm-up needs more steps. False is for log densities whose second
       derivatives cost too much, or do not exist.
     target_accept_prob: Python `float`, which acceptance the step size aims at,
-      of the slowest chains in the end. Default: 0.9, for 'mala' 0.574.
+      of the slowest chains in the end. Default: 0.9, and 0.97 where the warm-up
+      sees trajectories whose steps are too long for where they come to; for
+      'mala' 0.574.
     max_num_steps: Python `int`, the most steps of a trajectory.
     num_steps_between_results: Python `int`, how many trajectories to leave out
       between two draws that are kept. Default: as many as make each draw worth
-      an eighth of an independent one, judged by the end of the warm-up, but
-      no more than take `max_num_steps` gradients; none if draws are that good.
+      an eighth of an independent one, judged by the end of the warm-up, but no
+      more than take 8 `max_num_steps` gradients; none if draws are that good.
     stop_when: As for `mcmc.sample`; it sees the unconstrained draws, an array
       of shape [draws, chains, coordinates].
     progress_bar: As for `mcmc.sample`.
@@ -212,9 +217,12 @@ def sample_posterior(
   """
   _check_choice('kernel', kernel, _KERNELS)
   _check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
+  if kernel == 'malt' and preconditioner == 'local':
+    raise ValueError(
+      "`preconditioner` is 'local', which depends on the position, but "
+      "`kernel='malt'` takes a constant one. Use `kernel='mala'`."
+    )
   is_single = kernel == 'mala'
-  if target_accept_prob is None:
-    target_accept_prob = _TARGETS['mala' if is_single else 'malt']
   num_draws = as_count('num_draws', num_draws, 1)
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
   max_num_steps = as_count('max_num_steps', max_num_steps, 1)
@@ -223,12 +231,13 @@ def sample_posterior(
       'num_steps_between_results', num_steps_between_results, 0
     )
   chain_shape = [as_count('num_chains', num_chains, 1)]
-  check_positive('target_accept_prob', target_accept_prob)
-  if target_accept_prob >= 1.0:
-    raise ValueError(
-      f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
-      'and 1.'
-    )
+  if target_accept_prob is not None:
+    check_positive('target_accept_prob', target_accept_prob)
+    if target_accept_prob >= 1.0:
+      raise ValueError(
+        f'`target_accept_prob` is {target_accept_prob!r}, but must be between '
+        '0 and 1.'
+      )
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
   start_seed, warmup_seed, draws_seed = split_seed(as_seed(seed), 3)
@@ -265,6 +274,7 @@ def sample_posterior(
       target_accept_prob=target_accept_prob,
       max_num_steps=max_num_steps,
       use_curvature=use_curvature,
+      tries_local=kernel == 'auto' and preconditioner == 'auto',
       jit_compile=jit_compile,
     )
     _keep_warm_up(found, checkpoint)
@@ -283,6 +293,10 @@ def sample_posterior(
     jit_compile=jit_compile,
   )
   stride = num_steps_between_results + 1
+  if 'n_steps' not in run.trace:
+    run.trace['n_steps'] = np.full(
+      run.num_results, found.gradients_per_step, np.int32
+    )
   if not run.num_results:
     # Ctrl-C in the first block: there is nothing to return.
     raise KeyboardInterrupt
@@ -307,8 +321,9 @@ def sample_posterior(
 def _num_steps_between(found, max_num_steps):
   """How many trajectories to leave out between two draws."""
   stride = math.ceil(_SHARE_OF_DRAW * found.autocorrelation_time)
-  steps_each = found.integration_time / found.step_size
-  most = int(max_num_steps / max(steps_each, 1.0))
+  # Of a draw over that of a trajectory.
+  each = found.gradients_per_draw() / found.autocorrelation_time
+  most = int(_MOST_TRAJECTORIES * max_num_steps / each)
   return max(min(stride, most), 1) - 1
 
 
@@ -331,7 +346,7 @@ def _keep_warm_up(found, checkpoint):
     np.savez(
       file,
       state=found.state,
-      kind=next(k for k, v in SCALES.items() if type(found.scale) is v),
+      kind=found.scale.kind,
       **{f'scale_{k}': v for k, v in found.scale.arrays().items()},
       numbers=np.array(
         [
@@ -342,6 +357,7 @@ def _keep_warm_up(found, checkpoint):
         ]
       ),
       counts=np.array([found.num_newton_steps, found.num_gradients]),
+      gradients_per_step=np.array(found.gradients_per_step),
       windows=np.array(found.windows, np.float64),
     )
   os.replace(name, folder / WARM_UP_NAME)
@@ -367,4 +383,5 @@ def _kept_warm_up(checkpoint):
         for n, h, t, damping, a, r, g in kept['windows'].tolist()
       ),
       *map(int, kept['counts']),
+      gradients_per_step=int(kept['gradients_per_step']),
     )

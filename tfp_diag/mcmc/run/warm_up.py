@@ -28,6 +28,7 @@ from tfp_diag.mcmc.adapt.tuning import (
   Times,
   autocorrelation_time,
   find_stuck,
+  is_unstable,
   times_of,
 )
 from tfp_diag.mcmc.adapt.windows import adaptation_windows
@@ -35,7 +36,9 @@ from tfp_diag.mcmc.kernels.langevin_trajectories import (
   MetropolisAdjustedLangevinTrajectories,
 )
 from tfp_diag.mcmc.kernels.noise import split_seed
+from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
+from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
 from tfp_diag.mcmc.run.schedule import Schedule
 
 __all__ = ['WarmUp', 'Window', 'warm_up']
@@ -52,6 +55,18 @@ _MOST_NUMBERS = 2**26
 # Steps of a trajectory, in the first windows, whose scale is a guess.
 _FIRST_NUM_STEPS = 16
 _FIRST_TIMES = Times(integration_time=2.0, damping=1.0)
+# The acceptance of trajectories, and where some places need shorter steps; of
+# single steps, which is best in high dimensions.
+_TARGET = 0.9
+_HIGHER_TARGET = 0.97
+_TARGET_OF_ONE_STEP = 0.574
+# A constant scale whose draws cost less gradients is good enough.
+_DEAR = 500.0
+# By how much a constant scale may look too good there: its steps are too long
+# for some places, and what the chains do not see does not count.
+_OPTIMISM = 2.0
+# Steps with the local curvature, for each trajectory of the other warm-up.
+_LOCAL_STEPS = 5
 
 
 class Window(typing.NamedTuple):
@@ -82,8 +97,8 @@ class WarmUp(typing.NamedTuple):
   Attributes:
     state: Array of shape [chains, d]: where the chains are.
     scale: `Scale`, the preconditioner.
-    step_size: Python float, h.
-    integration_time: Python float, T.
+    step_size: Python float, h; of a `LocalScale`, τ of the Langevin kernel.
+    integration_time: Python float, T; of a `LocalScale`, the step size.
     damping: Python float, γ.
     autocorrelation_time: Python float, of the last window: how many
       trajectories an independent draw takes.
@@ -91,6 +106,7 @@ class WarmUp(typing.NamedTuple):
     num_newton_steps: Python int, how many steps the starts took.
     num_gradients: Python int, per chain, a diagonal of the Hessian counted as
       two.
+    gradients_per_step: Python int, of each step of a trajectory.
   """
 
   state: typing.Any
@@ -102,9 +118,16 @@ class WarmUp(typing.NamedTuple):
   windows: tuple
   num_newton_steps: int
   num_gradients: int
+  gradients_per_step: int = 1
 
   def kernel(self, target_log_prob_fn, dtype, max_num_steps):
     """The kernel with all that was found."""
+    if self.scale.kind == 'local':
+      return PreconditionedMALA(
+        target_log_prob_fn,
+        tf.constant(self.step_size, dtype),
+        self.scale.operator(dtype),
+      )
     return MetropolisAdjustedLangevinTrajectories(
       target_log_prob_fn,
       tf.constant(self.step_size, dtype),
@@ -112,6 +135,23 @@ class WarmUp(typing.NamedTuple):
       tf.constant(self.damping, dtype),
       self.scale.operator(dtype),
       max_num_steps=max_num_steps,
+    )
+
+  def gradients_per_draw(self):
+    """What an independent draw costs each chain."""
+    num_steps = max(self.integration_time / self.step_size, 1.0)
+    return self.autocorrelation_time * num_steps * self.gradients_per_step
+
+  def with_local(self, local):
+    """The same with what a `LocalWarmUp` has found."""
+    return self._replace(
+      state=local.state,
+      scale=local.scale,
+      step_size=local.step_size,
+      integration_time=local.step_size,
+      autocorrelation_time=local.autocorrelation_time,
+      num_gradients=self.num_gradients + local.num_gradients,
+      gradients_per_step=local.gradients_per_step,
     )
 
 
@@ -142,6 +182,7 @@ def warm_up(
   target_accept_prob,
   max_num_steps,
   use_curvature,
+  tries_local,
   jit_compile,
 ):
   """Finds all that a kernel needs, and brings the chains to the typical set.
@@ -152,23 +193,31 @@ def warm_up(
   scale is learned from all others, and from what it leaves over the times. The
   step size is learned throughout; in the last quarter the scale is kept.
 
+  Where draws are dear then, and the curvature changes by orders of magnitude
+  from chain to chain, as in a funnel, the local curvature is tried as a scale,
+  and stays if its draws cost less.
+
   Args:
     target_log_prob_fn: Python callable of a Tensor [chains, d] that returns one
       value per chain.
     state: Tensor of shape [chains, d].
     num_steps: Python int, how many trajectories.
     seed: int32 Tensor of shape [2].
-    preconditioner: A key of `SCALES`, or 'auto'.
+    preconditioner: A key of `SCALES`; or 'auto', and whether 'local' is tried
+      is then up to `tries_local`.
     is_single: Python bool: whether trajectories have one step.
-    target_accept_prob: Python float.
+    target_accept_prob: Python float, the acceptance aimed at, or None: it is
+      found out.
     max_num_steps: Python int, the most steps of a trajectory.
     use_curvature: Python bool, whether to take second derivatives.
+    tries_local: Python bool, whether to try a kernel with the local curvature
+      where a constant scale is found to be bad.
     jit_compile: Python bool.
 
   Returns:
     A `WarmUp`.
   """
-  run_seed, rescue_seed = split_seed(seed, 2)
+  run_seed, rescue_seed, local_seed = split_seed(seed, 3)
   rng = np.random.default_rng(np.asarray(rescue_seed).astype(np.uint32))
   num_chains, size = state.shape
   if use_curvature:
@@ -177,15 +226,19 @@ def warm_up(
     starts = _as_they_are(state)
   state = starts.state
   scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
+  is_local = preconditioner == 'local'
   if preconditioner == 'auto':
     preconditioner = 'dense' if size <= _MOST_FOR_MATRIX else 'low_rank'
+  elif is_local:  # No window learns a scale.
+    preconditioner = 'diagonal'
   scale = SCALES[preconditioner].of_deviations(scales)
   settings = _Settings(scale, _FIRST_TIMES)
-  tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob)
+  target = _TARGET_OF_ONE_STEP if is_single else _TARGET
+  tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob or target)
   block = _Blocks(target_log_prob_fn, state, settings, run_seed, jit_compile)
 
   ends = adaptation_windows(int(_SHARE_FOR_SCALE * num_steps))
-  ends = [*ends, num_steps] if num_steps else []
+  ends = [*ends, num_steps] if num_steps and not is_local else []
   windows, begin, slowness = [], 0, 1.0
   for i, end in enumerate(ends):
     is_last, is_early = end == num_steps, i < 2
@@ -202,6 +255,12 @@ def warm_up(
       times = times_of(settings.scale.whiten(draws))
       if np.all(np.isfinite(times)):
         settings.times = times
+      if (
+        target_accept_prob is None
+        and not (is_single or is_early)
+        and is_unstable(rows.log_accept_ratio[:, ~stuck])
+      ):
+        tuner.target = _HIGHER_TARGET
     else:
       slowness = rows.every * autocorrelation_time(rows.draws)
     windows.append(
@@ -217,7 +276,7 @@ def warm_up(
     )
     begin = end
   num_newton_steps = int(starts.num_steps)
-  return WarmUp(
+  found = WarmUp(
     state=block.state.numpy(),
     scale=settings.scale,
     step_size=tuner.step_size,
@@ -228,6 +287,25 @@ def warm_up(
     num_newton_steps=num_newton_steps,
     num_gradients=4 * num_newton_steps + sum(w.num_gradients for w in windows),
   )
+  if not is_local:
+    tries_local = tries_local and use_curvature
+    is_local = tries_local and found.gradients_per_draw() > _DEAR
+    is_local = is_local and varies(target_log_prob_fn, block.state)
+  if not (is_local and num_steps):
+    return found
+  local = found.with_local(
+    local_warm_up(
+      target_log_prob_fn,
+      block.state,
+      _LOCAL_STEPS * num_steps,
+      local_seed,
+      jit_compile,
+    )
+  )
+  dear = _OPTIMISM * found.gradients_per_draw()
+  if not windows or local.gradients_per_draw() < dear:
+    return local
+  return found._replace(num_gradients=local.num_gradients)
 
 
 def _starts(target_log_prob_fn, state, jit_compile):

@@ -1,0 +1,133 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The warm-up of a kernel whose scale is the local curvature."""
+
+import typing
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.mcmc.adapt.scales import LocalScale
+from tfp_diag.mcmc.adapt.tuning import autocorrelation_time
+from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
+from tfp_diag.mcmc.run.sample import sample
+from tfp_diag.plan_diag_hessian import plan_diag_hessian
+
+__all__ = ['LocalWarmUp', 'local_warm_up', 'varies']
+
+# Between the chains, from a low to a high one: beyond this factor, no constant
+# serves the curvatures of a coordinate.
+_MOST_RATIO = 100.0
+_QUANTILES = (0.05, 0.95)
+_TARGET = 0.574
+_FIRST_STEP_SIZE = 0.5
+# Draws that tell how fast the chains forget.
+_NUM_DRAWS = 100
+
+
+class LocalWarmUp(typing.NamedTuple):
+  """What was found.
+
+  Attributes:
+    state: Array of shape [chains, d]: where the chains are.
+    scale: `LocalScale`.
+    step_size: Python float, τ of the Langevin kernel.
+    autocorrelation_time: Python float: how many steps an independent draw
+      takes.
+    gradients_per_step: Python int: one, and two for each pass of the diagonal
+      of the Hessian.
+    num_gradients: Python int, per chain.
+  """
+
+  state: typing.Any
+  scale: typing.Any
+  step_size: float
+  autocorrelation_time: float
+  gradients_per_step: int
+  num_gradients: int
+
+
+def varies(target_log_prob_fn, state):
+  """Whether curvatures change by orders of magnitude from chain to chain.
+
+  Args:
+    target_log_prob_fn: Python callable of a Tensor [chains, d].
+    state: Tensor of shape [chains, d].
+
+  Returns:
+    Python bool.
+  """
+  curvature = _curvature(target_log_prob_fn, state)
+  low, high = np.nanquantile(curvature, _QUANTILES, axis=0)
+  return bool(np.any(high > _MOST_RATIO * low))
+
+
+def local_warm_up(target_log_prob_fn, state, num_steps, seed, jit_compile):
+  """Finds the step size of `PreconditionedMALA` with the local curvature.
+
+  Args:
+    target_log_prob_fn: Python callable of a Tensor [chains, d].
+    state: Tensor of shape [chains, d].
+    num_steps: Python int, how many steps to adapt in; as many again tell how
+      fast the chains forget.
+    seed: int32 Tensor of shape [2].
+    jit_compile: Python bool.
+
+  Returns:
+    `LocalWarmUp`.
+  """
+  curvature = _curvature(target_log_prob_fn, state)
+  # Smaller curvatures than nearly all chains see are not believed.
+  scale = LocalScale(max(np.nanquantile(curvature, _QUANTILES[0]), 1e-30))
+  kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
+    PreconditionedMALA(
+      target_log_prob_fn,
+      tf.constant(_FIRST_STEP_SIZE, state.dtype),
+      scale.operator(state.dtype),
+    ),
+    num_steps,
+    target_accept_prob=_TARGET,
+  )
+  stride = max(num_steps // _NUM_DRAWS, 1)
+  run = sample(
+    kernel,
+    state,
+    _NUM_DRAWS,
+    num_burnin_steps=num_steps,
+    num_steps_between_results=stride - 1,
+    progress_bar=False,
+    jit_compile=jit_compile,
+    seed=seed,
+  )
+  plan = plan_diag_hessian(
+    target_log_prob_fn, tf.TensorSpec([None, state.shape[-1]], state.dtype)
+  )
+  each = 1 + 2 * plan.num_passes
+  return LocalWarmUp(
+    state=np.asarray(run.final_state),
+    scale=scale,
+    step_size=float(run.trace['step_size'][-1]),
+    autocorrelation_time=stride * autocorrelation_time(np.asarray(run.draws)),
+    gradients_per_step=each,
+    num_gradients=each * (num_steps + stride * _NUM_DRAWS),
+  )
+
+
+def _curvature(target_log_prob_fn, state):
+  """Absolute second derivatives, an array of shape [chains, d]."""
+  _, _, second = diag_hessian(target_log_prob_fn, state)
+  return np.abs(second.numpy().astype(np.float64))
