@@ -131,9 +131,10 @@ def diag_gauss_newton(
   [2]: James Martens (2020). New Insights and Perspectives on the Natural
        Gradient Method. _Journal of Machine Learning Research_ 21(146).
   """
-  with tf.name_scope(name or 'diag_gauss_newton'):
+  with arguments.op_scope(name, 'diag_gauss_newton'):
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     problem = GaussNewtonProblem(residual_fn, xs, sample_shape, weights)
     check_plan(plan, problem)
     request = Request('reverse', schedule, parallel_iterations, None, plan)

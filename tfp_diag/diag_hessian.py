@@ -125,10 +125,11 @@ def diag_hessian(
   Hessian. That is the diagonal only if all other entries are zero. In the
   example above it gives `[[6., 8.5, 13.5], [8., 8., 8.]]`.
   """
-  with tf.name_scope(name or 'diag_hessian'):
+  with arguments.op_scope(name, 'diag_hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     problem = HessianProblem(fn, xs, sample_shape)
     check_plan(plan, problem)
     request = Request(MODES[mode], schedule, parallel_iterations, None, plan)

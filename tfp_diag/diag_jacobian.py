@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, linear_map, sweep
 from tfp_diag.diagonal.decide import Mode, Request, Schedule
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import JacobianProblem, Problem
 from tfp_diag.plan import Plan, check_plan
@@ -153,13 +153,17 @@ def diag_jacobian(
   batch normalization during training, leave `sample_shape` out; the shape of
   the batch is refused.
   """
-  with tf.name_scope(name or 'diag_jacobian'):
+  with arguments.op_scope(name, 'diag_jacobian'):
     arguments.check_choice('mode', mode, MODES)
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
     if fn is None:
       _check_ys(ys, xs)
+    elif ys is not None:
+      # What is differentiated is `fn`; so `ys` are seen to be its, at least.
+      batching.align(ys, batching.convert_parts(xs))
     problem = JacobianProblem(fn, xs, sample_shape)
     check_plan(plan, problem)
     request = Request(mode, schedule, parallel_iterations, None, plan)

@@ -90,10 +90,11 @@ def hessian(
   `tape.gradient(tape.gradient(value, x), x)` adds up each row of the Hessian:
   `[11., 4., 3.]` here, where the diagonal is `[6., 0., 0.]`.
   """
-  with tf.name_scope(name or 'hessian'):
+  with arguments.op_scope(name, 'hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))
     if chunk_size is not None:
       arguments.check_chunk('chunk_size', chunk_size)
+    arguments.check_flag('strict', strict)
     problem = HessianProblem(fn, xs, sample_shape)
     rank = problem.rank or 0
     # A Hessian is square, so what is left is which of the two costs less.

@@ -119,10 +119,11 @@ def jacobian(
   # ==> [0.6666667, -0.3333333, -0.3333333]
   ```
   """
-  with tf.name_scope(name or 'jacobian'):
+  with arguments.op_scope(name, 'jacobian'):
     arguments.check_choice('mode', mode, MODES)
     if chunk_size is not None:
       arguments.check_chunk('chunk_size', chunk_size)
+    arguments.check_flag('strict', strict)
     problem = Problem(fn, xs, sample_shape)
     rank = problem.rank or 0
 

@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal.probes import Seed
+from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.plan import Plan
@@ -91,7 +92,7 @@ def stochastic_diag_hessian(
   # ==> [6., 12., 18.]
   ```
   """
-  with tf.name_scope(name or 'stochastic_diag_hessian'):
+  with arguments.op_scope(name, 'stochastic_diag_hessian'):
     return estimate_diagonal(
       HessianProblem(fn, xs, sample_shape),
       num_probes,

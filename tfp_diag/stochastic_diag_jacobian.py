@@ -114,7 +114,7 @@ def stochastic_diag_jacobian(
        Journal on Matrix Analysis and Applications_ 45(1).
        https://doi.org/10.1137/23M1548323
   """
-  with tf.name_scope(name or 'stochastic_diag_jacobian'):
+  with arguments.op_scope(name, 'stochastic_diag_jacobian'):
     return estimate_diagonal(
       JacobianProblem(arguments.checked_callable('fn', fn), xs, sample_shape),
       num_probes,

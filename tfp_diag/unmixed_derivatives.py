@@ -142,10 +142,11 @@ def unmixed_derivatives(
        (coloring), and chapter 13 on higher derivatives.
        https://doi.org/10.1137/1.9780898717761
   """
-  with tf.name_scope(name or 'unmixed_derivatives'):
+  with arguments.op_scope(name, 'unmixed_derivatives'):
     _check_order(order)
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     problem_type = ThirdOrderProblem if order == 3 else HessianProblem
     problem = problem_type(fn, xs, sample_shape)
     check_plan(plan, problem)

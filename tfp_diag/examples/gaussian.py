@@ -28,6 +28,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+
 __all__ = [
   'Gaussian',
   'ar1',
@@ -69,6 +71,15 @@ class Gaussian:
   mean: np.ndarray
   structure: typing.Any
 
+  def __post_init__(self):
+    arguments.check_word('name', self.name)
+    object.__setattr__(self, 'mean', arguments.as_vector('mean', self.mean))
+    if not hasattr(self.structure, 'standardize'):
+      raise TypeError(
+        f'`structure` is {arguments.shown(self.structure)}, but must be one of '
+        'this module; make a Gaussian by `from_covariance` or `isotropic`.'
+      )
+
   @property
   def num_dims(self):
     """The number n of coordinates."""
@@ -83,7 +94,7 @@ class Gaussian:
     Returns:
       Tensor of shape [...] and the dtype of `x`.
     """
-    x = tf.convert_to_tensor(x)
+    x = self._point(x)
     residuals = self.structure.standardize(x - _constant(self.mean, x))
     return -0.5 * tf.reduce_sum(tf.square(residuals), axis=-1) - _constant(
       self.structure.log_scale + 0.5 * self.num_dims * math.log(2 * math.pi), x
@@ -98,9 +109,24 @@ class Gaussian:
     Returns:
       Tensor of the shape and dtype of `x`: -diag(covariance⁻¹) everywhere.
     """
-    x = tf.convert_to_tensor(x)
+    x = self._point(x)
     diag = _constant(-self.structure.precision_diag(), x)
     return tf.broadcast_to(diag, tf.shape(x))
+
+  def _point(self, x):
+    """A floating point Tensor whose last axis is that of the coordinates."""
+    x = arguments.as_tensor('`x`', x)
+    if not x.dtype.is_floating:
+      raise TypeError(
+        f'`x` has dtype {x.dtype.name}, but a density is of real numbers; cast '
+        'it to a floating dtype.'
+      )
+    if not x.shape[-1:].is_compatible_with([self.num_dims]):
+      raise ValueError(
+        f'`x` has shape {x.shape}, but its last axis must have the size '
+        f'{self.num_dims}, one for each coordinate.'
+      )
+    return x
 
   def covariance(self):
     """The covariance as a float64 array of shape [n, n]."""
@@ -121,6 +147,8 @@ def isotropic(num_dims, scale=1.0):
   Returns:
     A `Gaussian` with mean zero.
   """
+  num_dims = _num_dims(num_dims)
+  _check_scale('scale', scale)
   return Gaussian(
     name='isotropic',
     mean=np.zeros(num_dims),
@@ -139,6 +167,10 @@ def axis_aligned(num_dims, condition_number=1e4):
   Returns:
     A `Gaussian` with mean zero.
   """
+  num_dims = _num_dims(num_dims)
+  arguments.check_number(
+    'condition_number', condition_number, 'a number of one or more', least=1.0
+  )
   half_range = 0.25 * math.log(condition_number)
   return Gaussian(
     name='axis_aligned',
@@ -177,11 +209,15 @@ def ar1(num_dims, coefficient=0.9, scale=1.0):
   Raises:
     ValueError: if `coefficient` is not inside (-1, 1).
   """
-  if not -1.0 < coefficient < 1.0:
-    raise ValueError(
-      f'`coefficient` is {coefficient}, but a stationary autoregression needs '
-      'one strictly between -1 and 1.'
-    )
+  num_dims = _num_dims(num_dims)
+  arguments.check_number(
+    'coefficient',
+    coefficient,
+    'strictly between -1 and 1, for a stationary autoregression',
+    above=-1.0,
+    below=1.0,
+  )
+  _check_scale('scale', scale)
   return Gaussian(
     name='ar1',
     mean=np.zeros(num_dims),
@@ -203,6 +239,10 @@ def arrowhead(num_dims, slope=0.5, hub_scale=1.0, scale=1.0):
   Returns:
     A `Gaussian` with mean zero and an arrowhead precision matrix.
   """
+  num_dims = _num_dims(num_dims)
+  arguments.check_number('slope', slope, 'a finite number')
+  _check_scale('hub_scale', hub_scale)
+  _check_scale('scale', scale)
   return Gaussian(
     name='arrowhead',
     mean=np.zeros(num_dims),
@@ -224,11 +264,15 @@ def from_covariance(covariance, mean=None):
     ValueError: if `covariance` is not a symmetric positive definite matrix, or
       if `mean` does not fit to it.
   """
-  covariance = np.array(covariance, np.float64)
-  if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
+  covariance = arguments.as_array('covariance', covariance)
+  if (
+    covariance.ndim != 2
+    or covariance.shape[0] != covariance.shape[1]
+    or (not covariance.size)
+  ):
     raise ValueError(
       f'`covariance` has shape {list(covariance.shape)}, but a square matrix '
-      'is needed.'
+      'of a coordinate or more is needed.'
     )
   if not np.allclose(covariance, covariance.T):
     raise ValueError(
@@ -242,7 +286,9 @@ def from_covariance(covariance, mean=None):
       f'{np.linalg.eigvalsh(covariance)[0]:.3g}. Add to its diagonal.'
     ) from e
   num_dims = covariance.shape[0]
-  mean = np.zeros(num_dims) if mean is None else np.array(mean, np.float64)
+  mean = arguments.as_vector(
+    'mean', np.zeros(num_dims) if mean is None else mean
+  )
   if mean.shape != (num_dims,):
     raise ValueError(
       f'`mean` has shape {list(mean.shape)}, but `covariance` asks for '
@@ -252,6 +298,16 @@ def from_covariance(covariance, mean=None):
     name='from_covariance',
     mean=mean,
     structure=_Dense(covariance, np.linalg.inv(cholesky)),
+  )
+
+
+def _num_dims(num_dims):
+  return arguments.as_count('num_dims', num_dims, 1, 'how many coordinates')
+
+
+def _check_scale(name, scale):
+  arguments.check_number(
+    name, scale, 'a positive number, a standard deviation', above=0.0
   )
 
 
