@@ -1194,7 +1194,7 @@ def _rows_of_mcmc():
     'StopWhen.__call__': Row(
       mcmc.StopWhen(max_rhat=1.1, min_draws=2),
       lambda: {'draws': _DRAWS},
-      {'draws': 'draws', 'trace': 'trace of others?'},
+      {'draws': 'draws so far', 'trace': 'trace of others?'},
     ),
     'ess': Row(
       mcmc.ess,
@@ -1227,7 +1227,7 @@ def _rows_of_mcmc():
       mcmc.to_arviz,
       lambda: {'draws': _DRAWS},
       {
-        'draws': 'draws',
+        'draws': 'draws so far',
         'trace': 'trace?',
         'chain_ndims': 'axes of chains?',
         'var_names': 'names?',
@@ -1314,6 +1314,10 @@ WRONG['trace of others'] = {
   k: v
   for k, v in WRONG['trace'].items()
   if k not in ('of other draws', 'of words')
+}
+# Of a run that has just begun there are none yet.
+WRONG['draws so far'] = {
+  k: v for k, v in WRONG['draws'].items() if k != 'no draws'
 }
 WRONG['share'] = {**WRONG['not negative'], 'large': 7.0}
 WRONG['any state'] = {

@@ -57,8 +57,8 @@ def get(name):
   """
   if not isinstance(name, str) or name not in TARGETS:
     raise ValueError(
-      f'There is no target named {arguments.shown(name)}; `name` must be one of '
-      f'{", ".join(TARGETS)}.'
+      f'There is no target named {arguments.shown(name)}; `name` must be one '
+      f'of {", ".join(TARGETS)}.'
     )
   return TARGETS[name]
 

@@ -181,7 +181,8 @@ def _sizes_of_vector(sample_shape, name):
 def _no_shape(sample_shape, name):
   return ValueError(
     f'`{name}` is {arguments.shown(sample_shape)}, which is no shape. Pass a '
-    'list of sizes like [3, 5], an integer vector like `tf.shape(value)`, or None.'
+    'list of sizes like [3, 5], an integer vector like `tf.shape(value)`, or '
+    'None.'
   )
 
 
@@ -292,8 +293,8 @@ def check_value(value, xs, rank, name='fn'):
   if rank is not None and value.shape.rank != rank:
     raise ValueError(
       f'`{name}` returned a value of shape {value.shape}, but `sample_shape` '
-      f'has {rank} dimensions, and a Hessian needs one scalar per sample. Sum over '
-      'the event dimensions, or pass the right `sample_shape`.'
+      f'has {rank} dimensions, and a Hessian needs one scalar per sample. Sum '
+      'over the event dimensions, or pass the right `sample_shape`.'
     )
   for i, x in enumerate(xs):
     rank = value.shape.rank
@@ -302,8 +303,8 @@ def check_value(value, xs, rank, name='fn'):
     ):
       raise ValueError(
         f'`{name}` returned a value of shape {value.shape}, which does not '
-        f'lead the shape {x.shape} of part {i} of `xs`. A Hessian needs one scalar '
-        'per sample: sum over the event dimensions.'
+        f'lead the shape {x.shape} of part {i} of `xs`. A Hessian needs one '
+        'scalar per sample: sum over the event dimensions.'
       )
 
 

@@ -21,6 +21,8 @@ variances s², per coordinate; g is the gradient of the log density.
 
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+
 __all__ = ['ESTIMATORS', 'estimate_variances', 'quantities_of']
 
 # What each one looks at.
@@ -37,11 +39,7 @@ _PRIOR_COUNT = 10.0
 
 def quantities_of(estimator):
   """The names of the quantities whose moments an estimator needs, in order."""
-  if estimator not in ESTIMATORS:
-    raise ValueError(
-      f'`estimator` must be one of {", ".join(map(repr, ESTIMATORS))}, but is '
-      f'{estimator!r}.'
-    )
+  arguments.check_choice('estimator', estimator, tuple(ESTIMATORS))
   return ESTIMATORS[estimator]
 
 

@@ -21,6 +21,7 @@ import scipy.fft
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.arviz_module import arviz_module
 from tfp_diag.mcmc.diagnose.rank_normalization import (
   folded,
@@ -95,11 +96,7 @@ def in_groups(draws):
 
 
 def _backend(backend):
-  if backend not in BACKENDS:
-    raise ValueError(
-      f'`backend` is {backend!r} and must be one of '
-      f'{", ".join(map(repr, BACKENDS))}.'
-    )
+  arguments.check_choice('backend', backend, BACKENDS)
   if backend == 'auto':
     backend = 'tfp' if importlib.util.find_spec('arviz') is None else 'arviz'
   return {'arviz': _by_arviz, 'tfp': _by_tfp}[backend]

@@ -18,7 +18,9 @@ import warnings
 
 import numpy as np
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.convergence import (
+  BACKENDS,
   ESS_KINDS,
   LEAST_DRAWS,
   convergence,
@@ -114,9 +116,21 @@ def summarize(
        convergence of Markov chain Monte Carlo when running many short chains.
        _Bayesian Analysis_.
   """
-  probs = tuple(float(prob) for prob in quantiles)
+  probs = tuple(arguments.as_vector('quantiles', quantiles).tolist())
   if not all(0.0 <= prob <= 1.0 for prob in probs):
     raise ValueError(f'`quantiles` is {probs} and must be between 0 and 1.')
+  arguments.check_number(
+    'min_ess',
+    min_ess,
+    'a number that is not negative, an effective sample size',
+    least=0.0,
+    may_be_infinite=True,
+  )
+  arguments.check_choice('backend', backend, BACKENDS)
+  if num_superchains is not None:
+    num_superchains = arguments.as_count(
+      'num_superchains', num_superchains, 1, 'how many groups of chains'
+    )
   parts, chain_shape = named_draws(
     draws, chain_ndims_of(trace, chain_ndims), var_names
   )

@@ -14,8 +14,11 @@
 # ============================================================================
 """Draws for arviz."""
 
+import collections.abc
+
 import numpy as np
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.arviz_module import arviz_module
 from tfp_diag.mcmc.diagnose.named_draws import named_draws
 from tfp_diag.mcmc.diagnose.sampler_statistics import (
@@ -96,6 +99,13 @@ def to_arviz(
   data['sample_stats']['lp'].shape  # ==> (4, 50)
   ```
   """
+  arguments.check_flag('save_warmup', save_warmup)
+  for name, given in (('coords', coords), ('dims', dims)):
+    if given is not None and not isinstance(given, collections.abc.Mapping):
+      raise TypeError(
+        f'`{name}` is {arguments.shown(given)}, but must be a dict from names '
+        'to lists, or None.'
+      )
   arviz = arviz_module('`to_arviz` needs')
   parts, chain_shape = named_draws(
     draws, chain_ndims_of(trace, chain_ndims), var_names

@@ -19,6 +19,7 @@ import os
 
 import numpy as np
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.run.checkpoint import INDEX_NAME
 
 __all__ = ['load_draws']
@@ -75,6 +76,7 @@ def load_draws(checkpoint):
   len(tfp_diag.mcmc.load_draws('my_run')[0]['x'])  # ==> 100
   ```
   """
+  arguments.check_path('checkpoint', checkpoint)
   path = os.fspath(checkpoint)
   try:
     with open(os.path.join(path, INDEX_NAME), encoding='utf-8') as file:

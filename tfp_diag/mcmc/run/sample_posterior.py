@@ -23,14 +23,15 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+from tfp_diag.internal.arguments import as_count
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME
-from tfp_diag.mcmc.run.model_arguments import check_positive
-from tfp_diag.mcmc.run.sample import sample
-from tfp_diag.mcmc.run.schedule import as_count
+from tfp_diag.mcmc.run.model_arguments import check_acceptance
+from tfp_diag.mcmc.run.sample import check_run_options, sample
 from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
@@ -210,8 +211,11 @@ def sample_posterior(
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
        arXiv:2603.18845.
   """
-  _check_choice('kernel', kernel, _KERNELS)
-  _check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
+  arguments.check_choice('kernel', kernel, _KERNELS)
+  arguments.check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
+  check_run_options(
+    checkpoint, resume, False, stop_when, jit_compile, progress_bar
+  )
   is_single = kernel == 'mala'
   if target_accept_prob is None:
     target_accept_prob = _TARGETS['mala' if is_single else 'malt']
@@ -223,12 +227,7 @@ def sample_posterior(
       'num_steps_between_results', num_steps_between_results, 0
     )
   chain_shape = [as_count('num_chains', num_chains, 1)]
-  check_positive('target_accept_prob', target_accept_prob)
-  if target_accept_prob >= 1.0:
-    raise ValueError(
-      f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
-      'and 1.'
-    )
+  check_acceptance('target_accept_prob', target_accept_prob)
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
   start_seed, warmup_seed, draws_seed = split_seed(as_seed(seed), 3)
@@ -310,14 +309,6 @@ def _num_steps_between(found, max_num_steps):
   steps_each = found.integration_time / found.step_size
   most = int(max_num_steps / max(steps_each, 1.0))
   return max(min(stride, most), 1) - 1
-
-
-def _check_choice(name, value, choices):
-  if value not in choices:
-    raise ValueError(
-      f'`{name}` is {value!r}, but must be one of '
-      f'{", ".join(map(repr, choices))}.'
-    )
 
 
 def _keep_warm_up(found, checkpoint):
