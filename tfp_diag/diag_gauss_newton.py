@@ -86,12 +86,14 @@ def diag_gauss_newton(
       a structure of Tensors for several residuals. Negative weights are fine.
       They are constant, even if they depend on `xs`. Default: ones.
     sample_shape: The leading shape that all parts share, whose entries are
-      independent samples. The rows of a data set are no samples.
+      independent samples. Default: `()`: the rows of a data set, which
+      residuals have in front, are no samples.
     plan: What `plan_diag_gauss_newton` returned for this function and these
       event shapes. Default: the plan of this call.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
       `tfp_diag.diag_jacobian`.
-    parallel_iterations: Python int, how many passes run together.
+    parallel_iterations: Python int, how many passes run together, which is
+      called `chunk_size` where whole matrices are made.
     validate_args: Python bool, as in `tfp_diag.diag_hessian`.
     name: Python str, name of the ops. Default: `'diag_gauss_newton'`.
 

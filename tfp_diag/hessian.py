@@ -53,13 +53,16 @@ def hessian(
     xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
       and of a floating dtype; or `tf.Variable`s.
     sample_shape: The leading shape that all parts share, whose entries are
-      independent samples. Default: none, `fn` returns one scalar.
+      independent samples. Default: `()`, `fn` returns one scalar, as the
+      shapes of the blocks follow from it; `tfp_diag.diag_hessian`, whose
+      results have the shapes of `xs`, can take that of the value.
     mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto' (the latter,
       which differentiates once less). They give the same numbers.
     strict: Python bool. Whether it is an error if `fn` has no second derivative
       at all with respect to some part. Otherwise its blocks are zero.
     chunk_size: Python int, how many passes are vectorized together: memory
-      grows with it. 1 is a plain loop, None all passes of a part at once.
+      grows with it. 1 is a plain loop, None all passes of a part at once. What
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'hessian'`.
 
   Returns:

@@ -64,7 +64,8 @@ def jacobian(
     strict: Python bool. Whether an output that does not depend on a part of
       `xs` is an error; its derivative is zero otherwise.
     chunk_size: Python int, how many passes are vectorized together: memory
-      grows with it. 1 is a plain loop, None all passes of a part at once.
+      grows with it. 1 is a plain loop, None all passes of a part at once. What
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'jacobian'`.
 
   Returns:

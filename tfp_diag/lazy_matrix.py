@@ -29,6 +29,7 @@ from tfp_diag.diagonal.linear_map import (
 )
 from tfp_diag.internal import arguments, indexing
 from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.lazy_operator import LazyOperator
 from tfp_diag.plan import Plan, check_plan
 
@@ -177,6 +178,9 @@ class LazyMatrix:
       f'<{type(self).__name__} shape={self.shape} dtype={self.dtype.name} '
       f'num_passes={self._num_passes}>'
     )
+
+  def _repr_html_(self) -> str:
+    return as_html(repr(self))
 
   @property
   def _rank(self) -> int:

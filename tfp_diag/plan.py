@@ -32,6 +32,7 @@ from tfp_diag.diagonal.planning import try_out
 from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.internal.problem import HessianProblem, JacobianProblem, Problem
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.graph import Graph
@@ -304,6 +305,9 @@ class Plan:
       lines.append(f'  cost         in passes: {others}')
     lines += [f'  note         {note}' for note in self.notes]
     return '\n'.join(lines)
+
+  def _repr_html_(self) -> str:
+    return as_html(str(self))
 
   def __repr__(self) -> str:
     return (

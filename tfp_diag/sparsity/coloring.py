@@ -21,6 +21,7 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.greedy import color_greedily
 from tfp_diag.sparsity.pattern import as_pattern
@@ -66,6 +67,15 @@ class Coloring:
 
   def __hash__(self) -> int:
     return hash(self.colors.tobytes())
+
+  def __repr__(self) -> str:
+    return (
+      f'<Coloring num_colors={self.num_colors} '
+      f'num_coordinates={len(self.colors)}>'
+    )
+
+  def _repr_html_(self) -> str:
+    return as_html(str(self))
 
   def __str__(self) -> str:
     sizes = np.bincount(self.colors)

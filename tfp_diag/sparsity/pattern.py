@@ -24,6 +24,7 @@ import numpy as np
 import scipy.sparse
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.drawing import draw_pattern
 
@@ -178,6 +179,13 @@ class SparsityPattern:
       )
     lines.extend(f'  {note}' for note in self.notes)
     return '\n'.join(lines)
+
+  def __repr__(self) -> str:
+    rows, columns = self.shape
+    return f'<SparsityPattern shape=({rows}, {columns}) nnz={self.nnz}>'
+
+  def _repr_html_(self) -> str:
+    return as_html(str(self))
 
   def _percentage(self) -> str:
     """The share of nonzeros, as in '0.3 %'."""

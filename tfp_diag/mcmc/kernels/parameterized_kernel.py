@@ -20,6 +20,7 @@ import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
 from tfp_diag.internal.seeds import check_seed
+from tfp_diag.internal.text_table import as_html
 
 __all__ = [
   'ParameterizedKernel',
@@ -60,9 +61,32 @@ class ParameterizedKernel(tfp.mcmc.TransitionKernel):
     """The prefix of op names."""
     return self._parameters['name']
 
+  def __repr__(self):
+    """The class and the arguments that were given, each in a few words."""
+    given = ', '.join(
+      f'{name}={_in_short(value)}'
+      for name, value in self.parameters.items()
+      if value is not None
+    )
+    return f'{type(self).__name__}({given})'
+
+  def _repr_html_(self):
+    return as_html(repr(self))
+
   def _scope(self, method):
     """The name scope of a method."""
     return tf.name_scope(f'{self.name or self._default_name}_{method}')
+
+
+def _in_short(value):
+  if callable(value) and not isinstance(value, tf.Module):
+    return getattr(value, '__name__', type(value).__name__)
+  if isinstance(value, tf.linalg.LinearOperator):
+    return f'<{type(value).__name__} {value.shape}>'
+  if tf.is_tensor(value) and not value.shape.rank:
+    known = tf.get_static_value(value)
+    return 'Tensor' if known is None else f'{float(known):g}'
+  return arguments.shown(value)
 
 
 def argument(name, doc):

@@ -75,6 +75,13 @@ class PosteriorDraws(typing.NamedTuple):
   num_gradients_warmup: int
   stopped_by: str
 
+  def __repr__(self):
+    """One line; `print(found.summary)` has the numbers."""
+    return f'<PosteriorDraws {self.stopped_by}: {self.summary!r}>'
+
+  def _repr_html_(self):
+    return self.summary._repr_html_()
+
 
 def sample_posterior(
   joint_dist_or_log_prob,

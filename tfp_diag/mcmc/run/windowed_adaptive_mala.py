@@ -146,7 +146,9 @@ def windowed_adaptive_mala(
       'is_accepted', the names of TFP's windowed samplers, and
       'log_accept_ratio', -inf for a proposal that was not finite.
     jit_compile: Python `bool`, whether the sampler is compiled with XLA. Faster
-      where the model's ops allow it.
+      where the model's ops allow it. Default: False, as for all that may be
+      part of a `tf.function`, which decides; `sample` and `sample_posterior`
+      cannot be, and compile.
     seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
       draws. Default: another one each time.
     **pins: What is observed, for `joint_dist.experimental_pin`.
