@@ -19,11 +19,15 @@ differ in what they do to correlations, and in how noisy they are. All are
 variances s², per coordinate; g is the gradient of the log density.
 """
 
+from typing import Literal
+
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
-__all__ = ['ESTIMATORS', 'estimate_variances', 'quantities_of']
+__all__ = ['ESTIMATORS', 'Estimator', 'estimate_variances', 'quantities_of']
+
+Estimator = Literal['variance', 'fisher', 'fisher_divergence', 'hessian']
 
 # What each one looks at.
 ESTIMATORS = {

@@ -15,12 +15,14 @@
 """Learns a constant scale per coordinate while a chain warms up."""
 
 import typing
+from typing import Any
 
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.adapt.diagonal_estimators import (
+  Estimator,
   estimate_variances,
   quantities_of,
 )
@@ -145,13 +147,13 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
 
   def __init__(
     self,
-    inner_kernel,
-    num_adaptation_steps,
-    estimator='fisher_divergence',
+    inner_kernel: Any,
+    num_adaptation_steps: int,
+    estimator: Estimator = 'fisher_divergence',
     *,
-    experimental_reduce_chain_axis_names=None,
-    name=None,
-  ):
+    experimental_reduce_chain_axis_names: str | None = None,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -223,7 +225,9 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       )
     )
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> DiagonalPreconditionerAdaptationResults:
     """Starts with the inner kernel's scale.
 
     Args:
@@ -262,7 +266,12 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         moments=no_moments(shapes, chain_ndims),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, DiagonalPreconditionerAdaptationResults]:
     """Takes a step of the inner kernel, and learns from it.
 
     Args:

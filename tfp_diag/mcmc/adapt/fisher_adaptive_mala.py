@@ -15,6 +15,8 @@
 """MALA that learns a full preconditioning matrix as it goes."""
 
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -118,15 +120,15 @@ class FisherAdaptiveMALA(FullMatrixKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    num_adaptation_steps,
-    num_step_size_steps=100,
-    damping=10.0,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    num_adaptation_steps: Any,
+    num_step_size_steps: Any = 100,
+    damping: float = 10.0,
     *,
-    experimental_chain_axis_names=None,
-    name=None,
-  ):
+    experimental_chain_axis_names: str | None = None,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -178,7 +180,9 @@ class FisherAdaptiveMALA(FullMatrixKernel):
   )
   damping = argument('damping', 'How much the identity counts.')
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> FisherAdaptiveMALAResults:
     """Starts with the identity.
 
     Args:
@@ -201,7 +205,12 @@ class FisherAdaptiveMALA(FullMatrixKernel):
         step=tf.zeros([], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, FisherAdaptiveMALAResults]:
     """Takes a step, and learns from it.
 
     Args:

@@ -15,6 +15,8 @@
 """MALA that learns a full matrix from draws and gradients, in windows."""
 
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,7 +30,10 @@ from tfp_diag.mcmc.adapt.fisher_matrix import (
 )
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
 from tfp_diag.mcmc.adapt.windows import adaptation_windows
-from tfp_diag.mcmc.kernels.langevin_kernel import DISCRETIZATIONS
+from tfp_diag.mcmc.kernels.langevin_kernel import (
+  DISCRETIZATIONS,
+  Discretization,
+)
 from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
 
 __all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
@@ -135,14 +140,14 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    num_adaptation_steps,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    num_adaptation_steps: int,
     *,
-    discretization='euler',
-    experimental_chain_axis_names=None,
-    name=None,
-  ):
+    discretization: Discretization = 'euler',
+    experimental_chain_axis_names: str | None = None,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -185,7 +190,9 @@ class FisherDivergenceMALA(FullMatrixKernel):
     'discretization', 'How the diffusion is discretized.'
   )
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> FisherDivergenceMALAResults:
     """Starts with the identity.
 
     Args:
@@ -210,7 +217,12 @@ class FisherDivergenceMALA(FullMatrixKernel):
         **no_draws(size, dtype)._asdict(),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, FisherDivergenceMALAResults]:
     """Takes a step, and learns from it.
 
     Args:

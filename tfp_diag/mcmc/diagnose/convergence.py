@@ -15,6 +15,7 @@
 """R-hat and effective sample sizes, through arviz or through TFP."""
 
 import importlib.util
+from typing import Literal, get_args
 
 import numpy as np
 import scipy.fft
@@ -29,10 +30,20 @@ from tfp_diag.mcmc.diagnose.rank_normalization import (
   split_chains,
 )
 
-__all__ = ['BACKENDS', 'ESS_KINDS', 'LEAST_DRAWS', 'convergence', 'in_groups']
+__all__ = [
+  'BACKENDS',
+  'ESS_KINDS',
+  'LEAST_DRAWS',
+  'Backend',
+  'EssKind',
+  'convergence',
+  'in_groups',
+]
 
-BACKENDS = ('auto', 'arviz', 'tfp')
-ESS_KINDS = ('bulk', 'tail', 'mean', 'sd')
+Backend = Literal['auto', 'arviz', 'tfp']
+EssKind = Literal['bulk', 'tail', 'mean', 'sd']
+BACKENDS = get_args(Backend)
+ESS_KINDS = get_args(EssKind)
 
 # Both halves of a chain need a variance.
 LEAST_DRAWS = 4

@@ -15,15 +15,27 @@
 """How many independent draws the draws are worth."""
 
 import functools
+from typing import Any
 
 from tfp_diag.internal import arguments
-from tfp_diag.mcmc.diagnose.convergence import ESS_KINDS, convergence
+from tfp_diag.mcmc.diagnose.convergence import (
+  ESS_KINDS,
+  Backend,
+  EssKind,
+  convergence,
+)
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['ess']
 
 
-def ess(draws, *, kind='bulk', chain_ndims=1, backend='auto'):
+def ess(
+  draws: Any,
+  *,
+  kind: EssKind = 'bulk',
+  chain_ndims: int = 1,
+  backend: Backend = 'auto',
+) -> Any:
   """Effective sample size of every coordinate, over all chains.
 
   Args:

@@ -15,6 +15,7 @@
 """Whether many short chains agree."""
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,9 @@ from tfp_diag.mcmc.diagnose.named_draws import map_draws
 __all__ = ['nested_rhat']
 
 
-def nested_rhat(draws, num_superchains, *, chain_ndims=1):
+def nested_rhat(
+  draws: Any, num_superchains: int, *, chain_ndims: int = 1
+) -> Any:
   """Nested R-hat of every coordinate, for chains that are many and short.
 
   R-hat asks for chains that are long: it compares averages, which vary from

@@ -15,14 +15,15 @@
 """Whether chains agree."""
 
 import functools
+from typing import Any
 
-from tfp_diag.mcmc.diagnose.convergence import convergence
+from tfp_diag.mcmc.diagnose.convergence import Backend, convergence
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['rhat']
 
 
-def rhat(draws, *, chain_ndims=1, backend='auto'):
+def rhat(draws: Any, *, chain_ndims: int = 1, backend: Backend = 'auto') -> Any:
   """Rank-normalized split R-hat of every coordinate.
 
   The larger one of two: of the draws, which sees that chains are at different

@@ -15,6 +15,8 @@
 """Means, errors and verdicts in one table."""
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +25,7 @@ from tfp_diag.mcmc.diagnose.convergence import (
   BACKENDS,
   ESS_KINDS,
   LEAST_DRAWS,
+  Backend,
   convergence,
   in_groups,
 )
@@ -42,16 +45,16 @@ __all__ = ['summarize', 'warn_if_not_converged']
 
 
 def summarize(
-  draws,
-  trace=None,
+  draws: Any,
+  trace: Any = None,
   *,
-  chain_ndims=None,
-  quantiles=(0.05, 0.5, 0.95),
-  num_superchains=None,
-  min_ess=400.0,
-  var_names=None,
-  backend='auto',
-):
+  chain_ndims: int | None = None,
+  quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+  num_superchains: int | None = None,
+  min_ess: float = 400.0,
+  var_names: Sequence[str] | None = None,
+  backend: Backend = 'auto',
+) -> Summary:
   """Summarizes draws, and says how far to trust them.
 
   For each coordinate: mean and standard deviation with Monte Carlo standard

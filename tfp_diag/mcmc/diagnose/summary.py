@@ -77,7 +77,7 @@ class Summary(typing.NamedTuple):
   stuck_chains: tuple
   warnings: tuple
 
-  def columns(self):
+  def columns(self) -> dict[str, np.ndarray]:
     """Dict from titles to columns: for a data frame, with `names` as index."""
     columns = {'mean': self.mean, 'sd': self.sd}
     for prob, column in zip(self.probs, self.quantiles.T):
@@ -93,7 +93,7 @@ class Summary(typing.NamedTuple):
       columns['nested_r_hat'] = self.nested_r_hat
     return columns
 
-  def to_dataframe(self):
+  def to_dataframe(self) -> typing.Any:
     """The columns as a `pandas.DataFrame`, one row for each parameter.
 
     Returns:

@@ -15,6 +15,8 @@
 """Draws for arviz."""
 
 import collections.abc
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +36,15 @@ _ARVIZ_NAMES = {'target_log_prob': 'lp', 'accept_ratio': 'acceptance_rate'}
 
 
 def to_arviz(
-  draws,
-  trace=None,
+  draws: Any,
+  trace: Any = None,
   *,
-  chain_ndims=None,
-  var_names=None,
-  coords=None,
-  dims=None,
-  save_warmup=False,
-):
+  chain_ndims: int | None = None,
+  var_names: Sequence[str] | None = None,
+  coords: Mapping | None = None,
+  dims: Mapping | None = None,
+  save_warmup: bool = False,
+) -> Any:
   """Puts draws and trace into what arviz works with.
 
   The result is an `arviz.InferenceData` with arviz 0.x, an `xarray.DataTree`

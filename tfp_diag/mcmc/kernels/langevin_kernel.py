@@ -14,6 +14,10 @@
 # ============================================================================
 """The arguments of a Langevin kernel, calibrated or not."""
 
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
@@ -26,7 +30,15 @@ from tfp_diag.mcmc.kernels.parameterized_kernel import (
   check_axis_name,
 )
 
-__all__ = ['LangevinKernel', 'check_kernel_arguments']
+__all__ = [
+  'DISCRETIZATIONS',
+  'Discretization',
+  'LangevinKernel',
+  'check_kernel_arguments',
+]
+
+Discretization = Literal['euler', 'exponential']
+DISCRETIZATIONS = typing.get_args(Discretization)
 
 
 class LangevinKernel(ParameterizedKernel):
@@ -34,18 +46,18 @@ class LangevinKernel(ParameterizedKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    preconditioner=None,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    preconditioner: Any = None,
     *,
-    volatility_fn=None,
-    discretization='euler',
-    parallel_iterations=10,
-    experimental_shard_axis_names=None,
-    experimental_chain_axis_names=None,
-    validate_args=False,
-    name=None,
-  ):
+    volatility_fn: Callable | None = None,
+    discretization: Discretization = 'euler',
+    parallel_iterations: int = 10,
+    experimental_shard_axis_names: Any = None,
+    experimental_chain_axis_names: str | None = None,
+    validate_args: bool = False,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -170,7 +182,6 @@ _DENSITY = (
   'a function of the state that returns the log density of each chain, like '
   '`lambda x: -tf.reduce_sum(x**2, axis=-1)`'
 )
-DISCRETIZATIONS = ('euler', 'exponential')
 
 
 def _is_function(value):

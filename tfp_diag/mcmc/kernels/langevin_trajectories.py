@@ -16,6 +16,8 @@
 
 import functools
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -181,19 +183,19 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    integration_time,
-    damping,
-    preconditioner=None,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    integration_time: Any,
+    damping: Any,
+    preconditioner: Any = None,
     *,
-    jitter=0.0,
-    max_num_steps=1000,
-    experimental_shard_axis_names=None,
-    experimental_chain_axis_names=None,
-    validate_args=False,
-    name=None,
-  ):
+    jitter: float = 0.0,
+    max_num_steps: int = 1000,
+    experimental_shard_axis_names: Any = None,
+    experimental_chain_axis_names: str | None = None,
+    validate_args: bool = False,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -289,7 +291,9 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     """A copy of this kernel for a state that is sharded so."""
     return self.copy(experimental_shard_axis_names=shard_axis_names)
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> MetropolisAdjustedLangevinTrajectoriesResults:
     """Evaluates the target at the start.
 
     Args:
@@ -321,7 +325,12 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, MetropolisAdjustedLangevinTrajectoriesResults]:
     """Follows a trajectory and accepts or rejects its end, chain by chain.
 
     Args:

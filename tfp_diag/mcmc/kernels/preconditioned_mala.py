@@ -156,7 +156,9 @@ class PreconditionedMALA(LangevinKernel):
     """True: the target is invariant."""
     return True
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> PreconditionedMALAResults:
     """Evaluates the target at the start.
 
     Args:
@@ -182,7 +184,12 @@ class PreconditionedMALA(LangevinKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, PreconditionedMALAResults]:
     """Proposes a state and accepts or rejects it, chain by chain.
 
     Args:

@@ -16,6 +16,8 @@
 
 import functools
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -31,7 +33,7 @@ from tfp_diag.mcmc.kernels.arguments import (
   step_size_roots,
 )
 from tfp_diag.mcmc.kernels.arguments import per_part as step_sizes_of_parts
-from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
+from tfp_diag.mcmc.kernels.langevin_kernel import Discretization, LangevinKernel
 from tfp_diag.mcmc.kernels.langevin_terms import (
   LangevinTerms,
   evaluate,
@@ -196,19 +198,19 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    preconditioner=None,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    preconditioner: Any = None,
     *,
-    volatility_fn=None,
-    discretization='euler',
-    parallel_iterations=10,
-    compute_acceptance=True,
-    experimental_shard_axis_names=None,
-    experimental_chain_axis_names=None,
-    validate_args=False,
-    name=None,
-  ):
+    volatility_fn: Callable | None = None,
+    discretization: Discretization = 'euler',
+    parallel_iterations: int = 10,
+    compute_acceptance: bool = True,
+    experimental_shard_axis_names: Any = None,
+    experimental_chain_axis_names: str | None = None,
+    validate_args: bool = False,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -253,7 +255,9 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     """False: the step size biases the stationary distribution."""
     return False
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> UncalibratedPreconditionedLangevinResults:
     """Evaluates the target at the start.
 
     Args:
@@ -303,7 +307,12 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, UncalibratedPreconditionedLangevinResults]:
     """Proposes the next state.
 
     Args:

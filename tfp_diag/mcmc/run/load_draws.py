@@ -25,7 +25,9 @@ from tfp_diag.mcmc.run.checkpoint import INDEX_NAME
 __all__ = ['load_draws']
 
 
-def load_draws(checkpoint):
+def load_draws(
+  checkpoint: str | os.PathLike,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The draws that are in the checkpoint of a run, by their names.
 
   When: to look at a run that another process is making, or to open one that has

@@ -15,8 +15,11 @@
 """Runs any transition kernel, and loses nothing."""
 
 import contextlib
+import os
 import typing
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -53,25 +56,25 @@ class SampleResults(typing.NamedTuple):
 
 
 def sample(
-  kernel,
-  current_state,
-  num_results,
+  kernel: Any,
+  current_state: Any,
+  num_results: int,
   *,
-  num_burnin_steps=0,
-  num_steps_between_results=0,
-  block_size=100,
-  previous_kernel_results=None,
-  trace_fn=None,
-  seed=None,
-  progress_bar=None,
-  checkpoint=None,
-  resume=False,
-  draws_on_disk=False,
-  stop_when=None,
-  jit_compile=True,
-  strategy=None,
-  name=None,
-):
+  num_burnin_steps: int = 0,
+  num_steps_between_results: int = 0,
+  block_size: int = 100,
+  previous_kernel_results: Any = None,
+  trace_fn: Callable | None = None,
+  seed: Any = None,
+  progress_bar: bool | None = None,
+  checkpoint: str | os.PathLike | None = None,
+  resume: bool = False,
+  draws_on_disk: bool = False,
+  stop_when: Callable | None = None,
+  jit_compile: bool = True,
+  strategy: tf.distribute.Strategy | None = None,
+  name: str | None = None,
+) -> SampleResults:
   """Runs a Markov chain in blocks: with a progress bar, safe from any crash.
 
   The chain of `tfp.mcmc.sample_chain`, whose first arguments these are, for any

@@ -19,6 +19,8 @@ import os
 import pathlib
 import tempfile
 import typing
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -84,27 +86,27 @@ class PosteriorDraws(typing.NamedTuple):
 
 
 def sample_posterior(
-  joint_dist_or_log_prob,
-  num_draws,
+  joint_dist_or_log_prob: Any,
+  num_draws: int,
   *,
-  num_chains=64,
-  kernel='auto',
-  num_warmup_steps=400,
-  preconditioner='auto',
-  init=None,
-  bijectors=None,
-  use_curvature=True,
-  target_accept_prob=None,
-  max_num_steps=128,
-  num_steps_between_results=None,
-  stop_when=None,
-  progress_bar=None,
-  checkpoint=None,
-  resume=False,
-  jit_compile=True,
-  seed=None,
-  **observed,
-):
+  num_chains: int = 64,
+  kernel: Literal['auto', 'malt', 'mala'] = 'auto',
+  num_warmup_steps: int = 400,
+  preconditioner: Literal['auto', 'dense', 'diagonal'] = 'auto',
+  init: Any = None,
+  bijectors: Any = None,
+  use_curvature: bool = True,
+  target_accept_prob: float | None = None,
+  max_num_steps: int = 128,
+  num_steps_between_results: int | None = None,
+  stop_when: Callable | None = None,
+  progress_bar: bool | None = None,
+  checkpoint: str | os.PathLike | None = None,
+  resume: bool = False,
+  jit_compile: bool = True,
+  seed: Any = None,
+  **observed: Any,
+) -> PosteriorDraws:
   """Draws from the posterior of a model by Langevin trajectories.
 
   Everything is found in a warm-up: chains start uniform on (-2, 2) in the

@@ -86,7 +86,7 @@ class StopWhen(typing.NamedTuple):
       'min_draws', self.min_draws, 0, 'before how many draws nothing is judged'
     )
 
-  def __call__(self, draws, trace=None):
+  def __call__(self, draws: typing.Any, trace: typing.Any = None) -> bool:
     """Whether the draws are enough.
 
     Args:

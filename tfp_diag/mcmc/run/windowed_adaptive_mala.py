@@ -16,6 +16,8 @@
 
 import math
 import typing
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -29,7 +31,10 @@ from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
 from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
-from tfp_diag.mcmc.kernels.langevin_kernel import DISCRETIZATIONS
+from tfp_diag.mcmc.kernels.langevin_kernel import (
+  DISCRETIZATIONS,
+  Discretization,
+)
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.model_arguments import (
@@ -72,23 +77,23 @@ class DrawsAndTrace(typing.NamedTuple):
 
 
 def windowed_adaptive_mala(
-  n_draws,
-  joint_dist,
+  n_draws: int,
+  joint_dist: Any,
   *,
-  n_chains=64,
-  num_adaptation_steps=500,
-  preconditioner='auto',
-  discretization='euler',
-  init=None,
-  bijectors=None,
-  init_step_size=None,
-  target_accept_prob=0.574,
-  discard_tuning=True,
-  trace_fn=None,
-  jit_compile=False,
-  seed=None,
-  **pins,
-):
+  n_chains: int | Sequence[int] = 64,
+  num_adaptation_steps: int = 500,
+  preconditioner: Any = 'auto',
+  discretization: Discretization = 'euler',
+  init: Any = None,
+  bijectors: Any = None,
+  init_step_size: Any = None,
+  target_accept_prob: float = 0.574,
+  discard_tuning: bool = True,
+  trace_fn: Callable | None = None,
+  jit_compile: bool = False,
+  seed: Any = None,
+  **pins: Any,
+) -> DrawsAndTrace:
   """Adapts and samples from a model, or a log density, by preconditioned MALA.
 
   The state is unconstrained by the model's default bijectors. A step size for
