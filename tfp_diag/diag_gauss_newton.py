@@ -17,12 +17,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import GaussNewtonProblem
 from tfp_diag.plan import Plan, check_plan, make_plan
 
@@ -45,7 +44,7 @@ class GaussNewtonDiagonal(NamedTuple):
   diag: Any
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def diag_gauss_newton(
   residual_fn: Callable,
   xs: Any,
@@ -151,7 +150,7 @@ def diag_gauss_newton(
     )
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def plan_diag_gauss_newton(
   residual_fn: Callable,
   xs: Any,

@@ -23,6 +23,7 @@ from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Mode, Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.plan import Plan, check_plan
 
@@ -38,7 +39,7 @@ MODES: dict[HessianMode, Mode] = {
 }
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def diag_hessian(
   fn: Callable,
   xs: Any,

@@ -231,8 +231,8 @@ def _of_batch(
     )
     if value.shape.rank != 0 or not value.dtype.is_floating:
       raise ValueError(
-        f'`loss_fn` returned {value}; a floating scalar is needed, the mean or '
-        'the sum over the examples of the batch.'
+        f'`loss_fn` returned {value}; a scalar is needed, in a floating dtype: '
+        'the mean or the sum over the examples of the batch.'
       )
     return value
 

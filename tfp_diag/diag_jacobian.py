@@ -23,6 +23,7 @@ from tfp_diag.diagonal import evaluate, linear_map, sweep
 from tfp_diag.diagonal.decide import Mode, Request, Schedule
 from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import JacobianProblem, Problem
 from tfp_diag.plan import Plan, check_plan
 
@@ -31,7 +32,7 @@ __all__ = ['diag_jacobian']
 MODES = ('auto', 'forward', 'reverse')
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def diag_jacobian(
   xs: Any,
   ys: Any = None,
@@ -195,7 +196,7 @@ def _check_ys(ys: Any, xs: list) -> None:
     )
 
 
-def _of_ys(ys: list, problem: Problem, request: Request) -> tuple[list, list]:
+def _of_ys(ys: Any, problem: Problem, request: Request) -> tuple[list, list]:
   ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
   evaluation = linear_map.evaluation_of_graph(
     ys, problem.outputs(ys, problem.parts), problem.parts

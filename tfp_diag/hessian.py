@@ -24,13 +24,14 @@ from tfp_diag.diagonal import blocks, evaluate
 from tfp_diag.diagonal.decide import refuse_mixing
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.jacobian import dense_row
 
 __all__ = ['hessian']
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def hessian(
   fn: Callable,
   xs: Any,

@@ -23,6 +23,7 @@ from tfp_diag.diagonal import blocks, evaluate
 from tfp_diag.diagonal.decide import Mode, refuse_mixing
 from tfp_diag.internal import arguments, nest
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import Problem
 
 __all__ = ['jacobian']
@@ -30,7 +31,7 @@ __all__ = ['jacobian']
 MODES = ('auto', 'forward', 'reverse')
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def jacobian(
   fn: Callable,
   xs: Any,

@@ -29,8 +29,9 @@ import tensorflow as tf
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Decision, Mode, Request
 from tfp_diag.diagonal.planning import try_out
-from tfp_diag.internal import arguments, batching
+from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.atomic_write import atomic_write
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem, JacobianProblem, Problem
 from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.budget import NoStructureError
@@ -209,7 +210,7 @@ class Plan:
       'while_loop': 'one after the other in a loop',
     }.get(self.schedule, self.schedule)
 
-  @tf.autograph.experimental.do_not_convert
+  @not_converted
   def __call__(self, xs: Any) -> tuple:
     """Runs the plan, as one `tf.function` that traces once per shape.
 
@@ -249,6 +250,8 @@ class Plan:
     return function(problem.pack(problem.parts))
 
   def _problem(self, xs: Any) -> Problem:
+    # Before the function, to which too few parts would be too few arguments.
+    self.check(self.kind, batching.convert_parts(nest.flatten(xs)), None)
     if self.kind == 'hessian':
       return self.fitted(HessianProblem(self.fn, xs))
     if not isinstance(xs, (list, tuple)):

@@ -17,11 +17,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.plan import Plan
 from tfp_diag.stochastic_diagonal import (
@@ -33,7 +32,7 @@ from tfp_diag.stochastic_diagonal import (
 __all__ = ['stochastic_diag_hessian']
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def stochastic_diag_hessian(
   fn: Callable,
   xs: Any,

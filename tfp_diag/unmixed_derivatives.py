@@ -17,12 +17,11 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import tensorflow as tf
-
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem, ThirdOrderProblem
 from tfp_diag.plan import Plan, check_plan
 
@@ -47,7 +46,7 @@ class UnmixedDerivatives(NamedTuple):
   third: Any
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def unmixed_derivatives(
   fn: Callable,
   xs: Any,

@@ -81,11 +81,11 @@ class Gaussian:
       )
 
   @property
-  def num_dims(self):
+  def num_dims(self) -> int:
     """The number n of coordinates."""
     return self.mean.size
 
-  def log_prob(self, x):
+  def log_prob(self, x: typing.Any) -> tf.Tensor:
     """The normalized log density.
 
     Args:
@@ -100,7 +100,7 @@ class Gaussian:
       self.structure.log_scale + 0.5 * self.num_dims * math.log(2 * math.pi), x
     )
 
-  def diag_hessian(self, x):
+  def diag_hessian(self, x: typing.Any) -> tf.Tensor:
     """The diagonal of the Hessian of `log_prob`, in closed form.
 
     Args:
@@ -128,16 +128,16 @@ class Gaussian:
       )
     return x
 
-  def covariance(self):
+  def covariance(self) -> np.ndarray:
     """The covariance as a float64 array of shape [n, n]."""
     return self.structure.covariance()
 
-  def standard_deviations(self):
+  def standard_deviations(self) -> np.ndarray:
     """The marginal standard deviations as a float64 array of shape [n]."""
     return np.sqrt(self.structure.variance())
 
 
-def isotropic(num_dims, scale=1.0):
+def isotropic(num_dims: int, scale: float = 1.0) -> Gaussian:
   """Independent coordinates of the same standard deviation.
 
   Args:
@@ -156,7 +156,7 @@ def isotropic(num_dims, scale=1.0):
   )
 
 
-def axis_aligned(num_dims, condition_number=1e4):
+def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
   """Independent coordinates on very different scales.
 
   Args:
@@ -179,7 +179,7 @@ def axis_aligned(num_dims, condition_number=1e4):
   )
 
 
-def three_dimensional():
+def three_dimensional() -> Gaussian:
   """The 3-D normal with covariance [[1, ¼, ¼], [¼, 2, ¼], [¼, ¼, 3]].
 
   Returns:
@@ -192,7 +192,9 @@ def three_dimensional():
   )
 
 
-def ar1(num_dims, coefficient=0.9, scale=1.0):
+def ar1(
+  num_dims: int, coefficient: float = 0.9, scale: float = 1.0
+) -> Gaussian:
   """A stationary autoregression of order one.
 
   x₁ ~ N(0, scale² / (1 − a²)) and x_t = a x_{t−1} + scale · ε, where a is the
@@ -225,7 +227,9 @@ def ar1(num_dims, coefficient=0.9, scale=1.0):
   )
 
 
-def arrowhead(num_dims, slope=0.5, hub_scale=1.0, scale=1.0):
+def arrowhead(
+  num_dims: int, slope: float = 0.5, hub_scale: float = 1.0, scale: float = 1.0
+) -> Gaussian:
   """A hub and leaves that depend on nothing but the hub.
 
   x₁ ~ N(0, hub_scale²), x_i ~ N(slope · x₁, scale²) for i > 1.
@@ -250,7 +254,9 @@ def arrowhead(num_dims, slope=0.5, hub_scale=1.0, scale=1.0):
   )
 
 
-def from_covariance(covariance, mean=None):
+def from_covariance(
+  covariance: typing.Any, mean: typing.Any = None
+) -> Gaussian:
   """The normal distribution of any given covariance.
 
   Args:

@@ -33,7 +33,7 @@ from tfp_diag.internal import arguments
 __all__ = ['TARGETS', 'get']
 
 
-def get(name):
+def get(name: str) -> Target:
   """The target of that name.
 
   Args:

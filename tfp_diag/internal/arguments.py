@@ -18,7 +18,7 @@ import inspect
 import math
 import numbers
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,9 +146,7 @@ def as_count(
   """
   # A Tensor of a graph has no value yet, and an array no order.
   number = static_value(value)
-  is_integer = isinstance(number, numbers.Integral) and not isinstance(
-    number, (bool, np.bool_)
-  )
+  is_integer = _is_a(numbers.Integral, number)
   if not is_integer or not least <= number <= _MOST:
     at_least = {0: 'a nonnegative integer', 1: 'a positive integer'}.get(
       least, f'an integer of at least {least}'
@@ -160,6 +158,11 @@ def as_count(
       f'`{name}` is {shown(value)}, but must be {at_least}{bound}: {what}.'
     )
   return int(number)
+
+
+def _is_a(kind: type, value: Any) -> bool:
+  """Whether it is a number of a kind, and no truth value."""
+  return isinstance(value, kind) and not isinstance(value, (bool, np.bool_))
 
 
 def static_value(value: Any) -> Any:
@@ -176,10 +179,7 @@ def static_value(value: Any) -> Any:
 
 def check_chunk(name: str, value: Any) -> None:
   """Raises a ValueError if `value` is not a number of passes."""
-  is_integer = isinstance(value, numbers.Integral) and not isinstance(
-    value, bool
-  )
-  if not is_integer or not 1 <= value <= _MOST:
+  if not _is_a(numbers.Integral, value) or not 1 <= value <= _MOST:
     raise ValueError(
       f'`{name}` is {shown(value)}; it is how many passes run together, an '
       f'integer of at least 1, where 1 is a plain loop, and at most {_MOST:,}.'
@@ -188,7 +188,7 @@ def check_chunk(name: str, value: Any) -> None:
 
 def check_bytes(name: str, value: Any) -> None:
   """Raises a ValueError if `value` is neither None nor a number of bytes."""
-  is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+  is_number = _is_a(numbers.Real, value)
   if value is not None and not (is_number and 0 < value < 2**63):
     raise ValueError(
       f'`{name}` is {shown(value)}; it is a positive number of bytes, or None '
@@ -238,9 +238,7 @@ def check_number(
   number = static_value(value)
   if tf.is_tensor(number) and number.shape.rank in (0, None):
     return
-  is_number = isinstance(number, numbers.Real) and not isinstance(
-    number, (bool, np.bool_)
-  )
+  is_number = _is_a(numbers.Real, number)
   if is_number and (may_be_infinite or math.isfinite(number)):
     if above < number < below or (may_be_infinite and above < number <= below):
       if least <= number <= most:
@@ -293,10 +291,9 @@ def as_names(name: str, value: Any) -> list[str]:
   """
   if isinstance(value, str):
     return [value]
-  try:
+  names: Any = [None]
+  if isinstance(value, Iterable):
     names = list(value)
-  except TypeError:
-    names = [None]
   if not all(isinstance(n, str) for n in names):
     raise TypeError(
       f"`{name}` is {shown(value)}; it is a list of words, like ['a', 'b']."

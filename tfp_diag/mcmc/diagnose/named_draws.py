@@ -200,7 +200,7 @@ def joined_chains(values, chain_ndims, name='draws'):
   """
   if values.ndim < 1 + chain_ndims:
     raise ValueError(
-      f'`{name}` has shape {list(values.shape)}, but needs an axis for the '
+      f'{name} has shape {list(values.shape)}, but needs an axis for the '
       f'draws and {chain_ndims} for the chains (`chain_ndims`) in front of the '
       'event.'
     )

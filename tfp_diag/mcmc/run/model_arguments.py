@@ -329,7 +329,13 @@ def check_init(model, init):
   for name, event_shape in _by_name(model, model.event_shape).items():
     if not isinstance(event_shape, tf.TensorShape) or event_shape.rank is None:
       continue
-    shape = tf.convert_to_tensor(parts[name]).shape
+    part = arguments.as_tensor(f'`init` of {name!r}', parts[name])
+    if part.dtype not in (tf.float32, tf.float64) and not part.dtype.is_integer:
+      raise TypeError(
+        f'`init` of {name!r} has dtype {part.dtype.name}, but chains move in '
+        'float32 or float64; cast it.'
+      )
+    shape = part.shape
     if shape.rank is None:
       continue
     num_leading = shape.rank - event_shape.rank

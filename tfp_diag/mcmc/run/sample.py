@@ -29,6 +29,7 @@ from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.seeds import as_seed
+from tfp_diag.mcmc.run.stop_when import StopWhen
 
 __all__ = ['SampleResults', 'check_run_options', 'sample']
 
@@ -70,7 +71,7 @@ def sample(
   checkpoint: str | os.PathLike | None = None,
   resume: bool = False,
   draws_on_disk: bool = False,
-  stop_when: Callable | None = None,
+  stop_when: StopWhen | Callable | None = None,
   jit_compile: bool = True,
   strategy: tf.distribute.Strategy | None = None,
   name: str | None = None,
@@ -300,6 +301,8 @@ def check_run_options(
       f'`stop_when` is {arguments.shown(stop_when)}, but must be a callable '
       '`(draws, trace)`, such as `tfp_diag.mcmc.StopWhen(max_rhat=1.01)`.'
     )
+  if isinstance(stop_when, StopWhen):
+    stop_when.check()
 
 
 def _as_state(current_state):

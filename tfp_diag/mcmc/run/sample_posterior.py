@@ -35,6 +35,7 @@ from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
 from tfp_diag.mcmc.run.sample import check_run_options, sample
 from tfp_diag.mcmc.run.seeds import as_seed
+from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
 
@@ -99,7 +100,7 @@ def sample_posterior(
   target_accept_prob: float | None = None,
   max_num_steps: int = 128,
   num_steps_between_results: int | None = None,
-  stop_when: Callable | None = None,
+  stop_when: StopWhen | Callable | None = None,
   progress_bar: bool | None = None,
   checkpoint: str | os.PathLike | None = None,
   resume: bool = False,

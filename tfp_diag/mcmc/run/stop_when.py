@@ -74,8 +74,12 @@ class StopWhen(typing.NamedTuple):
   min_draws: int = 50
   chain_ndims: int | None = None
 
-  def _check(self):
+  def check(self):
     """Raises a ValueError if a field is not what it can be."""
+    if self.max_rhat is None and self.min_ess is None:
+      raise ValueError(
+        f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
+      )
     for name in ('max_rhat', 'min_ess'):
       value = getattr(self, name)
       if value is not None:
@@ -102,11 +106,7 @@ class StopWhen(typing.NamedTuple):
       ValueError: if nothing is asked for, a part has too few axes, or R-hat is
         asked of a single chain.
     """
-    if self.max_rhat is None and self.min_ess is None:
-      raise ValueError(
-        f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
-      )
-    self._check()
+    self.check()
     parts = [as_draws(part) for part in tf.nest.flatten(draws)]
     if not parts:
       raise ValueError('`draws` has no parts; pass an array [draw, chain...].')

@@ -156,7 +156,6 @@ def target_of_model(model, pins, init, chain_shape, seed):
   if init is None:
     init = _random_start(pinned, chain_shape, seed)
   else:
-    init = as_start(init)
     check_init(pinned, init)
   unconstrained = bijector.inverse(init)
 
