@@ -584,7 +584,7 @@ def test_refuses_two_kinds_of_scale():
   ],
 )
 def test_refuses_what_cannot_be_called(kwargs):
-  with pytest.raises(TypeError, match='must be callable, but is a float'):
+  with pytest.raises(TypeError, match='cannot be called'):
     PreconditionedMALA(step_size=0.3, **kwargs)
 
 

@@ -221,8 +221,8 @@ def test_a_diagonal_scale():
 @pytest.mark.parametrize(
   ('kwargs', 'error', 'match'),
   [
-    ({'kernel': 'nuts'}, ValueError, "kernel. is 'nuts', but must be one of"),
-    ({'preconditioner': 'full'}, ValueError, 'must be one of .*dense'),
+    ({'kernel': 'nuts'}, ValueError, "kernel. is 'nuts'; it can be one of"),
+    ({'preconditioner': 'full'}, ValueError, 'can be one of .*dense'),
     ({'target_accept_prob': 1.5}, ValueError, 'between 0 and 1'),
     ({'num_chains': 0}, ValueError, 'num_chains'),
     ({'num_warmup_steps': -1}, ValueError, 'num_warmup_steps'),

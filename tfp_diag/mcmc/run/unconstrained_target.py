@@ -170,8 +170,16 @@ def target_of_model(model, pins, init, chain_shape, seed):
     log_det = bijector.forward_log_det_jacobian(z)
     return pinned.unnormalized_log_prob(bijector.forward(z)) + log_det
 
+  def traced_log_prob_fn(*parts):
+    if not tf.executing_eagerly():
+      return log_prob_fn(*parts)
+    # Some models vectorize themselves by a `tf.function` that they make anew in
+    # each eager call, which TensorFlow warns of.
+    function = tf.function(log_prob_fn, autograph=False)
+    return function.get_concrete_function(*parts)(*parts)
+
   return UnconstrainedTarget(
-    log_prob_fn=log_prob_fn,
+    log_prob_fn=traced_log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
     constrain=lambda parts: bijector.forward(pack(parts)),
     model=pinned,

@@ -292,6 +292,10 @@ def windowed_adaptive_mala(
     )
     return target.constrain(parts), traced
 
+  if tf.executing_eagerly():
+    # Each call of this driver makes another `run`, which TensorFlow would warn
+    # of; a concrete function is not counted.
+    run = run.get_concrete_function(target.start, seed)
   found = DrawsAndTrace(*run(target.start, seed))
   if tf.executing_eagerly() and discard_tuning:
     warn_if_not_converged(
