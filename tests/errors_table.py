@@ -1276,6 +1276,7 @@ def _rows_of_mcmc():
         'bijectors': 'bijectors?',
         'target_accept_prob': 'probability?',
         'max_num_steps': 'count',
+        'num_steps_between_results': 'count or zero?',
         'stop_when': 'stop?',
         'progress_bar': 'flag?',
         'checkpoint': 'path?',

@@ -93,7 +93,7 @@ def sample_posterior(
   num_chains: int = 64,
   kernel: Literal['auto', 'malt', 'mala'] = 'auto',
   num_warmup_steps: int = 400,
-  preconditioner: Literal['auto', 'dense', 'diagonal'] = 'auto',
+  preconditioner: Literal['auto', 'dense', 'low_rank', 'diagonal'] = 'auto',
   init: Any = None,
   bijectors: Any = None,
   use_curvature: bool = True,
