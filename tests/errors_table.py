@@ -1277,6 +1277,7 @@ def _rows_of_mcmc():
         'target_accept_prob': 'probability?',
         'max_num_steps': 'count',
         'num_steps_between_results': 'count or zero?',
+        'use_curvature': 'flag',
         'stop_when': 'stop?',
         'progress_bar': 'flag?',
         'checkpoint': 'path?',

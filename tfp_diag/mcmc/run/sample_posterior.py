@@ -223,6 +223,7 @@ def sample_posterior(
   """
   arguments.check_choice('kernel', kernel, _KERNELS)
   arguments.check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
+  arguments.check_flag('use_curvature', use_curvature)
   check_run_options(
     checkpoint, resume, False, stop_when, jit_compile, progress_bar
   )
