@@ -157,7 +157,7 @@ def target_of_model(model, pins, init, chain_shape, seed):
     init = _random_start(pinned, chain_shape, seed)
   else:
     check_init(pinned, init)
-  unconstrained = bijector.inverse(init)
+  unconstrained = _traced(lambda: bijector.inverse(init))
 
   def pack(parts):
     # Copies: a bijector remembers by identity what it computed elsewhere.
@@ -171,12 +171,7 @@ def target_of_model(model, pins, init, chain_shape, seed):
     return pinned.unnormalized_log_prob(bijector.forward(z)) + log_det
 
   def traced_log_prob_fn(*parts):
-    if not tf.executing_eagerly():
-      return log_prob_fn(*parts)
-    # Some models vectorize themselves by a `tf.function` that they make anew in
-    # each eager call, which TensorFlow warns of.
-    function = tf.function(log_prob_fn, autograph=False)
-    return function.get_concrete_function(*parts)(*parts)
+    return _traced(log_prob_fn, *parts)
 
   return UnconstrainedTarget(
     log_prob_fn=traced_log_prob_fn,
@@ -186,16 +181,32 @@ def target_of_model(model, pins, init, chain_shape, seed):
   )
 
 
+def _traced(fn, *parts):
+  """What a function of a model returns, which eager code traces first.
+
+  Some models vectorize themselves by a `tf.function` that they make anew in
+  each eager call, which TensorFlow warns of; a concrete one is not counted.
+  """
+  if not tf.executing_eagerly():
+    return fn(*parts)
+  function = tf.function(fn, autograph=False)
+  return function.get_concrete_function(*parts)(*parts)
+
+
 def _random_start(pinned, chain_shape, seed):
   """A start of finite log density; raises a ValueError if there is none."""
   near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
-  try:
+
+  def draw():
     return tfp.experimental.mcmc.retry_init(
       near_zero.sample,
       target_fn=pinned.unnormalized_log_prob,
       sample_shape=chain_shape,
       seed=seed,
     )
+
+  try:
+    return _traced(draw)
   except tf.errors.InvalidArgumentError:
     if tf.executing_eagerly():
       check_start(pinned, near_zero.sample(chain_shape, seed=seed))
