@@ -81,8 +81,8 @@ def diag_hessian(
       `tfp_diag.diag_jacobian`. Only 'auto' uses ways that take fewer passes
       than there are colors: sweeps with squared derivatives, and curvature that
       is added up op by op.
-    parallel_iterations: Python int, how many passes run together.
-      A plan has its own chunk size.
+    parallel_iterations: Python int, how many passes run together, which is
+      called `chunk_size` where whole matrices are made. A plan has its own.
     validate_args: Python bool. Whether to check at run time that `sample_shape`
       leads every part, that samples do not mix, that the colors fit the
       function, that forward mode agrees with reverse mode, and that what is

@@ -86,7 +86,7 @@ def diag_hessian_over_dataset(
     num_probes: Python int, under 'stochastic'.
     seed: Two integers, under 'stochastic'.
     chunk_size: Python int, how many passes are vectorized together. Memory
-      grows with it.
+      grows with it. What `parallel_iterations` is for `tfp_diag.diag_hessian`.
 
   Returns:
     `DatasetDiagonal`, a namedtuple

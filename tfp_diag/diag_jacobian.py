@@ -71,7 +71,8 @@ def diag_jacobian(
       derivatives with respect to the arguments.
     parallel_iterations: Python int, how many passes run together: the size of
       the chunks that pfor vectorizes, and the parallel iterations of a
-      `tf.while_loop`. A plan has its own chunk size.
+      `tf.while_loop`. Called `chunk_size` where whole matrices are made. A plan
+      has its own.
     name: Python str, name of the ops. Default: `'diag_jacobian'`.
     plan: What `tfp_diag.plan_diag_jacobian` returned for this function and
       these event shapes. A plan is refused if a derivative of `fn` can be

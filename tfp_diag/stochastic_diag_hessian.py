@@ -68,7 +68,8 @@ def stochastic_diag_hessian(
       The latter takes `2 * num_probes` passes.
     tolerance: Python float or None: when to stop, as in
       `tfp_diag.stochastic_diag_jacobian`.
-    chunk_size: Python int, how many passes are vectorized together.
+    chunk_size: Python int, how many passes are vectorized together: what
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'stochastic_diag_hessian'`.
 
   Returns:

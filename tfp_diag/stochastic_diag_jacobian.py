@@ -74,7 +74,8 @@ def stochastic_diag_jacobian(
       stop if in each sample the standard errors together (2-norm over
       coordinates) are at most this fraction of the estimate. Default: None, use
       all probes.
-    chunk_size: Python int, how many passes are vectorized together.
+    chunk_size: Python int, how many passes are vectorized together: what
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'stochastic_diag_jacobian'`.
 
   Returns:

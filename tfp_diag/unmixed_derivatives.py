@@ -91,8 +91,8 @@ def unmixed_derivatives(
       reverse ones. Default: `None`, the call makes its own plan.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
       `tfp_diag.diag_jacobian`.
-    parallel_iterations: Python int, how many passes run together.
-      A plan has its own chunk size.
+    parallel_iterations: Python int, how many passes run together, which is
+      called `chunk_size` where whole matrices are made. A plan has its own.
     validate_args: Python bool. Checks at run time, as in `diag_hessian`, that
       `sample_shape` leads every part, that samples do not mix, and that the
       colors fit the function; for second and third derivatives. XLA has no
