@@ -184,7 +184,9 @@ def test_a_keras_model(library):
 
 def test_any_iterable_and_a_progress_bar(capsys):
   batches = [{'x': X[:20], 'y': Y[:20]}, {'x': X[20:], 'y': Y[20:]}]
-  result = tfp_diag.diag_hessian_over_dataset(mean_loss, W, batches)
+  result = tfp_diag.diag_hessian_over_dataset(
+    mean_loss, W, batches, progress_bar=True
+  )
   np.testing.assert_allclose(result.diag, closed_form()[0], rtol=1e-12)
   assert '2/2' in capsys.readouterr().err
 

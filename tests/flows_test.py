@@ -285,7 +285,10 @@ def test_event_ndims_that_are_none(event_ndims):
 
 @pytest.mark.parametrize(
   'match, kwargs',
-  [('`num_probes` is 0', {'num_probes': 0}), ('two integers', {'seed': 1})],
+  [
+    ('`num_probes` is 0', {'num_probes': 0}),
+    ('a pair of', {'seed': [1, 2, 3]}),
+  ],
 )
 def test_errors(match, kwargs):
   with pytest.raises(ValueError, match=match):

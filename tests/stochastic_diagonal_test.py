@@ -294,8 +294,8 @@ def test_one_probe_knows_no_error():
   [
     (ValueError, '`num_probes` is 0', {'num_probes': 0}),
     (ValueError, '`num_probes` is 2.5', {'num_probes': 2.5}),
-    (ValueError, 'two integers', {'seed': 1}),
-    (ValueError, 'two integers', {'seed': [1.0, 2.0]}),
+    (ValueError, 'a pair of integers', {'seed': [1, 2, 3]}),
+    (ValueError, 'a pair of integers', {'seed': [1.0, 2.0]}),
     (ValueError, "`method` is 'exact'", {'method': 'exact'}),
     (ValueError, '`tolerance` is -1', {'tolerance': -1}),
     (ValueError, 'leave out', {'tolerance': 0.1, 'method': 'xdiag'}),

@@ -17,12 +17,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import tensorflow as tf
-
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import GaussNewtonProblem
 from tfp_diag.plan import Plan, check_plan, make_plan
 
@@ -45,7 +44,7 @@ class GaussNewtonDiagonal(NamedTuple):
   diag: Any
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def diag_gauss_newton(
   residual_fn: Callable,
   xs: Any,
@@ -86,12 +85,14 @@ def diag_gauss_newton(
       a structure of Tensors for several residuals. Negative weights are fine.
       They are constant, even if they depend on `xs`. Default: ones.
     sample_shape: The leading shape that all parts share, whose entries are
-      independent samples. The rows of a data set are no samples.
+      independent samples. Default: `()`: the rows of a data set, which
+      residuals have in front, are no samples.
     plan: What `plan_diag_gauss_newton` returned for this function and these
       event shapes. Default: the plan of this call.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
       `tfp_diag.diag_jacobian`.
-    parallel_iterations: Python int, how many passes run together.
+    parallel_iterations: Python int, how many passes run together, which is
+      called `chunk_size` where whole matrices are made.
     validate_args: Python bool, as in `tfp_diag.diag_hessian`.
     name: Python str, name of the ops. Default: `'diag_gauss_newton'`.
 
@@ -131,9 +132,10 @@ def diag_gauss_newton(
   [2]: James Martens (2020). New Insights and Perspectives on the Natural
        Gradient Method. _Journal of Machine Learning Research_ 21(146).
   """
-  with tf.name_scope(name or 'diag_gauss_newton'):
+  with arguments.op_scope(name, 'diag_gauss_newton'):
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     problem = GaussNewtonProblem(residual_fn, xs, sample_shape, weights)
     check_plan(plan, problem)
     request = Request('reverse', schedule, parallel_iterations, None, plan)
@@ -148,7 +150,7 @@ def diag_gauss_newton(
     )
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def plan_diag_gauss_newton(
   residual_fn: Callable,
   xs: Any,

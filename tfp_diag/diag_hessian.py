@@ -23,6 +23,7 @@ from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Mode, Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.plan import Plan, check_plan
 
@@ -38,7 +39,7 @@ MODES: dict[HessianMode, Mode] = {
 }
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def diag_hessian(
   fn: Callable,
   xs: Any,
@@ -80,8 +81,8 @@ def diag_hessian(
       `tfp_diag.diag_jacobian`. Only 'auto' uses ways that take fewer passes
       than there are colors: sweeps with squared derivatives, and curvature that
       is added up op by op.
-    parallel_iterations: Python int, how many passes run together.
-      A plan has its own chunk size.
+    parallel_iterations: Python int, how many passes run together, which is
+      called `chunk_size` where whole matrices are made. A plan has its own.
     validate_args: Python bool. Whether to check at run time that `sample_shape`
       leads every part, that samples do not mix, that the colors fit the
       function, that forward mode agrees with reverse mode, and that what is
@@ -125,10 +126,11 @@ def diag_hessian(
   Hessian. That is the diagonal only if all other entries are zero. In the
   example above it gives `[[6., 8.5, 13.5], [8., 8., 8.]]`.
   """
-  with tf.name_scope(name or 'diag_hessian'):
+  with arguments.op_scope(name, 'diag_hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     problem = HessianProblem(fn, xs, sample_shape)
     check_plan(plan, problem)
     request = Request(MODES[mode], schedule, parallel_iterations, None, plan)

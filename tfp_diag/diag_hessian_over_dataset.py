@@ -23,6 +23,7 @@ import tqdm
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments, batching, nest
+from tfp_diag.internal.seeds import as_seed
 from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
 
 __all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
@@ -55,7 +56,7 @@ def diag_hessian_over_dataset(
   dataset: Iterable,
   *,
   reduction: Reduction = 'mean',
-  progress_bar: bool = True,
+  progress_bar: bool | None = None,
   method: Method = 'exact',
   num_probes: int = 10,
   seed: Seed | None = None,
@@ -79,12 +80,13 @@ def diag_hessian_over_dataset(
     reduction: What `loss_fn` does with the examples of a batch, and so what the
       result is: 'mean' or 'sum'.
     progress_bar: Python bool, whether to show one on the standard error stream.
+      Default: on a terminal only.
     method: 'exact', as many passes for each batch as there are weights; or
       'stochastic', as many as `num_probes`, new probes for each batch.
     num_probes: Python int, under 'stochastic'.
     seed: Two integers, under 'stochastic'.
     chunk_size: Python int, how many passes are vectorized together. Memory
-      grows with it.
+      grows with it. What `parallel_iterations` is for `tfp_diag.diag_hessian`.
 
   Returns:
     `DatasetDiagonal`, a namedtuple
@@ -118,8 +120,21 @@ def diag_hessian_over_dataset(
   arguments.check_choice('reduction', reduction, ('mean', 'sum'))
   arguments.check_choice('method', method, ('exact', 'stochastic'))
   arguments.check_chunk('chunk_size', chunk_size)
-  arguments.check_chunk('num_probes', num_probes)
+  arguments.as_count('num_probes', num_probes, 1, 'how many probes are used')
+  arguments.check_flag(
+    'progress_bar', progress_bar, 'to show it on a terminal only'
+  )
+  seed = as_seed(seed)
   parts = batching.convert_parts(nest.flatten(variables), 'variables')
+  if (
+    not isinstance(dataset, Iterable)
+    or tf.is_tensor(dataset)
+    or isinstance(dataset, (str, tf.RaggedTensor))
+  ):
+    raise TypeError(
+      f'`dataset` is {arguments.shown(dataset)}; it is a `tf.data.Dataset` of '
+      'batches, or another iterable of them, such as a list.'
+    )
   if not all(isinstance(p, tf.Variable) for p in parts):
     raise TypeError(
       '`variables` has a part that is no `tf.Variable`. For Tensors use '
@@ -138,7 +153,8 @@ def diag_hessian_over_dataset(
     total=_length(dataset),
     desc='diagonal of the Hessian',
     unit='batch',
-    disable=not progress_bar,
+    # None: off where there is no terminal.
+    disable=None if progress_bar is None else not progress_bar,
   )
   for number, batch in enumerate(batches):
     size = _num_examples(batch)
@@ -173,8 +189,9 @@ def _length(dataset: Iterable) -> int | None:
 
 
 def _num_examples(batch: Any) -> int:
-  first = tf.nest.flatten(batch)[0]
-  shape: Any = getattr(first, 'shape', ())
+  flat = tf.nest.flatten(batch)
+  first = arguments.as_tensor('A batch of `dataset`', flat[0] if flat else None)
+  shape: Any = first.shape
   if not len(shape):
     raise ValueError(
       f'A batch of `dataset` starts with {first!r}, which has no first '
@@ -203,14 +220,19 @@ def _of_batch(
   The exact one, without a seed.
   """
   # As Tensors they are inputs of one graph; arrays would be constants of it.
-  data = tf.nest.map_structure(tf.convert_to_tensor, batch)
+  data = tf.nest.map_structure(
+    lambda x: arguments.as_tensor('A batch of `dataset`', x), batch
+  )
+  nest.check_takes('loss_fn', loss_fn, data, 'the components of a batch')
 
   def loss():
-    value = nest.call_traceable(loss_fn, data)
-    if value is None or tf.convert_to_tensor(value).shape.rank != 0:
+    value = batching.checked_value(
+      nest.call_traceable(loss_fn, data), 'loss_fn'
+    )
+    if value.shape.rank != 0 or not value.dtype.is_floating:
       raise ValueError(
-        f'`loss_fn` returned {value}; a scalar is needed, the mean or the sum '
-        'over the examples of the batch.'
+        f'`loss_fn` returned {value}; a scalar is needed, in a floating dtype: '
+        'the mean or the sum over the examples of the batch.'
       )
     return value
 

@@ -21,8 +21,9 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, linear_map, sweep
 from tfp_diag.diagonal.decide import Mode, Request, Schedule
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import JacobianProblem, Problem
 from tfp_diag.plan import Plan, check_plan
 
@@ -31,7 +32,7 @@ __all__ = ['diag_jacobian']
 MODES = ('auto', 'forward', 'reverse')
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def diag_jacobian(
   xs: Any,
   ys: Any = None,
@@ -70,7 +71,8 @@ def diag_jacobian(
       derivatives with respect to the arguments.
     parallel_iterations: Python int, how many passes run together: the size of
       the chunks that pfor vectorizes, and the parallel iterations of a
-      `tf.while_loop`. A plan has its own chunk size.
+      `tf.while_loop`. Called `chunk_size` where whole matrices are made. A plan
+      has its own.
     name: Python str, name of the ops. Default: `'diag_jacobian'`.
     plan: What `tfp_diag.plan_diag_jacobian` returned for this function and
       these event shapes. A plan is refused if a derivative of `fn` can be
@@ -153,13 +155,17 @@ def diag_jacobian(
   batch normalization during training, leave `sample_shape` out; the shape of
   the batch is refused.
   """
-  with tf.name_scope(name or 'diag_jacobian'):
+  with arguments.op_scope(name, 'diag_jacobian'):
     arguments.check_choice('mode', mode, MODES)
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
     if fn is None:
       _check_ys(ys, xs)
+    elif ys is not None:
+      # What is differentiated is `fn`; so `ys` are seen to be its, at least.
+      batching.align(ys, batching.convert_parts(xs))
     problem = JacobianProblem(fn, xs, sample_shape)
     check_plan(plan, problem)
     request = Request(mode, schedule, parallel_iterations, None, plan)
@@ -191,7 +197,7 @@ def _check_ys(ys: Any, xs: list) -> None:
     )
 
 
-def _of_ys(ys: list, problem: Problem, request: Request) -> tuple[list, list]:
+def _of_ys(ys: Any, problem: Problem, request: Request) -> tuple[list, list]:
   ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
   evaluation = linear_map.evaluation_of_graph(
     ys, problem.outputs(ys, problem.parts), problem.parts

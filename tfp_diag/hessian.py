@@ -24,13 +24,14 @@ from tfp_diag.diagonal import blocks, evaluate
 from tfp_diag.diagonal.decide import refuse_mixing
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.jacobian import dense_row
 
 __all__ = ['hessian']
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def hessian(
   fn: Callable,
   xs: Any,
@@ -53,13 +54,16 @@ def hessian(
     xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
       and of a floating dtype; or `tf.Variable`s.
     sample_shape: The leading shape that all parts share, whose entries are
-      independent samples. Default: none, `fn` returns one scalar.
+      independent samples. Default: `()`, `fn` returns one scalar, as the
+      shapes of the blocks follow from it; `tfp_diag.diag_hessian`, whose
+      results have the shapes of `xs`, can take that of the value.
     mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto' (the latter,
       which differentiates once less). They give the same numbers.
     strict: Python bool. Whether it is an error if `fn` has no second derivative
       at all with respect to some part. Otherwise its blocks are zero.
     chunk_size: Python int, how many passes are vectorized together: memory
-      grows with it. 1 is a plain loop, None all passes of a part at once.
+      grows with it. 1 is a plain loop, None all passes of a part at once. What
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'hessian'`.
 
   Returns:
@@ -90,10 +94,11 @@ def hessian(
   `tape.gradient(tape.gradient(value, x), x)` adds up each row of the Hessian:
   `[11., 4., 3.]` here, where the diagonal is `[6., 0., 0.]`.
   """
-  with tf.name_scope(name or 'hessian'):
+  with arguments.op_scope(name, 'hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))
     if chunk_size is not None:
       arguments.check_chunk('chunk_size', chunk_size)
+    arguments.check_flag('strict', strict)
     problem = HessianProblem(fn, xs, sample_shape)
     rank = problem.rank or 0
     # A Hessian is square, so what is left is which of the two costs less.

@@ -23,6 +23,7 @@ from tfp_diag.diagonal import blocks, evaluate
 from tfp_diag.diagonal.decide import Mode, refuse_mixing
 from tfp_diag.internal import arguments, nest
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import Problem
 
 __all__ = ['jacobian']
@@ -30,7 +31,7 @@ __all__ = ['jacobian']
 MODES = ('auto', 'forward', 'reverse')
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def jacobian(
   fn: Callable,
   xs: Any,
@@ -64,7 +65,8 @@ def jacobian(
     strict: Python bool. Whether an output that does not depend on a part of
       `xs` is an error; its derivative is zero otherwise.
     chunk_size: Python int, how many passes are vectorized together: memory
-      grows with it. 1 is a plain loop, None all passes of a part at once.
+      grows with it. 1 is a plain loop, None all passes of a part at once. What
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'jacobian'`.
 
   Returns:
@@ -119,10 +121,11 @@ def jacobian(
   # ==> [0.6666667, -0.3333333, -0.3333333]
   ```
   """
-  with tf.name_scope(name or 'jacobian'):
+  with arguments.op_scope(name, 'jacobian'):
     arguments.check_choice('mode', mode, MODES)
     if chunk_size is not None:
       arguments.check_chunk('chunk_size', chunk_size)
+    arguments.check_flag('strict', strict)
     problem = Problem(fn, xs, sample_shape)
     rank = problem.rank or 0
 

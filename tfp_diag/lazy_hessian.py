@@ -74,7 +74,8 @@ class LazyHessian(LazyMatrix):
       sample_shape: The leading shape that all parts share, whose entries are
         independent samples. Default: none.
       chunk_size: Python int, how many of the passes of one access are
-        vectorized together. 1 is a plain loop, None all of them.
+        vectorized together. 1 is a plain loop, None all of them. What
+        `parallel_iterations` is for `tfp_diag.diag_jacobian`.
 
     Raises:
       ValueError: if an argument is not valid; at the first access, if `fn` does

@@ -29,8 +29,9 @@ from tfp_diag.diagonal.linear_map import (
 )
 from tfp_diag.internal import arguments, indexing
 from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.lazy_operator import LazyOperator
-from tfp_diag.plan import Plan
+from tfp_diag.plan import Plan, check_plan
 
 __all__ = ['LazyMatrix']
 
@@ -153,6 +154,7 @@ class LazyMatrix:
         f'A matrix of {self._num_rows} rows and {self._num_columns} columns '
         'has no diagonal; it has to be square.'
       )
+    check_plan(plan, self._problem)
     self._enter_graph()
     if self._diag is None:
       self._diag, num_passes = self._diagonal(plan)
@@ -176,6 +178,9 @@ class LazyMatrix:
       f'<{type(self).__name__} shape={self.shape} dtype={self.dtype.name} '
       f'num_passes={self._num_passes}>'
     )
+
+  def _repr_html_(self) -> str:
+    return as_html(repr(self))
 
   @property
   def _rank(self) -> int:
@@ -221,7 +226,7 @@ class LazyMatrix:
     return sizes
 
   def _vector(self, name: str, vector: Any, size: int) -> tf.Tensor:
-    vector = tf.convert_to_tensor(vector, self.dtype)
+    vector = arguments.as_tensor(f'`{name}`', vector, self.dtype)
     rank = self._rank
     if vector.shape.rank is None or not (
       1 <= vector.shape.rank <= rank + 1

@@ -29,13 +29,15 @@ import tensorflow as tf
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Decision, Mode, Request
 from tfp_diag.diagonal.planning import try_out
-from tfp_diag.internal import arguments, batching
+from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.atomic_write import atomic_write
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem, JacobianProblem, Problem
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.graph import Graph
-from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.pattern import SparsityPattern, as_pattern
 
 __all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
 
@@ -126,11 +128,47 @@ class Plan:
   is_given: bool = False
 
   def __post_init__(self) -> None:
-    colors = np.array(self.colors, np.int32)
+    colors = np.array(Coloring(self.colors).colors)
     colors.flags.writeable = False
     object.__setattr__(self, 'colors', colors)
+    self._check()
     # One for `plan(xs)`, so that a hundred calls trace once.
     object.__setattr__(self, '_function', None)
+
+  def _check(self) -> None:
+    """Raises if a field is not what it can be."""
+    arguments.check_choice('kind', self.kind, tuple(_MODE_NAMES))
+    modes = tuple(v for k, v in _MODE_NAMES[self.kind].items() if k != 'auto')
+    arguments.check_choice('mode', self.mode, modes)
+    arguments.check_choice(
+      'schedule', self.schedule, ('unrolled', 'pfor', 'while_loop')
+    )
+    for name, least in (('chunk_size', 1), ('sample_rank', 0)):
+      arguments.as_count(name, getattr(self, name), least)
+    arguments.as_count('num_samples', self.num_samples)
+    arguments.check_flag('jit_compile', self.jit_compile)
+    arguments.check_flag('is_given', self.is_given)
+    arguments.as_names('notes', self.notes)
+    if self.fn is not None:
+      arguments.check_callable('fn', self.fn)
+    n = self.colors.size
+    if not isinstance(self.pattern, SparsityPattern) or (
+      self.pattern.shape != (n, n)
+    ):
+      raise ValueError(
+        f'`pattern` is {arguments.shown(self.pattern)}; it is a '
+        f'`SparsityPattern` of {n} x {n} coordinates, one for each of `colors`.'
+      )
+    try:
+      sizes = [math.prod(shape) for shape in self.event_shapes]
+      total = sum(sizes)
+    except TypeError:
+      total = -1
+    if total != n:
+      raise ValueError(
+        f'`event_shapes` is {arguments.shown(self.event_shapes)}; it lists the '
+        f'event shape of each part, {n} coordinates in all, as ((3,), (2, 4)).'
+      )
 
   @property
   def num_coordinates(self) -> int:
@@ -172,7 +210,7 @@ class Plan:
       'while_loop': 'one after the other in a loop',
     }.get(self.schedule, self.schedule)
 
-  @tf.autograph.experimental.do_not_convert
+  @not_converted
   def __call__(self, xs: Any) -> tuple:
     """Runs the plan, as one `tf.function` that traces once per shape.
 
@@ -212,6 +250,8 @@ class Plan:
     return function(problem.pack(problem.parts))
 
   def _problem(self, xs: Any) -> Problem:
+    # Before the function, to which too few parts would be too few arguments.
+    self.check(self.kind, batching.convert_parts(nest.flatten(xs)), None)
     if self.kind == 'hessian':
       return self.fitted(HessianProblem(self.fn, xs))
     if not isinstance(xs, (list, tuple)):
@@ -268,6 +308,9 @@ class Plan:
       lines.append(f'  cost         in passes: {others}')
     lines += [f'  note         {note}' for note in self.notes]
     return '\n'.join(lines)
+
+  def _repr_html_(self) -> str:
+    return as_html(str(self))
 
   def __repr__(self) -> str:
     return (
@@ -349,6 +392,7 @@ class Plan:
     Args:
       path: Python str or path of the file.
     """
+    arguments.check_path('path', path)
     meta = {
       'format': _FORMAT,
       'kind': self.kind,
@@ -419,6 +463,9 @@ def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
   # ==> 1
   ```
   """
+  arguments.check_path('path', path)
+  if fn is not None:
+    arguments.check_callable('fn', fn)
   with open(path, 'rb') as file:
     try:
       return _read(file, fn)
@@ -542,6 +589,7 @@ def make_plan(
     `Plan`.
   """
   arguments.check_bytes('memory_limit', request.memory_limit)
+  arguments.check_flag('jit_compile', jit_compile)
   if pattern is not None:
     request = request._replace(
       pattern=_given_pattern(pattern, problem.parts, problem.rank)
@@ -586,8 +634,7 @@ def _given_pattern(
   Returns:
     `SparsityPattern`.
   """
-  if not isinstance(pattern, SparsityPattern):
-    pattern = SparsityPattern(pattern)
+  pattern = as_pattern(pattern)
   ranks = [sample_rank]
   if sample_rank is None:
     ranks = range(min(p.shape.rank for p in parts) + 1)

@@ -17,20 +17,19 @@
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from tfp_diag.diag_jacobian import MODES
 from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.decide import Mode, Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.plan import Plan, make_plan
 
 __all__ = ['plan_diag_jacobian']
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def plan_diag_jacobian(
   fn: Callable,
   xs: Any,

@@ -17,10 +17,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from tfp_diag.diagonal.probes import Seed
+from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.plan import Plan
 from tfp_diag.stochastic_diagonal import (
@@ -32,7 +32,7 @@ from tfp_diag.stochastic_diagonal import (
 __all__ = ['stochastic_diag_hessian']
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def stochastic_diag_hessian(
   fn: Callable,
   xs: Any,
@@ -68,7 +68,8 @@ def stochastic_diag_hessian(
       The latter takes `2 * num_probes` passes.
     tolerance: Python float or None: when to stop, as in
       `tfp_diag.stochastic_diag_jacobian`.
-    chunk_size: Python int, how many passes are vectorized together.
+    chunk_size: Python int, how many passes are vectorized together: what
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'stochastic_diag_hessian'`.
 
   Returns:
@@ -91,7 +92,7 @@ def stochastic_diag_hessian(
   # ==> [6., 12., 18.]
   ```
   """
-  with tf.name_scope(name or 'stochastic_diag_hessian'):
+  with arguments.op_scope(name, 'stochastic_diag_hessian'):
     return estimate_diagonal(
       HessianProblem(fn, xs, sample_shape),
       num_probes,

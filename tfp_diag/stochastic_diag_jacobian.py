@@ -17,11 +17,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
 from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.plan import Plan
 from tfp_diag.stochastic_diagonal import (
@@ -33,7 +32,7 @@ from tfp_diag.stochastic_diagonal import (
 __all__ = ['stochastic_diag_jacobian']
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def stochastic_diag_jacobian(
   fn: Callable,
   xs: Any,
@@ -75,7 +74,8 @@ def stochastic_diag_jacobian(
       stop if in each sample the standard errors together (2-norm over
       coordinates) are at most this fraction of the estimate. Default: None, use
       all probes.
-    chunk_size: Python int, how many passes are vectorized together.
+    chunk_size: Python int, how many passes are vectorized together: what
+      `parallel_iterations` is for `tfp_diag.diag_jacobian`.
     name: Python str, name of the ops. Default: `'stochastic_diag_jacobian'`.
 
   Returns:
@@ -114,7 +114,7 @@ def stochastic_diag_jacobian(
        Journal on Matrix Analysis and Applications_ 45(1).
        https://doi.org/10.1137/23M1548323
   """
-  with tf.name_scope(name or 'stochastic_diag_jacobian'):
+  with arguments.op_scope(name, 'stochastic_diag_jacobian'):
     return estimate_diagonal(
       JacobianProblem(arguments.checked_callable('fn', fn), xs, sample_shape),
       num_probes,

@@ -16,13 +16,12 @@
 
 from typing import Any, Literal, NamedTuple
 
-import tensorflow as tf
-
 from tfp_diag.diagonal import blocks, evaluate, probes, sweep
 from tfp_diag.diagonal.decide import refuse_mixing
 from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.seeds import some_seed
 from tfp_diag.plan import Plan, check_plan
 
 __all__ = ['Method', 'StochasticDiagonal', 'estimate_diagonal']
@@ -71,13 +70,22 @@ def estimate_diagonal(
     `StochasticDiagonal`.
   """
   arguments.check_choice('method', method, METHODS)
-  _check_count(num_probes)
+  num_probes = arguments.as_count(
+    'num_probes',
+    num_probes,
+    1,
+    'how many random vectors are used, an integer of at least 1; standard '
+    'errors need 2',
+  )
   arguments.check_chunk('chunk_size', chunk_size)
-  seed = _checked_seed(seed)
-  if tolerance is not None and not tolerance >= 0:
-    raise ValueError(
-      f'`tolerance` is {tolerance!r}; it is a relative error, not negative, or '
-      'None to use all probes.'
+  seed = some_seed(seed)
+  if tolerance is not None:
+    arguments.check_number(
+      'tolerance',
+      tolerance,
+      'a relative error, not negative, or None to use all probes',
+      least=0.0,
+      may_be_infinite=True,
     )
   if method == 'xdiag' and (plan is not None or tolerance is not None):
     raise ValueError(
@@ -127,27 +135,6 @@ def estimate_diagonal(
       [seed],
     )
   )
-
-
-def _check_count(num_probes: int) -> None:
-  try:
-    arguments.check_chunk('num_probes', num_probes)
-  except ValueError as e:
-    raise ValueError(
-      f'`num_probes` is {num_probes!r}; it is how many random vectors are '
-      'used, an integer of at least 1. Standard errors need 2.'
-    ) from e
-
-
-def _checked_seed(seed: Seed) -> tf.Tensor:
-  seed = tf.convert_to_tensor(seed)
-  if not seed.dtype.is_integer or not seed.shape.is_compatible_with([2]):
-    raise ValueError(
-      f'`seed` has shape {seed.shape} and dtype {seed.dtype.name}; a '
-      'stateless seed is two integers, like `[0, 1]`. The same seed gives the '
-      'same probes.'
-    )
-  return seed
 
 
 def _check_xdiag(parts: list, rank: int, num_probes: int) -> None:

@@ -75,11 +75,12 @@ def trace_jacobian_exact(
   """
   del state_shape, dtype
   arguments.check_callable('ode_fn', ode_fn)
-  if not isinstance(event_ndims, int) or event_ndims < 0:
-    raise ValueError(
-      f'`event_ndims` is {event_ndims!r}; it is how many dimensions of the '
-      'state belong to a sample, an integer that is not negative.'
-    )
+  event_ndims = arguments.as_count(
+    'event_ndims',
+    event_ndims,
+    0,
+    'how many dimensions of the state belong to a sample',
+  )
 
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
@@ -123,4 +124,28 @@ def at_time(
     ),
     conditions,
   )
-  return lambda x: ode_fn(time, x, **conditions)
+  arguments.check_takes(
+    'ode_fn', ode_fn, [time, state], conditions, 'the time and the state'
+  )
+
+  def of_state(x):
+    velocity = ode_fn(time, x, **conditions)
+    if velocity is None or tf.nest.is_nested(velocity):
+      raise TypeError(
+        f'`ode_fn` returned a {type(velocity).__name__}; one Tensor of the '
+        f'shape {x.shape} of the state is needed. Does it return its result?'
+      )
+    velocity = arguments.as_tensor(
+      'What `ode_fn` returned', velocity, dtype_hint=x.dtype
+    )
+    if velocity.dtype != x.dtype or not velocity.shape.is_compatible_with(
+      x.shape
+    ):
+      raise ValueError(
+        f'`ode_fn` returned a Tensor of shape {velocity.shape} and dtype '
+        f'{velocity.dtype.name}, but the derivative of a state has its shape, '
+        f'{x.shape}, and its dtype, {x.dtype.name}.'
+      )
+    return velocity
+
+  return of_state

@@ -21,8 +21,9 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate, probes
 from tfp_diag.diagonal.probes import Seed
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.problem import JacobianProblem
+from tfp_diag.internal.seeds import some_seed
 from tfp_diag.trace_jacobian_exact import at_time
 
 __all__ = ['trace_jacobian_hutchinson']
@@ -34,7 +35,8 @@ def trace_jacobian_hutchinson(
   dtype: Any,
   *,
   num_probes: int = 1,
-  seed: Seed = (0, 0),
+  num_samples: int | None = None,
+  seed: Seed | int | None = (0, 0),
 ) -> Callable:
   """Adds an estimate of the trace of its Jacobian to a derivative of a state.
 
@@ -53,8 +55,10 @@ def trace_jacobian_hutchinson(
     dtype: The dtype of the state.
     num_probes: Python int, over how many probes the estimate is averaged. Each
       costs one pass.
-    seed: Two integers, a stateless seed; a Tensor may change between calls of a
-      `tf.function`.
+    num_samples: The same, by the name that it has in
+      `tfp.bijectors.ffjord.trace_jacobian_hutchinson`.
+    seed: An integer, or two of them, a stateless seed; a Tensor may change
+      between calls of a `tf.function`. None draws one for this call.
 
   Returns:
     Python callable, `augmented(time, (state, log_det), **conditions)`: returns
@@ -86,14 +90,20 @@ def trace_jacobian_hutchinson(
        https://doi.org/10.1080/03610919008812866
   """
   arguments.check_callable('ode_fn', ode_fn)
-  arguments.check_chunk('num_probes', num_probes)
-  seed = tf.convert_to_tensor(seed)
-  if not seed.dtype.is_integer or not seed.shape.is_compatible_with([2]):
-    raise ValueError(
-      f'`seed` has shape {seed.shape} and dtype {seed.dtype.name}; a stateless '
-      'seed is two integers, like `[0, 1]`.'
-    )
-  (signs,) = probes.signs(seed, 0, num_probes, [tf.zeros(state_shape, dtype)])
+  name = 'num_probes' if num_samples is None else 'num_samples'
+  if num_samples is not None:
+    if num_probes != 1:
+      raise ValueError(
+        '`num_samples` and `num_probes` are given, which mean the same; pass '
+        'one of them.'
+      )
+    num_probes = num_samples
+  num_probes = arguments.as_count(
+    name, num_probes, 1, 'over how many probes the estimate is averaged'
+  )
+  (signs,) = probes.signs(
+    some_seed(seed), 0, num_probes, [_zeros(state_shape, dtype)]
+  )
 
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
@@ -120,3 +130,22 @@ def trace_jacobian_hutchinson(
     return evaluate.run(problem, key, body, [signs])
 
   return augmented_ode_fn
+
+
+def _zeros(state_shape: Any, dtype: Any) -> tf.Tensor:
+  """A state of that shape and dtype, if these are a shape and a dtype."""
+  try:
+    dtype = tf.as_dtype(dtype)
+  except TypeError:
+    dtype = None
+  if dtype is None or not dtype.is_floating:
+    raise TypeError(
+      '`dtype` must be the floating dtype of the state, such as `tf.float32`.'
+    )
+  if state_shape is None:
+    raise ValueError(
+      '`state_shape` is None, but the shape of the state is needed, a '
+      '`tf.TensorShape`, a list or a vector.'
+    )
+  batching.sample_sizes(state_shape, 'state_shape')
+  return tf.zeros(state_shape, dtype)

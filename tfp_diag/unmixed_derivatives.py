@@ -17,12 +17,11 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import tensorflow as tf
-
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem, ThirdOrderProblem
 from tfp_diag.plan import Plan, check_plan
 
@@ -47,7 +46,7 @@ class UnmixedDerivatives(NamedTuple):
   third: Any
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def unmixed_derivatives(
   fn: Callable,
   xs: Any,
@@ -92,8 +91,8 @@ def unmixed_derivatives(
       reverse ones. Default: `None`, the call makes its own plan.
     schedule: 'unrolled', 'pfor', 'while_loop' or 'auto', as in
       `tfp_diag.diag_jacobian`.
-    parallel_iterations: Python int, how many passes run together.
-      A plan has its own chunk size.
+    parallel_iterations: Python int, how many passes run together, which is
+      called `chunk_size` where whole matrices are made. A plan has its own.
     validate_args: Python bool. Checks at run time, as in `diag_hessian`, that
       `sample_shape` leads every part, that samples do not mix, and that the
       colors fit the function; for second and third derivatives. XLA has no
@@ -142,10 +141,11 @@ def unmixed_derivatives(
        (coloring), and chapter 13 on higher derivatives.
        https://doi.org/10.1137/1.9780898717761
   """
-  with tf.name_scope(name or 'unmixed_derivatives'):
+  with arguments.op_scope(name, 'unmixed_derivatives'):
     _check_order(order)
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
+    arguments.check_flag('validate_args', validate_args)
     problem_type = ThirdOrderProblem if order == 3 else HessianProblem
     problem = problem_type(fn, xs, sample_shape)
     check_plan(plan, problem)

@@ -28,6 +28,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+
 __all__ = [
   'Gaussian',
   'ar1',
@@ -69,12 +71,21 @@ class Gaussian:
   mean: np.ndarray
   structure: typing.Any
 
+  def __post_init__(self):
+    arguments.check_word('name', self.name)
+    object.__setattr__(self, 'mean', arguments.as_vector('mean', self.mean))
+    if not hasattr(self.structure, 'standardize'):
+      raise TypeError(
+        f'`structure` is {arguments.shown(self.structure)}, but must be one of '
+        'this module; make a Gaussian by `from_covariance` or `isotropic`.'
+      )
+
   @property
-  def num_dims(self):
+  def num_dims(self) -> int:
     """The number n of coordinates."""
     return self.mean.size
 
-  def log_prob(self, x):
+  def log_prob(self, x: typing.Any) -> tf.Tensor:
     """The normalized log density.
 
     Args:
@@ -83,13 +94,13 @@ class Gaussian:
     Returns:
       Tensor of shape [...] and the dtype of `x`.
     """
-    x = tf.convert_to_tensor(x)
+    x = self._point(x)
     residuals = self.structure.standardize(x - _constant(self.mean, x))
     return -0.5 * tf.reduce_sum(tf.square(residuals), axis=-1) - _constant(
       self.structure.log_scale + 0.5 * self.num_dims * math.log(2 * math.pi), x
     )
 
-  def diag_hessian(self, x):
+  def diag_hessian(self, x: typing.Any) -> tf.Tensor:
     """The diagonal of the Hessian of `log_prob`, in closed form.
 
     Args:
@@ -98,20 +109,35 @@ class Gaussian:
     Returns:
       Tensor of the shape and dtype of `x`: -diag(covariance⁻¹) everywhere.
     """
-    x = tf.convert_to_tensor(x)
+    x = self._point(x)
     diag = _constant(-self.structure.precision_diag(), x)
     return tf.broadcast_to(diag, tf.shape(x))
 
-  def covariance(self):
+  def _point(self, x):
+    """A floating point Tensor whose last axis is that of the coordinates."""
+    x = arguments.as_tensor('`x`', x)
+    if not x.dtype.is_floating:
+      raise TypeError(
+        f'`x` has dtype {x.dtype.name}, but a density is of real numbers; cast '
+        'it to a floating dtype.'
+      )
+    if not x.shape[-1:].is_compatible_with([self.num_dims]):
+      raise ValueError(
+        f'`x` has shape {x.shape}, but its last axis must have the size '
+        f'{self.num_dims}, one for each coordinate.'
+      )
+    return x
+
+  def covariance(self) -> np.ndarray:
     """The covariance as a float64 array of shape [n, n]."""
     return self.structure.covariance()
 
-  def standard_deviations(self):
+  def standard_deviations(self) -> np.ndarray:
     """The marginal standard deviations as a float64 array of shape [n]."""
     return np.sqrt(self.structure.variance())
 
 
-def isotropic(num_dims, scale=1.0):
+def isotropic(num_dims: int, scale: float = 1.0) -> Gaussian:
   """Independent coordinates of the same standard deviation.
 
   Args:
@@ -121,6 +147,8 @@ def isotropic(num_dims, scale=1.0):
   Returns:
     A `Gaussian` with mean zero.
   """
+  num_dims = _num_dims(num_dims)
+  _check_scale('scale', scale)
   return Gaussian(
     name='isotropic',
     mean=np.zeros(num_dims),
@@ -128,7 +156,7 @@ def isotropic(num_dims, scale=1.0):
   )
 
 
-def axis_aligned(num_dims, condition_number=1e4):
+def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
   """Independent coordinates on very different scales.
 
   Args:
@@ -139,6 +167,10 @@ def axis_aligned(num_dims, condition_number=1e4):
   Returns:
     A `Gaussian` with mean zero.
   """
+  num_dims = _num_dims(num_dims)
+  arguments.check_number(
+    'condition_number', condition_number, 'a number of one or more', least=1.0
+  )
   half_range = 0.25 * math.log(condition_number)
   return Gaussian(
     name='axis_aligned',
@@ -147,7 +179,7 @@ def axis_aligned(num_dims, condition_number=1e4):
   )
 
 
-def three_dimensional():
+def three_dimensional() -> Gaussian:
   """The 3-D normal with covariance [[1, ¼, ¼], [¼, 2, ¼], [¼, ¼, 3]].
 
   Returns:
@@ -160,7 +192,9 @@ def three_dimensional():
   )
 
 
-def ar1(num_dims, coefficient=0.9, scale=1.0):
+def ar1(
+  num_dims: int, coefficient: float = 0.9, scale: float = 1.0
+) -> Gaussian:
   """A stationary autoregression of order one.
 
   x₁ ~ N(0, scale² / (1 − a²)) and x_t = a x_{t−1} + scale · ε, where a is the
@@ -177,11 +211,15 @@ def ar1(num_dims, coefficient=0.9, scale=1.0):
   Raises:
     ValueError: if `coefficient` is not inside (-1, 1).
   """
-  if not -1.0 < coefficient < 1.0:
-    raise ValueError(
-      f'`coefficient` is {coefficient}, but a stationary autoregression needs '
-      'one strictly between -1 and 1.'
-    )
+  num_dims = _num_dims(num_dims)
+  arguments.check_number(
+    'coefficient',
+    coefficient,
+    'strictly between -1 and 1, for a stationary autoregression',
+    above=-1.0,
+    below=1.0,
+  )
+  _check_scale('scale', scale)
   return Gaussian(
     name='ar1',
     mean=np.zeros(num_dims),
@@ -189,7 +227,9 @@ def ar1(num_dims, coefficient=0.9, scale=1.0):
   )
 
 
-def arrowhead(num_dims, slope=0.5, hub_scale=1.0, scale=1.0):
+def arrowhead(
+  num_dims: int, slope: float = 0.5, hub_scale: float = 1.0, scale: float = 1.0
+) -> Gaussian:
   """A hub and leaves that depend on nothing but the hub.
 
   x₁ ~ N(0, hub_scale²), x_i ~ N(slope · x₁, scale²) for i > 1.
@@ -203,6 +243,10 @@ def arrowhead(num_dims, slope=0.5, hub_scale=1.0, scale=1.0):
   Returns:
     A `Gaussian` with mean zero and an arrowhead precision matrix.
   """
+  num_dims = _num_dims(num_dims)
+  arguments.check_number('slope', slope, 'a finite number')
+  _check_scale('hub_scale', hub_scale)
+  _check_scale('scale', scale)
   return Gaussian(
     name='arrowhead',
     mean=np.zeros(num_dims),
@@ -210,7 +254,9 @@ def arrowhead(num_dims, slope=0.5, hub_scale=1.0, scale=1.0):
   )
 
 
-def from_covariance(covariance, mean=None):
+def from_covariance(
+  covariance: typing.Any, mean: typing.Any = None
+) -> Gaussian:
   """The normal distribution of any given covariance.
 
   Args:
@@ -224,11 +270,15 @@ def from_covariance(covariance, mean=None):
     ValueError: if `covariance` is not a symmetric positive definite matrix, or
       if `mean` does not fit to it.
   """
-  covariance = np.array(covariance, np.float64)
-  if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
+  covariance = arguments.as_array('covariance', covariance)
+  if (
+    covariance.ndim != 2
+    or covariance.shape[0] != covariance.shape[1]
+    or (not covariance.size)
+  ):
     raise ValueError(
       f'`covariance` has shape {list(covariance.shape)}, but a square matrix '
-      'is needed.'
+      'of a coordinate or more is needed.'
     )
   if not np.allclose(covariance, covariance.T):
     raise ValueError(
@@ -242,7 +292,9 @@ def from_covariance(covariance, mean=None):
       f'{np.linalg.eigvalsh(covariance)[0]:.3g}. Add to its diagonal.'
     ) from e
   num_dims = covariance.shape[0]
-  mean = np.zeros(num_dims) if mean is None else np.array(mean, np.float64)
+  mean = arguments.as_vector(
+    'mean', np.zeros(num_dims) if mean is None else mean
+  )
   if mean.shape != (num_dims,):
     raise ValueError(
       f'`mean` has shape {list(mean.shape)}, but `covariance` asks for '
@@ -252,6 +304,16 @@ def from_covariance(covariance, mean=None):
     name='from_covariance',
     mean=mean,
     structure=_Dense(covariance, np.linalg.inv(cholesky)),
+  )
+
+
+def _num_dims(num_dims):
+  return arguments.as_count('num_dims', num_dims, 1, 'how many coordinates')
+
+
+def _check_scale(name, scale):
+  arguments.check_number(
+    name, scale, 'a positive number, a standard deviation', above=0.0
   )
 
 

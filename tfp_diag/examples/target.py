@@ -20,6 +20,8 @@ import typing
 
 import numpy as np
 
+from tfp_diag.internal import arguments
+
 __all__ = ['Target']
 
 
@@ -61,3 +63,26 @@ class Target:
     default_factory=dict
   )
   reference: str = ''
+
+  def __post_init__(self):
+    for name in ('name', 'description', 'reference'):
+      arguments.check_word(name, getattr(self, name))
+    for name in ('target_log_prob_fn', 'init', 'to_parameters'):
+      arguments.check_callable(
+        name, getattr(self, name), 'a function, as `Target` says'
+      )
+    arguments.as_names('parameter_names', self.parameter_names)
+    for name in ('reference_mean', 'reference_sd'):
+      value = getattr(self, name)
+      if value is not None:
+        value = arguments.as_vector(name, value)
+        if len(value) != len(self.parameter_names):
+          raise ValueError(
+            f'`{name}` has {len(value)} entries, but there are '
+            f'{len(self.parameter_names)} `parameter_names`; give one for each.'
+          )
+    if not isinstance(self.marginal_pdf, collections.abc.Mapping):
+      raise TypeError(
+        f'`marginal_pdf` is {arguments.shown(self.marginal_pdf)}; it is a dict '
+        'from names of parameters to functions.'
+      )

@@ -28,11 +28,12 @@ from tfp_diag.examples.eight_schools import (
 )
 from tfp_diag.examples.funnel import funnel
 from tfp_diag.examples.target import Target
+from tfp_diag.internal import arguments
 
 __all__ = ['TARGETS', 'get']
 
 
-def get(name):
+def get(name: str) -> Target:
   """The target of that name.
 
   Args:
@@ -54,10 +55,10 @@ def get(name):
   target.target_log_prob_fn(*state).shape  # ==> [4]
   ```
   """
-  if name not in TARGETS:
+  if not isinstance(name, str) or name not in TARGETS:
     raise ValueError(
-      f'There is no target named {name!r}; `name` must be one of '
-      f'{", ".join(TARGETS)}.'
+      f'There is no target named {arguments.shown(name)}; `name` must be one '
+      f'of {", ".join(TARGETS)}.'
     )
   return TARGETS[name]
 

@@ -12,57 +12,369 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Checks of arguments that several public functions share."""
+"""Checks of arguments, one for each kind; all public functions use them."""
 
+import inspect
+import math
 import numbers
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
 
 __all__ = [
+  'as_array',
+  'as_count',
+  'as_names',
+  'as_tensor',
+  'as_vector',
   'check_bytes',
   'check_callable',
   'check_choice',
   'check_chunk',
+  'check_flag',
+  'check_name',
+  'check_number',
+  'check_path',
+  'check_takes',
+  'check_word',
   'checked_callable',
+  'op_scope',
+  'shown',
+  'static_value',
 ]
 
+_MOST = 2**31 - 1
+_LONGEST = 80
 
-def check_callable(name, value):
-  """Raises a TypeError if `value` cannot be called."""
+
+def shown(value: Any) -> str:
+  """What was given, in some words of one line."""
+  if isinstance(value, type):
+    return f'the class {value.__name__}'
+  if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+    return f'a {type(value).__name__}'
+  if tf.is_tensor(value) or isinstance(value, np.ndarray):
+    if getattr(value.shape, 'rank', 1) is None or len(value.shape):
+      dtype = (
+        tf.as_dtype(value.dtype).name
+        if tf.is_tensor(value)
+        else (value.dtype.name)
+      )
+      return f'a {type(value).__name__} of shape {value.shape} and {dtype}'
+  text = ' '.join(repr(value).split())
+  return text if len(text) <= _LONGEST else f'{text[: _LONGEST - 3]}...'
+
+
+def check_callable(name: str, value: Any, what: str | None = None) -> None:
+  """Raises a TypeError if `value` cannot be called.
+
+  Args:
+    name: Python str, the argument.
+    value: What was given.
+    what: Python str: what fits. Default: a function of the parts of `xs`.
+  """
   if not callable(value):
+    what = what or 'a function of the parts of `xs`, like `lambda x: x**2`'
     raise TypeError(
-      f'`{name}` is {value!r}, which cannot be called; pass a function of the '
-      'parts of `xs`, like `lambda x: x**2`.'
+      f'`{name}` is {shown(value)}, which cannot be called; pass {what}.'
     )
 
 
-def checked_callable(name, value):
+def checked_callable(name: str, value: Any) -> Any:
   """`value`, if it can be called; raises a TypeError if not."""
   check_callable(name, value)
   return value
 
 
-def check_choice(name, value, choices):
-  """Raises a ValueError if `value` is not one of `choices`."""
-  if value not in choices:
+def check_takes(
+  name: str,
+  fn: Callable,
+  args: Sequence = (),
+  kwargs: Mapping | None = None,
+  what: str = 'the parts of the state',
+) -> None:
+  """Raises a TypeError if a function does not take what it will be given.
+
+  Args:
+    name: Python str, the argument.
+    fn: Python callable.
+    args: List of what will be given by position.
+    kwargs: Dict of what will be given by name.
+    what: Python str, what is given.
+  """
+  try:
+    signature = inspect.signature(fn)
+  except (TypeError, ValueError):  # A builtin may have none.
+    return
+  try:
+    signature.bind(*args, **(kwargs or {}))
+  except TypeError as e:
+    by_name = f' and {", ".join(kwargs)} by name' if kwargs else ''
+    count = f'{len(args)} argument{"" if len(args) == 1 else "s"}'
+    raise TypeError(
+      f'`{name}` takes `{signature}`, but is called with {count}{by_name}: '
+      f'{what} ({e}). Pass a function of these.'
+    ) from e
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+  """Raises a ValueError if `value` is not one of `choices`, which are words."""
+  if not isinstance(value, str) or value not in choices:
     listed = ', '.join(repr(c) for c in choices)
-    raise ValueError(f'`{name}` is {value!r}; it can be one of {listed}.')
+    raise ValueError(f'`{name}` is {shown(value)}; it can be one of {listed}.')
 
 
-def check_chunk(name, value):
+def as_count(
+  name: str, value: Any, least: int = 1, what: str = 'a number of things'
+) -> int:
+  """A number of things as a Python int.
+
+  Args:
+    name: Python str, the argument.
+    value: What was given.
+    least: Python int.
+    what: Python str, what is counted.
+
+  Returns:
+    Python int.
+
+  Raises:
+    ValueError: if it is no integer, smaller, or more than an int32 holds.
+  """
+  # A Tensor of a graph has no value yet, and an array no order.
+  number = static_value(value)
+  is_integer = _is_a(numbers.Integral, number)
+  if not is_integer or not least <= number <= _MOST:
+    at_least = {0: 'a nonnegative integer', 1: 'a positive integer'}.get(
+      least, f'an integer of at least {least}'
+    )
+    bound = ''
+    if is_integer and number > _MOST:
+      bound = f', at most {_MOST:,}'
+    raise ValueError(
+      f'`{name}` is {shown(value)}, but must be {at_least}{bound}: {what}.'
+    )
+  return int(number)
+
+
+def _is_a(kind: type, value: Any) -> bool:
+  """Whether it is a number of a kind, and no truth value."""
+  return isinstance(value, kind) and not isinstance(value, (bool, np.bool_))
+
+
+def static_value(value: Any) -> Any:
+  """A scalar Tensor, or array, that is known, as a number; others as given."""
+  if tf.is_tensor(value) and not isinstance(
+    value, (tf.RaggedTensor, tf.SparseTensor)
+  ):
+    known = tf.get_static_value(value)
+    value = value if known is None else known
+  if isinstance(value, np.ndarray) and not value.ndim:
+    return value[()]
+  return value
+
+
+def check_chunk(name: str, value: Any) -> None:
   """Raises a ValueError if `value` is not a number of passes."""
-  is_integer = isinstance(value, numbers.Integral) and not isinstance(
-    value, bool
-  )
-  if not is_integer or value < 1:
+  if not _is_a(numbers.Integral, value) or not 1 <= value <= _MOST:
     raise ValueError(
-      f'`{name}` is {value!r}; it is how many passes run together, an integer '
-      'of at least 1, where 1 is a plain loop.'
+      f'`{name}` is {shown(value)}; it is how many passes run together, an '
+      f'integer of at least 1, where 1 is a plain loop, and at most {_MOST:,}.'
     )
 
 
-def check_bytes(name, value):
+def check_bytes(name: str, value: Any) -> None:
   """Raises a ValueError if `value` is neither None nor a number of bytes."""
-  if value is not None and value <= 0:
+  is_number = _is_a(numbers.Real, value)
+  if value is not None and not (is_number and 0 < value < 2**63):
     raise ValueError(
-      f'`{name}` is {value}; it is a positive number of bytes, or None for '
-      '64 MiB, or 1 GiB where there is a GPU.'
+      f'`{name}` is {shown(value)}; it is a positive number of bytes, or None '
+      'for 64 MiB, or 1 GiB where there is a GPU.'
     )
+
+
+def check_flag(name: str, value: Any, or_none: str | None = None) -> None:
+  """Raises a TypeError if `value` is not True or False.
+
+  Args:
+    name: Python str, the argument.
+    value: What was given.
+    or_none: Python str: what None means, where it fits, too.
+  """
+  if value is None and or_none is not None:
+    return
+  if not isinstance(value, (bool, np.bool_)):
+    none = '' if or_none is None else f', or None {or_none}'
+    raise TypeError(f'`{name}` is {shown(value)}; it is True or False{none}.')
+
+
+def check_number(
+  name: str,
+  value: Any,
+  what: str = 'a number',
+  above: float = -math.inf,
+  least: float = -math.inf,
+  below: float = math.inf,
+  most: float = math.inf,
+  may_be_infinite: bool = False,
+) -> None:
+  """Raises a ValueError if `value` is not one number within bounds.
+
+  A Tensor of a graph, whose value is not known, passes.
+
+  Args:
+    name: Python str, the argument.
+    value: What was given.
+    what: Python str, what fits.
+    above: What it must be larger than.
+    least: What it must not be smaller than.
+    below: What it must be smaller than.
+    most: What it must not be larger than.
+    may_be_infinite: Python bool.
+  """
+  number = static_value(value)
+  if tf.is_tensor(number) and number.shape.rank in (0, None):
+    return
+  is_number = _is_a(numbers.Real, number)
+  if is_number and (may_be_infinite or math.isfinite(number)):
+    if above < number < below or (may_be_infinite and above < number <= below):
+      if least <= number <= most:
+        return
+  raise ValueError(f'`{name}` is {shown(value)}, but must be {what}.')
+
+
+def check_name(value: Any, name: str = 'name') -> None:
+  """Raises a TypeError if `value` is neither a str nor None."""
+  if value is not None and not isinstance(value, str):
+    raise TypeError(
+      f'`{name}` is {shown(value)}; it is the name of the ops in a graph, a '
+      'str, or None for the usual one.'
+    )
+
+
+def check_word(name: str, value: Any) -> None:
+  """Raises a TypeError if `value` is no str."""
+  if not isinstance(value, str):
+    raise TypeError(f'`{name}` is {shown(value)}, but must be a str.')
+
+
+def op_scope(name: str | None, default: str) -> Any:
+  """A `tf.name_scope` of that name; raises a TypeError if it is none."""
+  check_name(name)
+  return tf.name_scope(name or default)
+
+
+def check_path(name: str, value: Any) -> None:
+  """Raises a TypeError if `value` is no path of a file or a folder."""
+  if not isinstance(value, (str, os.PathLike)):
+    raise TypeError(
+      f'`{name}` is {shown(value)}; it is the path of a file or a folder, a '
+      'str or a `pathlib.Path`.'
+    )
+
+
+def as_names(name: str, value: Any) -> list[str]:
+  """A list of words, of one that is alone as well.
+
+  Args:
+    name: Python str, the argument.
+    value: What was given.
+
+  Returns:
+    List of str.
+
+  Raises:
+    TypeError: if it is something else.
+  """
+  if isinstance(value, str):
+    return [value]
+  names: Any = [None]
+  if isinstance(value, Iterable):
+    names = list(value)
+  if not all(isinstance(n, str) for n in names):
+    raise TypeError(
+      f"`{name}` is {shown(value)}; it is a list of words, like ['a', 'b']."
+    )
+  return names
+
+
+def as_tensor(
+  name: str, value: Any, dtype: Any = None, dtype_hint: Any = None
+) -> tf.Tensor:
+  """What was given as a Tensor, or a TypeError that names the argument.
+
+  Args:
+    name: Python str: the argument, with backticks, or a part of it.
+    value: What was given.
+    dtype: The dtype that it must have, or None.
+    dtype_hint: The dtype of Python numbers, or None.
+
+  Returns:
+    Tensor.
+  """
+  if value is not None and not isinstance(
+    value, (tf.RaggedTensor, tf.SparseTensor, type)
+  ):
+    try:
+      return tf.convert_to_tensor(value, dtype, dtype_hint)
+    except (TypeError, ValueError) as e:
+      reason = f' ({str(e).strip().splitlines()[0]})'
+  else:
+    reason = ''
+  if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
+    way = (
+      'Pass a dense one, such as `.to_tensor()`'
+      if isinstance(value, tf.RaggedTensor)
+      else 'Pass a dense one, by `tf.sparse.to_dense`'
+    )
+  else:
+    way = 'Pass a Tensor, an array, or numbers in lists of equal lengths'
+  of = '' if dtype is None else f' of {tf.as_dtype(dtype).name}'
+  raise TypeError(
+    f'{name} is {shown(value)}, of which no Tensor{of} can be made. {way}.'
+    f'{reason}'
+  )
+
+
+def as_array(name: str, value: Any, may_be_nan: bool = False) -> np.ndarray:
+  """What was given as a float64 array, or an error that names the argument.
+
+  Args:
+    name: Python str, the argument.
+    value: What was given.
+    may_be_nan: Python bool, whether entries may be infinite or no numbers.
+
+  Returns:
+    A new float64 array.
+
+  Raises:
+    TypeError: if no array of real numbers can be made of it.
+    ValueError: if an entry is not finite.
+  """
+  try:
+    array = np.array(value)
+    if array.dtype.kind not in 'biuf':
+      raise TypeError(f'its entries are {array.dtype.name}')
+  except (TypeError, ValueError) as e:
+    raise TypeError(
+      f'`{name}` is {shown(value)}, of which no array of real numbers can be '
+      f'made ({e}). Pass an array, or numbers in lists of equal lengths.'
+    ) from e
+  if not may_be_nan and not np.all(np.isfinite(array)):
+    raise ValueError(
+      f'`{name}` has entries that are not finite; look where they come from.'
+    )
+  return array.astype(np.float64)
+
+
+def as_vector(name: str, value: Any) -> np.ndarray:
+  """What was given as a finite float64 vector; see `as_array`."""
+  array = as_array(name, value)
+  if array.ndim != 1:
+    raise ValueError(
+      f'`{name}` has shape {list(array.shape)}, but must be a vector.'
+    )
+  return array

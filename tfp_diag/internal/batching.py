@@ -20,6 +20,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+
 __all__ = [
   'SampleShape',
   'align',
@@ -59,13 +61,13 @@ def convert_parts(parts, what='xs') -> list:
   parts = [
     p
     if isinstance(p, (tf.Variable, tf.TensorSpec))
-    else tf.convert_to_tensor(
+    else arguments.as_tensor(
       # Python numbers become float32, and arrays keep their dtype.
+      f'Part {i} of `{what}`',
       p,
       dtype_hint=None if hasattr(p, 'dtype') else tf.float32,
-      name=what,
     )
-    for p in parts
+    for i, p in enumerate(parts)
   ]
   check_parts(parts, what)
   return parts
@@ -104,12 +106,13 @@ def check_parts(parts, what='xs'):
       )
 
 
-def sample_sizes(sample_shape):
+def sample_sizes(sample_shape, name='sample_shape'):
   """The sizes that `sample_shape` names.
 
   Args:
     sample_shape: `None` (none), a `tf.TensorShape`, a list or tuple of sizes,
       an integer, or an integer vector (a Tensor or an array).
+    name: Python str, the argument.
 
   Returns:
     List with an int for each dimension, or None where it is not known.
@@ -122,17 +125,17 @@ def sample_sizes(sample_shape):
   if isinstance(sample_shape, tf.TensorShape):
     sizes = None if sample_shape.rank is None else sample_shape.as_list()
   elif isinstance(sample_shape, (list, tuple)):
-    sizes = [_static_size(s, sample_shape) for s in sample_shape]
+    sizes = [_static_size(s, sample_shape, name) for s in sample_shape]
   else:
-    sizes = _sizes_of_vector(sample_shape)
+    sizes = _sizes_of_vector(sample_shape, name)
   if sizes is None:
     raise ValueError(
-      f'`sample_shape` is {sample_shape}, whose number of dimensions is not '
+      f'`{name}` is {sample_shape}, whose number of dimensions is not '
       'known while the graph is built. Pass a list of sizes, or a vector of '
       'static length; the sizes themselves may be unknown.'
     )
   if any(s is not None and s < 0 for s in sizes):
-    raise _no_shape(sample_shape)
+    raise _no_shape(sample_shape, name)
   return sizes
 
 
@@ -151,22 +154,22 @@ def sample_rank(sample_shape):
   return len(sample_sizes(sample_shape))
 
 
-def _static_size(size, sample_shape):
+def _static_size(size, sample_shape, name):
   if tf.is_tensor(size):
     size = tf.get_static_value(size)
   try:
     return None if size is None else operator.index(size)
   except TypeError as e:
-    raise _no_shape(sample_shape) from e
+    raise _no_shape(sample_shape, name) from e
 
 
-def _sizes_of_vector(sample_shape):
+def _sizes_of_vector(sample_shape, name):
   try:
     vector = tf.convert_to_tensor(sample_shape)
   except (TypeError, ValueError) as e:
-    raise _no_shape(sample_shape) from e
+    raise _no_shape(sample_shape, name) from e
   if not vector.dtype.is_integer or (vector.shape.rank or 0) > 1:
-    raise _no_shape(sample_shape)
+    raise _no_shape(sample_shape, name)
   static = tf.get_static_value(vector)
   if static is not None:
     return [int(s) for s in np.ravel(static)]
@@ -175,10 +178,11 @@ def _sizes_of_vector(sample_shape):
   return [None] * vector.shape.num_elements()
 
 
-def _no_shape(sample_shape):
+def _no_shape(sample_shape, name):
   return ValueError(
-    f'`sample_shape` is {sample_shape!r}, which is no shape. Pass a list of '
-    'sizes like [3, 5], an integer vector like `tf.shape(value)`, or None.'
+    f'`{name}` is {arguments.shown(sample_shape)}, which is no shape. Pass a '
+    'list of sizes like [3, 5], an integer vector like `tf.shape(value)`, or '
+    'None.'
   )
 
 
@@ -198,9 +202,9 @@ def event_shapes(xs, rank):
   for i, x in enumerate(xs):
     if x.shape.rank < rank:
       raise ValueError(
-        f'Part {i} of `xs` has shape {x.shape}, but the sample shape has '
-        f'{rank} dimensions and every part starts with it. Pass the shape '
-        'that the parts share, or None if nothing is shared.'
+        f'Part {i} of `xs` has shape {x.shape}, but `sample_shape`, the sample '
+        f'shape, has {rank} dimensions and every part starts with it. Pass the '
+        'shape that the parts share, or None if nothing is shared.'
       )
   return [x.shape[rank:] for x in xs]
 
@@ -224,13 +228,14 @@ def check_sample_shape(xs, sample_shape):
       )
 
 
-def broadcast_to_part(y, x, index):
+def broadcast_to_part(y, x, index, name=None):
   """Broadcasts `y` to the shape of the part `x`, if that is possible.
 
   Args:
     y: Tensor, or what converts to one.
     x: Tensor.
     index: Python int, the number of the part, for the error.
+    name: Python str, what has returned it, or None.
 
   Returns:
     Tensor of the shape and dtype of `x`.
@@ -239,16 +244,19 @@ def broadcast_to_part(y, x, index):
     TypeError: if `y` is not floating.
     ValueError: if the static shapes do not allow it.
   """
+  what = f'Part {index} of `ys`'
+  if name is not None:
+    what += f', which `{name}` has returned,'
   if y is None:
     raise ValueError(
-      f'Part {index} of `ys` is None; a Tensor that broadcasts to the shape '
-      f'{x.shape} of part {index} of `xs` is needed. Does `fn` return?'
+      f'{what} is None; a Tensor that broadcasts to the shape {x.shape} of '
+      f'part {index} of `xs` is needed. Does `{name or "fn"}` return?'
     )
-  y = tf.convert_to_tensor(y, dtype_hint=x.dtype)
+  y = arguments.as_tensor(what, y, dtype_hint=x.dtype)
   if not y.dtype.is_floating:
     raise TypeError(
-      f'Part {index} of `ys` has dtype {y.dtype.name}; a derivative needs a '
-      'floating dtype. Return that part of `fn` in another way, or cast it.'
+      f'{what} has dtype {y.dtype.name}; a derivative needs a floating dtype. '
+      'Return that part in another way, or cast it.'
     )
   try:
     joint = tf.broadcast_static_shape(y.shape, x.shape)
@@ -257,9 +265,9 @@ def broadcast_to_part(y, x, index):
     fits = False
   if not fits:
     raise ValueError(
-      f'Part {index} of `ys` has shape {y.shape}, which does not broadcast to '
-      f'the shape {x.shape} of part {index} of `xs`. A diagonal pairs each '
-      'coordinate of `xs` with one of `ys`: return one value per coordinate.'
+      f'{what} has shape {y.shape}, which does not broadcast to the shape '
+      f'{x.shape} of part {index} of `xs`. A diagonal pairs each coordinate of '
+      '`xs` with one of `ys`: return one value per coordinate.'
     )
   if y.dtype != x.dtype:
     y = tf.cast(y, x.dtype)
@@ -268,24 +276,25 @@ def broadcast_to_part(y, x, index):
   return tf.broadcast_to(y, tf.shape(x))
 
 
-def check_value(value, xs, rank):
+def check_value(value, xs, rank, name='fn'):
   """Raises a ValueError if `value` is not one scalar per sample.
 
   Args:
     value: Tensor, what the function returned.
     xs: List of Tensors.
     rank: Python int, the number of sample dimensions, or None: any.
+    name: Python str, the argument that is the function.
   """
   if value.shape.rank is None or not value.dtype.is_floating:
     raise ValueError(
-      f'`fn` returned {value}; one floating scalar per sample is needed, in a '
-      'Tensor of known rank.'
+      f'`{name}` returned {value}; one floating scalar per sample is needed, '
+      'in a Tensor of known rank.'
     )
   if rank is not None and value.shape.rank != rank:
     raise ValueError(
-      f'`fn` returned a value of shape {value.shape}, but `sample_shape` has '
-      f'{rank} dimensions, and a Hessian needs one scalar per sample. Sum over '
-      'the event dimensions, or pass the right `sample_shape`.'
+      f'`{name}` returned a value of shape {value.shape}, but `sample_shape` '
+      f'has {rank} dimensions, and a Hessian needs one scalar per sample. Sum '
+      'over the event dimensions, or pass the right `sample_shape`.'
     )
   for i, x in enumerate(xs):
     rank = value.shape.rank
@@ -293,18 +302,19 @@ def check_value(value, xs, rank):
       x.shape[:rank]
     ):
       raise ValueError(
-        f'`fn` returned a value of shape {value.shape}, which does not lead '
-        f'the shape {x.shape} of part {i} of `xs`. A Hessian needs one scalar '
-        'per sample: sum over the event dimensions.'
+        f'`{name}` returned a value of shape {value.shape}, which does not '
+        f'lead the shape {x.shape} of part {i} of `xs`. A Hessian needs one '
+        'scalar per sample: sum over the event dimensions.'
       )
 
 
-def align(ys, xs):
+def align(ys, xs, name=None):
   """Pairs what a function returned with the parts of its state.
 
   Args:
     ys: Tensor or list of Tensors.
     xs: List of Tensors.
+    name: Python str, what has returned them, or None.
 
   Returns:
     List of Tensors shaped as `xs`: what the diagonal is taken of.
@@ -316,38 +326,42 @@ def align(ys, xs):
       'needs one y for each part of `xs`, or a single y for all of them.'
     )
   every = ys * len(xs) if len(ys) == 1 else ys
-  return [broadcast_to_part(y, x, i) for i, (y, x) in enumerate(zip(every, xs))]
+  return [
+    broadcast_to_part(y, x, i, name) for i, (y, x) in enumerate(zip(every, xs))
+  ]
 
 
-def checked_value(value):
+def checked_value(value, name='fn'):
   """What a function returned, as one Tensor; raises a ValueError if it is not.
 
   Args:
     value: What the function returned.
+    name: Python str, the argument that is the function.
 
   Returns:
     Tensor.
   """
   if value is None:
     raise ValueError(
-      '`fn` returned None; one floating scalar per sample is needed. Does it '
-      'return its result?'
+      f'`{name}` returned None; one floating scalar per sample is needed. Does '
+      'it return its result?'
     )
   if isinstance(value, (list, tuple, dict)):
     raise ValueError(
-      f'`fn` returned a {type(value).__name__}; one Tensor with one floating '
-      'scalar per sample is needed. Return only that one.'
+      f'`{name}` returned a {type(value).__name__}; one Tensor with one '
+      'floating scalar per sample is needed. Return only that one.'
     )
-  return tf.convert_to_tensor(value)
+  return arguments.as_tensor(f'What `{name}` returned', value)
 
 
-def checked_outputs(ys, xs, rank):
+def checked_outputs(ys, xs, rank, name='fn'):
   """The outputs of a function as a list of Tensors that can be differentiated.
 
   Args:
     ys: List: the parts of what the function returned.
     xs: List of Tensors, the parts of its state.
     rank: Python int, the number of sample dimensions.
+    name: Python str, the argument that is the function.
 
   Returns:
     List of Tensors.
@@ -355,15 +369,18 @@ def checked_outputs(ys, xs, rank):
   parts = ys
   if not parts or any(y is None for y in parts):
     raise ValueError(
-      f'`fn` returned {ys}; a Tensor or a structure of Tensors is needed. Does '
-      'it return its result?'
+      f'`{name}` returned {ys}; a Tensor or a structure of Tensors is needed. '
+      'Does it return its result?'
     )
-  parts = [tf.convert_to_tensor(y, dtype_hint=xs[0].dtype) for y in parts]
+  parts = [
+    arguments.as_tensor(f'Output {i} of `{name}`', y, dtype_hint=xs[0].dtype)
+    for i, y in enumerate(parts)
+  ]
   for i, y in enumerate(parts):
     if not y.dtype.is_floating:
       raise TypeError(
-        f'Output {i} of `fn` has dtype {y.dtype.name}; a derivative needs a '
-        'floating dtype. Cast it, or do not return it.'
+        f'Output {i} of `{name}` has dtype {y.dtype.name}; a derivative needs '
+        'a floating dtype. Cast it, or do not return it.'
       )
     samples = xs[0].shape[:rank]
     if (
@@ -372,8 +389,8 @@ def checked_outputs(ys, xs, rank):
       or not y.shape[:rank].is_compatible_with(samples)
     ):
       raise ValueError(
-        f'Output {i} of `fn` has shape {y.shape}, which does not start with '
-        f'the sample shape {samples} of `xs`. Every output has the shape '
+        f'Output {i} of `{name}` has shape {y.shape}, which does not start '
+        f'with the sample shape {samples} of `xs`. Every output has the shape '
         '`sample_shape + event_shape`; pass the `sample_shape` that it has.'
       )
   return parts

@@ -46,8 +46,8 @@ def normalize(key, rank):
   missing = rank - (len(key) - 1)
   if missing < 0:
     raise IndexError(
-      f'Too many indices: {len(key) - 1}, but there are {rank} dimensions, the '
-      'sample dimensions and those of the matrix.'
+      f'Too many indices, `key` has {len(key) - 1}, but there are {rank} '
+      'dimensions, the sample dimensions and those of the matrix.'
     )
   hole = holes[0]
   return [*key[:hole], *[slice(None)] * missing, *key[hole + 1 :]]

@@ -19,9 +19,12 @@ import inspect
 
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+
 __all__ = [
   'call_fn',
   'call_traceable',
+  'check_takes',
   'flatten',
   'pack_as',
   'structure',
@@ -58,6 +61,23 @@ def call_fn(fn, xs):
   if isinstance(xs, (list, tuple)) and not is_namedtuple:
     return fn(*xs)
   return fn(xs)
+
+
+def check_takes(name, fn, xs, what='the parts of `xs`'):
+  """Raises a TypeError if `call_fn` cannot give `fn` the state.
+
+  Args:
+    name: Python str, the argument that the function is.
+    fn: Python callable.
+    xs: The state.
+    what: Python str, what it is given.
+  """
+
+  def given(*args, **kwargs):
+    return args, kwargs
+
+  args, kwargs = call_fn(given, xs)
+  arguments.check_takes(name, fn, args, kwargs, what)
 
 
 def call_traceable(fn, xs):

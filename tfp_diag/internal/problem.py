@@ -39,6 +39,7 @@ class Problem:
     parts: List of Tensors, `tf.TensorSpec`s or Variables.
     rank: Python int, the number of sample dimensions, or None: to be told from
       what the function returns.
+    fn_name: Python str, the argument that `fn` was given as.
     promised: The sample shape that is to be checked at run time, or None.
     is_closure: Whether `fn` takes no arguments and reads the Variables `parts`.
   """
@@ -49,6 +50,7 @@ class Problem:
   # How many diagonals are asked for: each has the shapes of the parts.
   num_diagonals: int = 1
   needs_fn: bool = True
+  fn_name: str = 'fn'
 
   @property
   def plan_kind(self) -> str:
@@ -69,7 +71,7 @@ class Problem:
 
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
     if self.needs_fn or fn is not None:
-      arguments.check_callable('fn', fn)
+      arguments.check_callable(self.fn_name, fn)
     self.fn: Any = fn
     self.promised: Any = None
     self.xs = xs
@@ -79,6 +81,8 @@ class Problem:
       batching.check_sample_shape(self.parts, sample_shape)
       self.rank = batching.sample_rank(sample_shape)
     self.is_closure = fn is not None and nest.takes_variables(fn, self.parts)
+    if fn is not None and not self.is_closure:
+      nest.check_takes(self.fn_name, fn, xs)
 
   def pack(self, parts: list) -> Any:
     """Puts one entry per part into the structure of the state."""
@@ -98,7 +102,9 @@ class Problem:
 
   def outputs(self, result: Any, parts: list) -> list:
     """The Tensors that are differentiated, from what `fn` returned."""
-    return batching.checked_outputs(nest.flatten(result), parts, self.rank or 0)
+    return batching.checked_outputs(
+      nest.flatten(result), parts, self.rank or 0, self.fn_name
+    )
 
   def check_gradient(self, gradient: list) -> None:
     """Raises if a function may not have this gradient; here it may be None.
@@ -122,7 +128,9 @@ class JacobianProblem(Problem):
 
   def outputs(self, result, parts):
     """As `Problem.outputs`; each is broadcast to its part."""
-    return batching.align(result, parts)
+    return batching.align(
+      result, parts, None if self.fn is None else self.fn_name
+    )
 
 
 class HessianProblem(Problem):
@@ -133,8 +141,8 @@ class HessianProblem(Problem):
 
   def outputs(self, result, parts):
     """As `Problem.outputs`: the value alone."""
-    value = batching.checked_value(result)
-    batching.check_value(value, parts, self.rank)
+    value = batching.checked_value(result, self.fn_name)
+    batching.check_value(value, parts, self.rank, self.fn_name)
     return [value]
 
   def rank_of(self, ys):
@@ -155,6 +163,8 @@ class GaussNewtonProblem(HessianProblem):
   Its Hessian is `J^T diag(w) J`: what the second derivatives of r are
   multiplied by is zero.
   """
+
+  fn_name = 'residual_fn'
 
   def __init__(
     self, fn: Callable, xs: Any, sample_shape: Any, weights: Any = None
@@ -205,7 +215,7 @@ class GaussNewtonProblem(HessianProblem):
       weights: List of a Tensor or None for each of them.
     """
     residuals = batching.checked_outputs(
-      nest.flatten(result), parts, self.rank or 0
+      nest.flatten(result), parts, self.rank or 0, self.fn_name
     )
     if self._weights is None:
       return residuals, [None] * len(residuals)
@@ -221,7 +231,7 @@ class GaussNewtonProblem(HessianProblem):
       )
     found = []
     for w, r in zip(parts, residuals):
-      w = tf.convert_to_tensor(w, dtype_hint=r.dtype)
+      w = arguments.as_tensor('A part of `weights`', w, dtype_hint=r.dtype)
       if w.dtype != r.dtype:
         raise TypeError(
           f'`weights` has dtype {w.dtype.name}, but the residuals have dtype '

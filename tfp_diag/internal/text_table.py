@@ -12,9 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Tables of plain text."""
+"""Tables of plain text, and how a notebook shows them."""
 
-__all__ = ['text_table']
+import html
+
+__all__ = ['as_html', 'text_table']
 
 
 def text_table(header, rows):
@@ -45,3 +47,15 @@ def _line(cells, widths):
   first = cells[0].ljust(widths[0])
   others = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
   return '  '.join([first, *others]).rstrip()
+
+
+def as_html(text):
+  """Lines of plain text for a notebook, as `_repr_html_` returns them.
+
+  Args:
+    text: Python `str`.
+
+  Returns:
+    Python `str`.
+  """
+  return f'<pre>{html.escape(text)}</pre>'

@@ -21,9 +21,10 @@ import numpy as np
 import scipy.sparse
 from scipy.sparse import csgraph
 
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.greedy import color_greedily
-from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.pattern import as_pattern
 
 __all__ = ['Coloring', 'check_diagonal_coloring', 'color_diagonal']
 
@@ -66,6 +67,15 @@ class Coloring:
 
   def __hash__(self) -> int:
     return hash(self.colors.tobytes())
+
+  def __repr__(self) -> str:
+    return (
+      f'<Coloring num_colors={self.num_colors} '
+      f'num_coordinates={len(self.colors)}>'
+    )
+
+  def _repr_html_(self) -> str:
+    return as_html(str(self))
 
   def __str__(self) -> str:
     sizes = np.bincount(self.colors)
@@ -212,8 +222,7 @@ def check_diagonal_coloring(pattern: Any, colors: Any) -> None:
 
 def _square_matrix(pattern: Any) -> Csr:
   """Returns the CSR matrix of `pattern`, after a check that it is square."""
-  if not isinstance(pattern, SparsityPattern):
-    pattern = SparsityPattern(pattern)
+  pattern = as_pattern(pattern)
   rows, columns = pattern.shape
   if rows != columns:
     raise ValueError(
@@ -226,7 +235,13 @@ def _square_matrix(pattern: Any) -> Csr:
 
 def _color_array(colors: Any) -> np.ndarray:
   """Returns `colors` as an array, after a check of its shape and values."""
-  colors = np.asarray(colors)
+  try:
+    colors = np.asarray(colors)
+  except ValueError as e:
+    raise ValueError(
+      f'`colors` is {colors!r}, of which no vector can be made. Give a '
+      'nonnegative int for each coordinate.'
+    ) from e
   if colors.size == 0:  # A list without entries has no integer dtype.
     colors = colors.astype(np.int32)
   if (

@@ -17,8 +17,7 @@
 from collections.abc import Callable
 from typing import Any
 
-import tensorflow as tf
-
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem, Problem
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.budget import NoStructureError
@@ -28,7 +27,7 @@ from tfp_diag.sparsity.pattern import SparsityPattern
 __all__ = ['hessian_sparsity', 'jacobian_sparsity']
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def jacobian_sparsity(
   fn: Callable, xs: Any, sample_shape: Any = None
 ) -> SparsityPattern:
@@ -80,7 +79,7 @@ def jacobian_sparsity(
   return _pattern(Problem(fn, xs, shape))
 
 
-@tf.autograph.experimental.do_not_convert
+@not_converted
 def hessian_sparsity(
   fn: Callable, xs: Any, sample_shape: Any = None
 ) -> SparsityPattern:

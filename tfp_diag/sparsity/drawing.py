@@ -60,6 +60,15 @@ def draw_pattern(pattern: Any, ax: Any = None, coloring: Any = None) -> Any:
       'Drawing a pattern needs matplotlib, which is not installed. Install it '
       "with `pip install 'tfp-diag[plot]'`."
     ) from e
+  if ax is not None and not hasattr(ax, 'imshow'):
+    raise TypeError(
+      f'`ax` is {ax!r}; it is an `Axes` of matplotlib, or None for new ones.'
+    )
+  if coloring is not None and not hasattr(coloring, 'colors'):
+    raise TypeError(
+      f'`coloring` is {coloring!r}; give what `color_diagonal(pattern)` '
+      'returns, or None.'
+    )
   if coloring is not None and len(coloring.colors) != pattern.shape[1]:
     raise ValueError(
       f'`coloring` is for {len(coloring.colors)} coordinates, but the pattern '

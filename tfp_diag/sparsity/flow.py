@@ -21,7 +21,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from tfp_diag.internal import arguments
 from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.pattern import as_matrix
 
 __all__ = ['Flow']
 
@@ -62,26 +64,33 @@ class Flow:
   columns: int
   stages: tuple = ()
 
+  def __post_init__(self) -> None:
+    for name in ('rows', 'columns'):
+      object.__setattr__(self, name, _size(name, getattr(self, name)))
+
   @classmethod
   def identity(cls, size: int) -> 'Flow':
     """Every output is the input at the same place."""
+    size = _size('size', size)
     return cls(size, size)
 
   @classmethod
   def gather(cls, index: np.ndarray, columns: int) -> 'Flow':
     """Output `e` is input `index[e]`; -1 stands for none."""
-    index = np.asarray(index, np.int64).reshape(-1)
+    index = _positions('index', index, _size('columns', columns))
     return cls(len(index), columns, (('gather', index),))
 
   @classmethod
   def collect(cls, segment: np.ndarray, rows: int) -> 'Flow':
     """Output `s` depends on all inputs `e` of `segment[e] == s`."""
-    segment = np.asarray(segment, np.int64).reshape(-1)
+    segment = _positions('segment', segment, _size('rows', rows))
     return cls(rows, len(segment), (('collect', (segment, rows)),))
 
   @classmethod
   def matrix(cls, matrix: Any) -> 'Flow':
     """From a boolean matrix, outputs by inputs: SciPy, NumPy or Dependency."""
+    if not isinstance(matrix, Dependency):
+      matrix = as_matrix(matrix, 'matrix')
     columns = matrix.shape[1]
     dependency = Dependency.from_matrix(matrix)
     return cls(dependency.rows, columns, (('matrix', dependency),))
@@ -91,7 +100,14 @@ class Flow:
     cls, outputs: np.ndarray, inputs: np.ndarray, rows: int, columns: int
   ) -> 'Flow':
     """From int arrays: output `outputs[m]` depends on input `inputs[m]`."""
-    outputs, inputs = np.reshape(outputs, -1), np.reshape(inputs, -1)
+    rows, columns = _size('rows', rows), _size('columns', columns)
+    outputs = _positions('outputs', outputs, rows, least=0)
+    inputs = _positions('inputs', inputs, columns, least=0)
+    if len(outputs) != len(inputs):
+      raise ValueError(
+        f'`outputs` has {len(outputs)} entries, but `inputs` has {len(inputs)};'
+        ' they are pairs.'
+      )
     matrix = scipy.sparse.coo_matrix(
       (np.ones(len(outputs), bool), (outputs, inputs)), shape=(rows, columns)
     )
@@ -100,13 +116,14 @@ class Flow:
   @classmethod
   def dense(cls, rows: int, columns: int) -> 'Flow':
     """Every output depends on all inputs."""
+    rows, columns = _size('rows', rows), _size('columns', columns)
     everything = cls.collect(np.zeros(columns, np.int64), 1)
     return everything.then(cls.gather(np.zeros(rows, np.int64), 1))
 
   @classmethod
   def none(cls, rows: int, columns: int) -> 'Flow':
     """No output depends on any input."""
-    return cls.gather(np.full(rows, -1), columns)
+    return cls.gather(np.full(_size('rows', rows), -1), columns)
 
   @property
   def is_selection(self) -> bool:
@@ -115,6 +132,11 @@ class Flow:
 
   def then(self, other: 'Flow') -> 'Flow':
     """The flow that comes of this one, followed by another."""
+    if not isinstance(other, Flow):
+      raise TypeError(
+        f'`other` is {arguments.shown(other)}; it is the `Flow` that follows, '
+        'such as `Flow.dense(rows, columns)`.'
+      )
     if other.columns != self.rows:
       raise ValueError(
         f'A flow of {self.rows} outputs cannot be followed by one that takes '
@@ -186,3 +208,32 @@ class Flow:
       else:
         sizes.append(data.rows)
     return sizes
+
+
+def _size(name: str, given: Any) -> int:
+  """A number of elements, which may be more than an int32 holds."""
+  if isinstance(given, np.integer):
+    given = int(given)
+  if type(given) is int and 0 <= given < 2**62:
+    return given
+  return arguments.as_count(name, given, 0, 'how many elements there are')
+
+
+def _positions(name: str, given: Any, size: int, least: int = -1) -> np.ndarray:
+  """An int vector of positions among so many elements; -1 stands for none."""
+  try:
+    found = np.asarray(given)
+    if found.size and found.dtype.kind not in 'iu':
+      raise TypeError('no integers')
+  except (TypeError, ValueError) as e:
+    raise ValueError(
+      f'`{name}` is {arguments.shown(given)}; it is a vector of integers, the '
+      'number of an element each.'
+    ) from e
+  found = found.astype(np.int64).reshape(-1)
+  if found.size and not least <= found.min() <= found.max() < size:
+    raise ValueError(
+      f'`{name}` has numbers from {found.min()} to {found.max()}, but there '
+      f'are {size} elements, counted from 0.'
+    )
+  return found

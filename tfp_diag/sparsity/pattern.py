@@ -17,16 +17,18 @@
 import dataclasses
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from tfp_diag.internal import arguments
+from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.drawing import draw_pattern
 
-__all__ = ['SparsityPattern']
+__all__ = ['SparsityPattern', 'as_matrix', 'as_pattern']
 
 
 # What the shapes are by default, until they are brought into canonical form.
@@ -178,26 +180,63 @@ class SparsityPattern:
     lines.extend(f'  {note}' for note in self.notes)
     return '\n'.join(lines)
 
+  def __repr__(self) -> str:
+    rows, columns = self.shape
+    return f'<SparsityPattern shape=({rows}, {columns}) nnz={self.nnz}>'
+
+  def _repr_html_(self) -> str:
+    return as_html(str(self))
+
   def _percentage(self) -> str:
     """The share of nonzeros, as in '0.3 %'."""
     cells = math.prod(self.shape)
     return f'{100 * self.nnz / cells:.2g} %' if cells else '0 %'
 
 
-def _canonical_matrix(matrix: Any) -> Csr:
-  """Returns `matrix` as a new, canonical boolean CSR matrix."""
+def as_pattern(pattern: Any, name: str = 'pattern') -> SparsityPattern:
+  """What was given as a `SparsityPattern`, from a matrix as well.
+
+  Args:
+    pattern: `SparsityPattern` or matrix.
+    name: Python str, the argument.
+
+  Returns:
+    `SparsityPattern`.
+
+  Raises:
+    ValueError: if it is neither.
+  """
+  if isinstance(pattern, SparsityPattern):
+    return pattern
+  return SparsityPattern(as_matrix(pattern, name))
+
+
+def as_matrix(matrix: Any, name: str) -> Any:
+  """A SciPy or NumPy matrix whose entries can be told from zero."""
   if not scipy.sparse.issparse(matrix):
-    matrix = np.asarray(matrix)
+    try:
+      matrix = np.asarray(matrix)
+    except ValueError as e:
+      raise ValueError(
+        f'`{name}` is {arguments.shown(matrix)}, of which no matrix can be '
+        'made. Give a SciPy sparse matrix or a two-dimensional array.'
+      ) from e
   if matrix.ndim != 2:
     raise ValueError(
-      f'`matrix` has shape {matrix.shape}; a pattern has two dimensions, '
+      f'`{name}` has shape {matrix.shape}; a pattern has two dimensions, '
       'outputs x inputs. Give a SciPy sparse matrix or a two-dimensional array.'
     )
   if not (matrix.dtype == bool or np.issubdtype(matrix.dtype, np.number)):
     raise ValueError(
-      f'`matrix` has dtype {matrix.dtype}; the entries of a pattern are bool, '
+      f'`{name}` has dtype {matrix.dtype}; the entries of a pattern are bool, '
       'or numbers of which the nonzero ones count. Convert it to bool.'
     )
+  return matrix
+
+
+def _canonical_matrix(matrix: Any) -> Csr:
+  """Returns `matrix` as a new, canonical boolean CSR matrix."""
+  matrix = as_matrix(matrix, 'matrix')
   # To bool first: what is stored twice must not cancel when it is summed. This
   # is also the copy that keeps the pattern from changing with its argument.
   csr = scipy.sparse.csr_matrix(matrix.astype(bool))
@@ -234,7 +273,9 @@ def _shapes(shapes: Any, size: int, what: str) -> tuple[tuple[int, ...], ...]:
 
 def _strings(strings: Any, name: str) -> tuple[str, ...]:
   """Returns `strings` as a tuple, after a check that it holds strings."""
-  if isinstance(strings, str) or not all(isinstance(s, str) for s in strings):
+  if isinstance(strings, str) or not (
+    isinstance(strings, Iterable) and all(isinstance(s, str) for s in strings)
+  ):
     raise ValueError(
       f'`{name}` is {strings!r}; it is a tuple of strings. Put a single string '
       'into a tuple of one.'

@@ -19,6 +19,8 @@ import enum
 from collections.abc import Callable
 from typing import Any
 
+from tfp_diag.internal import arguments
+
 __all__ = [
   'CannotSay',
   'OpFacts',
@@ -275,13 +277,14 @@ def find_expansion(op_type: str) -> Callable | None:
 
 
 def _registrar(table: dict, op_types: tuple, known: dict) -> Callable:
-  if not op_types or not all(isinstance(t, str) for t in op_types):
+  if not op_types or not all(isinstance(t, str) and t for t in op_types):
     raise ValueError(
       'register_rule takes the op types as strings, got '
       f"{op_types!r}. Write it as register_rule('OpType')."
     )
 
   def decorate(function):
+    arguments.check_callable('rule', function, 'a function of an op')
     for op_type in op_types:
       if op_type in _RULES or op_type in _EXPANSIONS:
         raise ValueError(

@@ -17,6 +17,9 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
+
+from tfp_diag.internal import arguments
 from tfp_diag.sparsity.flow import Flow
 
 __all__ = ['Structure']
@@ -65,11 +68,33 @@ class Structure:
   curved: tuple[int, ...] = ()
   pairs: tuple[Pair, ...] = ()
 
+  def __post_init__(self) -> None:
+    for name, kind in (('arrows', Arrow), ('curved', int), ('pairs', Pair)):
+      given = getattr(self, name)
+      if not isinstance(given, (tuple, list)) or not all(
+        isinstance(g, (kind, np.integer) if kind is int else kind)
+        for g in given
+      ):
+        raise TypeError(
+          f'`{name}` is {arguments.shown(given)}; it is a tuple of '
+          f'{kind.__name__}. `Structure.linear` and `Structure.nonlinear` make '
+          'a structure from a dict of flows.'
+        )
+
   @classmethod
   def linear(
     cls, flows: dict[int, Flow], output: int = 0, **kwargs: Any
   ) -> 'Structure':
     """One output, linear in its inputs: `flows` is a dict input -> `Flow`."""
+    if not isinstance(flows, dict) or not all(
+      isinstance(i, (int, np.integer)) and isinstance(flow, Flow)
+      for i, flow in flows.items()
+    ):
+      raise TypeError(
+        f'`flows` is {arguments.shown(flows)}; it is a dict from the number of '
+        'an input to a `Flow`, such as `{0: Flow.identity(3)}`.'
+      )
+    output = arguments.as_count('output', output, 0, 'which output it is')
     return cls(
       tuple(Arrow(output, (i,), flow) for i, flow in flows.items()), **kwargs
     )

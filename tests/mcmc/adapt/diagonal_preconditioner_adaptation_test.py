@@ -365,7 +365,7 @@ def test_parameters_rebuild_the_kernel():
         PreconditionedMALA(_log_prob, 0.1), 5, 'best'
       ),
       ValueError,
-      "`estimator` must be one of 'variance'.*'best'",
+      "`estimator` is 'best'; it can be one of 'variance'",
     ),
     (
       lambda: DiagonalPreconditionerAdaptation(

@@ -177,10 +177,10 @@ def test_a_chain_that_is_not_finite_does_not_count():
 @pytest.mark.parametrize(
   'kwargs, error, match',
   [
-    ({'target_log_prob_fn': 1.0}, TypeError, 'must be callable'),
+    ({'target_log_prob_fn': 1.0}, TypeError, 'cannot be called'),
     ({'step_size': [0.1, 0.1]}, TypeError, 'pass one step size'),
-    ({'num_adaptation_steps': -1}, ValueError, 'integer >= 0'),
-    ({'num_adaptation_steps': 1.5}, ValueError, 'integer >= 0'),
+    ({'num_adaptation_steps': -1}, ValueError, 'a nonnegative integer'),
+    ({'num_adaptation_steps': 1.5}, ValueError, 'a nonnegative integer'),
   ],
   ids=['target', 'step sizes', 'negative', 'fraction'],
 )

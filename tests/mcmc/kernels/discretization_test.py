@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused(kernel):
   made = kernel(_quartic, 0.1, discretization='exponential')
   assert made.copy().discretization == 'exponential'
   assert kernel(_quartic, 0.1).discretization == 'euler'
-  with pytest.raises(ValueError, match="must be 'euler' or 'exponential'"):
+  with pytest.raises(ValueError, match="can be one of 'euler', 'exponential'"):
     kernel(_quartic, 0.1, discretization='heun')
   with pytest.raises(ValueError, match='`volatility_fn` makes it depend'):
     kernel(

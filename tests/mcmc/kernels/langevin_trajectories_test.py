@@ -385,10 +385,10 @@ def test_a_point_that_is_not_finite_is_rejected():
 @pytest.mark.parametrize(
   ('kwargs', 'match'),
   [
-    ({'integration_time': 0.0}, 'integration_time. must be a positive'),
-    ({'damping': -1.0}, 'damping. must be a number that is not negative'),
-    ({'jitter': 2.0}, 'jitter. must be a number from 0 to 1'),
-    ({'max_num_steps': 0}, 'max_num_steps. must be a positive integer'),
+    ({'integration_time': 0.0}, 'integration_time. is .* must be a positive'),
+    ({'damping': -1.0}, 'damping. is -1.0, but must be a number that is not'),
+    ({'jitter': 2.0}, 'jitter. is 2.0, but must be a number from 0 to 1'),
+    ({'max_num_steps': 0}, 'max_num_steps. is 0, .* be a positive integer'),
     (
       {'preconditioner': LocalHessianPreconditioner()},
       'depends on the position',

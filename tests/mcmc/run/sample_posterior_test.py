@@ -15,6 +15,7 @@
 """Posteriors with one call: against closed forms, and what can go wrong."""
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -27,6 +28,9 @@ from tfp_diag.mcmc.adapt.scales import DenseScale
 from tfp_diag.mcmc.run import warm_up as warm_up_module
 
 tfd = tfp.distributions
+
+# The package exports the function under the name of the module.
+sample_posterior_module = sys.modules[sample_posterior.__module__]
 
 _COUNTS = np.float32([3.0, 0.0, 1.0, 2.0, 4.0])
 
@@ -221,8 +225,8 @@ def test_a_diagonal_scale():
 @pytest.mark.parametrize(
   ('kwargs', 'error', 'match'),
   [
-    ({'kernel': 'nuts'}, ValueError, "kernel. is 'nuts', but must be one of"),
-    ({'preconditioner': 'full'}, ValueError, 'must be one of .*dense'),
+    ({'kernel': 'nuts'}, ValueError, "kernel. is 'nuts'; it can be one of"),
+    ({'preconditioner': 'full'}, ValueError, 'can be one of .*dense'),
     ({'target_accept_prob': 1.5}, ValueError, 'between 0 and 1'),
     ({'num_chains': 0}, ValueError, 'num_chains'),
     ({'num_warmup_steps': -1}, ValueError, 'num_warmup_steps'),
@@ -248,7 +252,7 @@ def test_it_is_public():
   assert tfp_diag.mcmc.sample_posterior is sample_posterior
 
 
-def test_draws_are_worth_an_eighth_of_an_independent_one():
+def test_draws_are_worth_an_eighth_of_an_independent_one(monkeypatch):
   """One step each, in 30 coordinates: a random walk."""
 
   def log_prob(x):
@@ -269,9 +273,10 @@ def test_draws_are_worth_an_eighth_of_an_independent_one():
   np.testing.assert_array_equal(
     every.draws[::stride], found.draws[: -(-100 // stride)]
   )
-  # No more than eight trajectories of `max_num_steps`.
+  # No more gradients than some of the longest trajectories take.
+  monkeypatch.setattr(sample_posterior_module, '_MOST_TRAJECTORIES', 1)
   capped = sample_posterior(log_prob, 20, max_num_steps=1, **options)
-  assert stride > 8 and capped.num_gradients == 20 * 8
+  assert capped.num_gradients == 20
 
 
 def test_a_density_without_curvature():
@@ -316,7 +321,7 @@ def funnel(v, x):
 
 def test_a_funnel_takes_the_local_curvature():
   """Its tip and its mouth: scales from exp(-4) to exp(4)."""
-  init = [tf.zeros([64]), tf.zeros([64, 5])]
+  init = [tf.zeros([64]), tf.zeros([64, 9])]
   found = sample_posterior(funnel, 200, init=init, seed=2)
   assert found.warm_up.scale.kind == 'local'
   # Five effective draws of each of the 64 chains and more.

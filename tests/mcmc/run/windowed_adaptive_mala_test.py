@@ -314,7 +314,7 @@ def test_a_preconditioner_that_is_not_adapted():
     (_model, {'bijectors': tfb.Exp()}, ValueError, 'has its own'),
     (_log_prob, {}, ValueError, 'pass `init`'),
     (_log_prob, {'y': 3.0, 'init': [1.0, 2.0]}, ValueError, "'y' cannot be"),
-    (3.0, {}, TypeError, '`joint_dist`.*float'),
+    (3.0, {}, TypeError, '`joint_dist`.*but is 3'),
     (
       _log_prob,
       {'init': [tf.ones([4]), tf.ones([4, 2])], 'bijectors': [None]},

@@ -19,9 +19,15 @@ differ in what they do to correlations, and in how noisy they are. All are
 variances s², per coordinate; g is the gradient of the log density.
 """
 
+from typing import Literal
+
 import tensorflow as tf
 
-__all__ = ['ESTIMATORS', 'estimate_variances', 'quantities_of']
+from tfp_diag.internal import arguments
+
+__all__ = ['ESTIMATORS', 'Estimator', 'estimate_variances', 'quantities_of']
+
+Estimator = Literal['variance', 'fisher', 'fisher_divergence', 'hessian']
 
 # What each one looks at.
 ESTIMATORS = {
@@ -37,11 +43,7 @@ _PRIOR_COUNT = 10.0
 
 def quantities_of(estimator):
   """The names of the quantities whose moments an estimator needs, in order."""
-  if estimator not in ESTIMATORS:
-    raise ValueError(
-      f'`estimator` must be one of {", ".join(map(repr, ESTIMATORS))}, but is '
-      f'{estimator!r}.'
-    )
+  arguments.check_choice('estimator', estimator, tuple(ESTIMATORS))
   return ESTIMATORS[estimator]
 
 

@@ -15,11 +15,14 @@
 """Learns a constant scale per coordinate while a chain warms up."""
 
 import typing
+from typing import Any
 
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.adapt.diagonal_estimators import (
+  Estimator,
   estimate_variances,
   quantities_of,
 )
@@ -37,6 +40,9 @@ from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   ParameterizedKernel,
   argument,
+  as_results,
+  check_axis_name,
+  check_kernel,
 )
 
 __all__ = [
@@ -141,13 +147,13 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
 
   def __init__(
     self,
-    inner_kernel,
-    num_adaptation_steps,
-    estimator='fisher_divergence',
+    inner_kernel: Any,
+    num_adaptation_steps: int,
+    estimator: Estimator = 'fisher_divergence',
     *,
-    experimental_reduce_chain_axis_names=None,
-    name=None,
-  ):
+    experimental_reduce_chain_axis_names: str | None = None,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -168,14 +174,19 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       ValueError: if `estimator` is none that exists, or `num_adaptation_steps`
         is negative or not known in Python.
     """
+    check_kernel('inner_kernel', inner_kernel)
     quantities_of(estimator)  # Refuses an unknown one.
-    num_steps = tf.get_static_value(num_adaptation_steps)
-    if num_steps is None or num_steps != int(num_steps) or num_steps < 0:
-      raise ValueError(
-        '`num_adaptation_steps` must be an integer >= 0 that is known when the '
-        f'kernel is made, but is {num_adaptation_steps}.'
-      )
-    self._window_ends = adaptation_windows(int(num_steps))
+    check_axis_name(
+      'experimental_reduce_chain_axis_names',
+      experimental_reduce_chain_axis_names,
+    )
+    num_steps = arguments.as_count(
+      'num_adaptation_steps',
+      num_adaptation_steps,
+      0,
+      'for how many steps there is adaptation, known when the kernel is made',
+    )
+    self._window_ends = adaptation_windows(num_steps)
     super().__init__(
       inner_kernel=inner_kernel,
       num_adaptation_steps=num_adaptation_steps,
@@ -214,7 +225,9 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       )
     )
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> DiagonalPreconditionerAdaptationResults:
     """Starts with the inner kernel's scale.
 
     Args:
@@ -253,7 +266,12 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         moments=no_moments(shapes, chain_ndims),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, DiagonalPreconditionerAdaptationResults]:
     """Takes a step of the inner kernel, and learns from it.
 
     Args:
@@ -267,7 +285,9 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       kernel_results: A `DiagonalPreconditionerAdaptationResults`.
     """
     with self._scope('one_step'):
-      before = previous_kernel_results
+      before = as_results(
+        DiagonalPreconditionerAdaptationResults, previous_kernel_results
+      )
       next_state, inner_results = self.inner_kernel.one_step(
         current_state, before.inner_results, seed=seed
       )

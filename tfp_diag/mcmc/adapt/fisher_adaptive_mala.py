@@ -15,12 +15,15 @@
 """MALA that learns a full preconditioning matrix as it goes."""
 
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.adapt.fisher_recursion import add_signals
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
-from tfp_diag.mcmc.kernels.parameterized_kernel import argument
+from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
 
 __all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
 
@@ -117,15 +120,15 @@ class FisherAdaptiveMALA(FullMatrixKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    num_adaptation_steps,
-    num_step_size_steps=100,
-    damping=10.0,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    num_adaptation_steps: Any,
+    num_step_size_steps: Any = 100,
+    damping: float = 10.0,
     *,
-    experimental_chain_axis_names=None,
-    name=None,
-  ):
+    experimental_chain_axis_names: str | None = None,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -152,8 +155,8 @@ class FisherAdaptiveMALA(FullMatrixKernel):
         change before it starts.
     """
     static = [
-      tf.get_static_value(tf.convert_to_tensor(n))
-      for n in (num_adaptation_steps, num_step_size_steps)
+      _static_count('num_adaptation_steps', num_adaptation_steps),
+      _static_count('num_step_size_steps', num_step_size_steps),
     ]
     if None not in static and 0 < static[0] <= static[1]:
       raise ValueError(
@@ -161,8 +164,7 @@ class FisherAdaptiveMALA(FullMatrixKernel):
         f'change only after `num_step_size_steps`, {static[1]} steps. Adapt '
         'for longer, or pass a smaller `num_step_size_steps`.'
       )
-    if not damping > 0.0:
-      raise ValueError(f'`damping` must be positive, but is {damping}.')
+    arguments.check_number('damping', damping, 'a positive number', above=0.0)
     super().__init__(
       target_log_prob_fn,
       step_size,
@@ -178,7 +180,9 @@ class FisherAdaptiveMALA(FullMatrixKernel):
   )
   damping = argument('damping', 'How much the identity counts.')
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> FisherAdaptiveMALAResults:
     """Starts with the identity.
 
     Args:
@@ -201,7 +205,12 @@ class FisherAdaptiveMALA(FullMatrixKernel):
         step=tf.zeros([], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, FisherAdaptiveMALAResults]:
     """Takes a step, and learns from it.
 
     Args:
@@ -215,7 +224,7 @@ class FisherAdaptiveMALA(FullMatrixKernel):
       kernel_results: A `FisherAdaptiveMALAResults`.
     """
     with self._scope('one_step'):
-      before = previous_kernel_results
+      before = as_results(FisherAdaptiveMALAResults, previous_kernel_results)
       next_state, _, inner_results = self._step(
         current_state, before.inner_results, _normalized(before.factor), seed
       )
@@ -235,6 +244,14 @@ class FisherAdaptiveMALA(FullMatrixKernel):
       return next_state, FisherAdaptiveMALAResults(
         inner_results=inner_results, factor=factor, step=step
       )
+
+
+def _static_count(name, value):
+  """A number of steps, or None if it is a Tensor of a graph."""
+  known = arguments.static_value(value)
+  if tf.is_tensor(known) and not isinstance(known, tf.RaggedTensor):
+    return None
+  return arguments.as_count(name, known, 0, 'until which step')
 
 
 def _normalized(factor):

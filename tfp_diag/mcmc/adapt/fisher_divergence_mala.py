@@ -15,9 +15,12 @@
 """MALA that learns a full matrix from draws and gradients, in windows."""
 
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.adapt.fisher_matrix import (
   Moments,
   add_draws,
@@ -27,7 +30,11 @@ from tfp_diag.mcmc.adapt.fisher_matrix import (
 )
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
 from tfp_diag.mcmc.adapt.windows import adaptation_windows
-from tfp_diag.mcmc.kernels.parameterized_kernel import argument
+from tfp_diag.mcmc.kernels.langevin_kernel import (
+  DISCRETIZATIONS,
+  Discretization,
+)
+from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
 
 __all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
 
@@ -133,14 +140,14 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    num_adaptation_steps,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    num_adaptation_steps: int,
     *,
-    discretization='euler',
-    experimental_chain_axis_names=None,
-    name=None,
-  ):
+    discretization: Discretization = 'euler',
+    experimental_chain_axis_names: str | None = None,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -162,13 +169,14 @@ class FisherDivergenceMALA(FullMatrixKernel):
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
       ValueError: if `num_adaptation_steps` is negative or not known in Python.
     """
-    num_steps = tf.get_static_value(num_adaptation_steps)
-    if num_steps is None or num_steps != int(num_steps) or num_steps < 0:
-      raise ValueError(
-        '`num_adaptation_steps` must be an integer >= 0 that is known when the '
-        f'kernel is made, but is {num_adaptation_steps}.'
-      )
-    self._window_ends = adaptation_windows(int(num_steps))
+    num_steps = arguments.as_count(
+      'num_adaptation_steps',
+      num_adaptation_steps,
+      0,
+      'for how many steps there is adaptation, known when the kernel is made',
+    )
+    self._window_ends = adaptation_windows(num_steps)
+    arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
     super().__init__(
       target_log_prob_fn,
       step_size,
@@ -182,7 +190,9 @@ class FisherDivergenceMALA(FullMatrixKernel):
     'discretization', 'How the diffusion is discretized.'
   )
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> FisherDivergenceMALAResults:
     """Starts with the identity.
 
     Args:
@@ -207,7 +217,12 @@ class FisherDivergenceMALA(FullMatrixKernel):
         **no_draws(size, dtype)._asdict(),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, FisherDivergenceMALAResults]:
     """Takes a step, and learns from it.
 
     Args:
@@ -221,7 +236,7 @@ class FisherDivergenceMALA(FullMatrixKernel):
       kernel_results: A `FisherDivergenceMALAResults`.
     """
     with self._scope('one_step'):
-      before = previous_kernel_results
+      before = as_results(FisherDivergenceMALAResults, previous_kernel_results)
       next_state, vector, inner_results = self._step(
         current_state, before.inner_results, before.factor, seed
       )

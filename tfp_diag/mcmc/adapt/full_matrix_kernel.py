@@ -16,12 +16,14 @@
 
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.arguments import (
   as_log_prob,
   as_parts,
-  check_callable,
+  check_target,
   is_list_like,
 )
+from tfp_diag.mcmc.kernels.langevin_kernel import check_kernel_arguments
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   ParameterizedKernel,
   argument,
@@ -54,7 +56,12 @@ class FullMatrixKernel(ParameterizedKernel):
     Raises:
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
     """
-    check_callable('target_log_prob_fn', target_log_prob_fn)
+    check_kernel_arguments(
+      target_log_prob_fn,
+      None,
+      parameters['experimental_chain_axis_names'],
+      False,
+    )
     if is_list_like(step_size):
       raise TypeError(
         '`step_size` is a list, but a full matrix scales all parts together; '
@@ -102,7 +109,10 @@ class FullMatrixKernel(ParameterizedKernel):
   def _start(self, init_state):
     """The results of the inner kernel, and the identity of its size."""
     parts = as_parts(init_state)
-    chain_ndims = as_log_prob(self.target_log_prob_fn(*parts)).shape.rank
+    arguments.check_takes('target_log_prob_fn', self.target_log_prob_fn, parts)
+    target_log_prob = as_log_prob(self.target_log_prob_fn(*parts))
+    check_target(target_log_prob, parts)
+    chain_ndims = target_log_prob.shape.rank
     layout = VectorLayout(init_state, chain_ndims)
     factor = tf.eye(layout.size, dtype=layout.dtype)
     return self._kernel(layout, factor).bootstrap_results(
@@ -112,6 +122,14 @@ class FullMatrixKernel(ParameterizedKernel):
   def _step(self, current_state, inner_results, factor, seed):
     """A step of the inner kernel: the state, the vector and the results."""
     chain_ndims = inner_results.log_accept_ratio.shape.rank
+    chain_shape = inner_results.log_accept_ratio.shape
+    for i, x in enumerate(as_parts(current_state)):
+      if not x.shape[:chain_ndims].is_compatible_with(chain_shape):
+        raise ValueError(
+          f'Part {i} of the state has shape {x.shape}, but '
+          f'`previous_kernel_results` are of chains of shape {chain_shape}; '
+          'pass the state that was returned with them.'
+        )
     layout = VectorLayout(current_state, chain_ndims)
     vector, inner_results = self._kernel(layout, factor).one_step(
       layout.join(current_state), inner_results, seed=seed

@@ -15,12 +15,14 @@
 """R-hat and effective sample sizes, through arviz or through TFP."""
 
 import importlib.util
+from typing import Literal, get_args
 
 import numpy as np
 import scipy.fft
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.arviz_module import arviz_module
 from tfp_diag.mcmc.diagnose.rank_normalization import (
   folded,
@@ -28,10 +30,20 @@ from tfp_diag.mcmc.diagnose.rank_normalization import (
   split_chains,
 )
 
-__all__ = ['BACKENDS', 'ESS_KINDS', 'LEAST_DRAWS', 'convergence', 'in_groups']
+__all__ = [
+  'BACKENDS',
+  'ESS_KINDS',
+  'LEAST_DRAWS',
+  'Backend',
+  'EssKind',
+  'convergence',
+  'in_groups',
+]
 
-BACKENDS = ('auto', 'arviz', 'tfp')
-ESS_KINDS = ('bulk', 'tail', 'mean', 'sd')
+Backend = Literal['auto', 'arviz', 'tfp']
+EssKind = Literal['bulk', 'tail', 'mean', 'sd']
+BACKENDS = get_args(Backend)
+ESS_KINDS = get_args(EssKind)
 
 # Both halves of a chain need a variance.
 LEAST_DRAWS = 4
@@ -95,11 +107,7 @@ def in_groups(draws):
 
 
 def _backend(backend):
-  if backend not in BACKENDS:
-    raise ValueError(
-      f'`backend` is {backend!r} and must be one of '
-      f'{", ".join(map(repr, BACKENDS))}.'
-    )
+  arguments.check_choice('backend', backend, BACKENDS)
   if backend == 'auto':
     backend = 'tfp' if importlib.util.find_spec('arviz') is None else 'arviz'
   return {'arviz': _by_arviz, 'tfp': _by_tfp}[backend]

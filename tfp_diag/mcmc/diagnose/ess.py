@@ -15,17 +15,27 @@
 """How many independent draws the draws are worth."""
 
 import functools
+from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from tfp_diag.mcmc.diagnose.convergence import ESS_KINDS, convergence
-from tfp_diag.mcmc.diagnose.named_draws import joined_chains
+from tfp_diag.internal import arguments
+from tfp_diag.mcmc.diagnose.convergence import (
+  ESS_KINDS,
+  Backend,
+  EssKind,
+  convergence,
+)
+from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['ess']
 
 
-def ess(draws, *, kind='bulk', chain_ndims=1, backend='auto'):
+def ess(
+  draws: Any,
+  *,
+  kind: EssKind = 'bulk',
+  chain_ndims: int = 1,
+  backend: Backend = 'auto',
+) -> Any:
   """Effective sample size of every coordinate, over all chains.
 
   Args:
@@ -67,20 +77,12 @@ def ess(draws, *, kind='bulk', chain_ndims=1, backend='auto'):
        localization: an improved R-hat for assessing convergence of MCMC.
        _Bayesian Analysis_ 16(2).
   """
-  if kind not in ESS_KINDS:
-    raise ValueError(
-      f'`kind` is {kind!r} and must be one of '
-      f'{", ".join(map(repr, ESS_KINDS))}.'
-    )
-  return tf.nest.map_structure(
-    functools.partial(
-      _ess, kind=kind, chain_ndims=chain_ndims, backend=backend
-    ),
-    draws,
+  arguments.check_choice('kind', kind, ESS_KINDS)
+  return map_draws(
+    functools.partial(_ess, kind=kind, backend=backend), draws, chain_ndims
   )
 
 
-def _ess(part, kind, chain_ndims, backend):
-  values = joined_chains(np.asarray(part), chain_ndims)
+def _ess(values, kind, backend):
   flat = values.reshape([*values.shape[:2], -1])
   return convergence(flat, kind, backend).reshape(values.shape[2:])

@@ -18,8 +18,19 @@ import collections.abc
 import typing
 
 import numpy as np
+import tensorflow as tf
 
-__all__ = ['NamedPart', 'joined_chains', 'named_draws', 'named_leaves']
+from tfp_diag.internal import arguments
+
+__all__ = [
+  'NamedPart',
+  'as_draws',
+  'as_numbers',
+  'joined_chains',
+  'map_draws',
+  'named_draws',
+  'named_leaves',
+]
 
 
 class NamedPart(typing.NamedTuple):
@@ -71,10 +82,10 @@ def named_draws(draws, chain_ndims, var_names=None):
   """
   found = list(named_leaves(draws))
   if not found:
-    raise ValueError('`draws` has no parts.')
+    raise ValueError(_NO_PARTS)
   names, leaves = zip(*found)
   if var_names is not None:
-    names = [var_names] if isinstance(var_names, str) else list(var_names)
+    names = arguments.as_names('var_names', var_names)
     if len(names) != len(leaves):
       raise ValueError(
         f'`var_names` has {len(names)} entries, {names}, but `draws` has '
@@ -84,7 +95,7 @@ def named_draws(draws, chain_ndims, var_names=None):
     raise ValueError(
       f'The names of the parts, {list(names)}, are not distinct.'
     )
-  values = [np.asarray(leaf) for leaf in leaves]
+  values = [as_draws(leaf) for leaf in leaves]
   joined = [joined_chains(v, chain_ndims, n) for n, v in zip(names, values)]
   leads = [value.shape[: 1 + chain_ndims] for value in values]
   for name, lead in zip(names, leads):
@@ -95,6 +106,82 @@ def named_draws(draws, chain_ndims, var_names=None):
       )
   parts = [NamedPart(n, v) for n, v in zip(names, joined)]
   return parts, leads[0][1:]
+
+
+_NO_PARTS = (
+  '`draws` has no parts; pass a Tensor or an array of shape [draw, chain..., '
+  'event...], or a structure of these.'
+)
+
+
+def as_numbers(what, given):
+  """An array of real numbers or flags, or an error that says what is not one.
+
+  Args:
+    what: Python `str`, what was given, in backticks.
+    given: What was given.
+
+  Returns:
+    NumPy array.
+
+  Raises:
+    TypeError: if it is something else.
+  """
+  is_array = not isinstance(
+    given, (type, str, tf.RaggedTensor, tf.SparseTensor)
+  )
+  reason = ''
+  if is_array:
+    try:
+      found = np.asarray(given)
+      # Of bfloat16 NumPy knows no more than the name.
+      if found.dtype.kind in 'biuf' or found.dtype.name == 'bfloat16':
+        return found
+      reason = f' (its dtype is {found.dtype.name})'
+    except (TypeError, ValueError) as e:
+      reason = f' ({str(e).splitlines()[0]})'
+  raise TypeError(
+    f'{what} is {arguments.shown(given)}, of which no array of real numbers '
+    f'can be made{reason}. Pass a Tensor or an array.'
+  )
+
+
+def as_draws(given):
+  """One part of draws as an array; see `as_numbers`."""
+  return as_numbers('A part of `draws`', given)
+
+
+def map_draws(fn, draws, chain_ndims):
+  """Applies a function to each part of draws.
+
+  Args:
+    fn: Callable of an array [draw, chains, event...].
+    draws: Structure of Tensors or arrays [draw, chain..., event...].
+    chain_ndims: Python `int`, how many axes belong to the chains.
+
+  Returns:
+    Structure of `draws`.
+
+  Raises:
+    TypeError: if a part is not made of real numbers.
+    ValueError: if there is none, one has too few axes, or no draws.
+  """
+  chain_ndims = arguments.as_count(
+    'chain_ndims', chain_ndims, 0, 'how many axes belong to the chains'
+  )
+  if not tf.nest.flatten(draws):
+    raise ValueError(_NO_PARTS)
+
+  def of_part(part):
+    values = joined_chains(as_draws(part), chain_ndims)
+    if not values.shape[0] or not values.shape[1]:
+      raise ValueError(
+        f'`draws` has a part with {values.shape[0]} draws of {values.shape[1]} '
+        'chains; there is nothing to look at.'
+      )
+    return fn(values)
+
+  return tf.nest.map_structure(of_part, draws)
 
 
 def joined_chains(values, chain_ndims, name='draws'):
@@ -113,8 +200,9 @@ def joined_chains(values, chain_ndims, name='draws'):
   """
   if values.ndim < 1 + chain_ndims:
     raise ValueError(
-      f'{name} has shape {list(values.shape)}, but needs an axis for the draws '
-      f'and {chain_ndims} for the chains (`chain_ndims`) in front of the event.'
+      f'{name} has shape {list(values.shape)}, but needs an axis for the '
+      f'draws and {chain_ndims} for the chains (`chain_ndims`) in front of the '
+      'event.'
     )
   chain_shape = values.shape[1 : 1 + chain_ndims]
   event_shape = values.shape[1 + chain_ndims :]

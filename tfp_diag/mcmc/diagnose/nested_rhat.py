@@ -15,16 +15,19 @@
 """Whether many short chains agree."""
 
 import functools
+from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from tfp_diag.mcmc.diagnose.named_draws import joined_chains
+from tfp_diag.internal import arguments
+from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['nested_rhat']
 
 
-def nested_rhat(draws, num_superchains, *, chain_ndims=1):
+def nested_rhat(
+  draws: Any, num_superchains: int, *, chain_ndims: int = 1
+) -> Any:
   """Nested R-hat of every coordinate, for chains that are many and short.
 
   R-hat asks for chains that are long: it compares averages, which vary from
@@ -73,16 +76,17 @@ def nested_rhat(draws, num_superchains, *, chain_ndims=1):
        convergence of Markov chain Monte Carlo when running many short chains.
        _Bayesian Analysis_, equations (4) to (8).
   """
-  return tf.nest.map_structure(
-    functools.partial(
-      _nested_rhat, num_superchains=num_superchains, chain_ndims=chain_ndims
-    ),
+  num_superchains = arguments.as_count(
+    'num_superchains', num_superchains, 1, 'how many groups of chains'
+  )
+  return map_draws(
+    functools.partial(_nested_rhat, num_superchains=num_superchains),
     draws,
+    chain_ndims,
   )
 
 
-def _nested_rhat(part, num_superchains, chain_ndims):
-  values = joined_chains(np.asarray(part), chain_ndims)
+def _nested_rhat(values, num_superchains):
   num_draws, num_chains, *event_shape = values.shape
   if num_superchains < 2 or num_chains % num_superchains:
     raise ValueError(

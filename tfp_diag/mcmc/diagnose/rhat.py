@@ -15,17 +15,15 @@
 """Whether chains agree."""
 
 import functools
+from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from tfp_diag.mcmc.diagnose.convergence import convergence
-from tfp_diag.mcmc.diagnose.named_draws import joined_chains
+from tfp_diag.mcmc.diagnose.convergence import Backend, convergence
+from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['rhat']
 
 
-def rhat(draws, *, chain_ndims=1, backend='auto'):
+def rhat(draws: Any, *, chain_ndims: int = 1, backend: Backend = 'auto') -> Any:
   """Rank-normalized split R-hat of every coordinate.
 
   The larger one of two: of the draws, which sees that chains are at different
@@ -69,12 +67,11 @@ def rhat(draws, *, chain_ndims=1, backend='auto'):
        localization: an improved R-hat for assessing convergence of MCMC.
        _Bayesian Analysis_ 16(2), equations (4) and (14).
   """
-  return tf.nest.map_structure(
-    functools.partial(_rhat, chain_ndims=chain_ndims, backend=backend), draws
+  return map_draws(
+    functools.partial(_rhat, backend=backend), draws, chain_ndims
   )
 
 
-def _rhat(part, chain_ndims, backend):
-  values = joined_chains(np.asarray(part), chain_ndims)
+def _rhat(values, backend):
   flat = values.reshape([*values.shape[:2], -1])
   return convergence(flat, 'r_hat', backend).reshape(values.shape[2:])

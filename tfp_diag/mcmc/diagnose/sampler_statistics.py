@@ -19,7 +19,8 @@ import collections.abc
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.mcmc.diagnose.named_draws import joined_chains
+from tfp_diag.internal import arguments
+from tfp_diag.mcmc.diagnose.named_draws import as_numbers, joined_chains
 
 __all__ = ['chain_ndims_of', 'sampler_statistics']
 
@@ -58,7 +59,9 @@ def chain_ndims_of(trace, chain_ndims):
     Python `int`, 1 where nothing is known.
   """
   if chain_ndims is not None:
-    return chain_ndims
+    return arguments.as_count(
+      'chain_ndims', chain_ndims, 0, 'how many axes belong to the chains'
+    )
   found = _statistics(trace)
   for name in _PER_CHAIN:
     if name in found:
@@ -105,7 +108,10 @@ def _statistics(trace):
   if trace is None:
     return {}
   if isinstance(trace, collections.abc.Mapping):
-    return {str(name): np.asarray(value) for name, value in trace.items()}
+    return {
+      str(name): as_numbers(f'{str(name)!r} in `trace`', value)
+      for name, value in trace.items()
+    }
   found = {}
   if hasattr(trace, '_fields'):
     _search(trace, found)

@@ -15,12 +15,17 @@
 """Means, errors and verdicts in one table."""
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.convergence import (
+  BACKENDS,
   ESS_KINDS,
   LEAST_DRAWS,
+  Backend,
   convergence,
   in_groups,
 )
@@ -40,16 +45,16 @@ __all__ = ['summarize', 'warn_if_not_converged']
 
 
 def summarize(
-  draws,
-  trace=None,
+  draws: Any,
+  trace: Any = None,
   *,
-  chain_ndims=None,
-  quantiles=(0.05, 0.5, 0.95),
-  num_superchains=None,
-  min_ess=400.0,
-  var_names=None,
-  backend='auto',
-):
+  chain_ndims: int | None = None,
+  quantiles: Sequence[float] = (0.05, 0.5, 0.95),
+  num_superchains: int | None = None,
+  min_ess: float = 400.0,
+  var_names: Sequence[str] | None = None,
+  backend: Backend = 'auto',
+) -> Summary:
   """Summarizes draws, and says how far to trust them.
 
   For each coordinate: mean and standard deviation with Monte Carlo standard
@@ -114,9 +119,21 @@ def summarize(
        convergence of Markov chain Monte Carlo when running many short chains.
        _Bayesian Analysis_.
   """
-  probs = tuple(float(prob) for prob in quantiles)
+  probs = tuple(arguments.as_vector('quantiles', quantiles).tolist())
   if not all(0.0 <= prob <= 1.0 for prob in probs):
     raise ValueError(f'`quantiles` is {probs} and must be between 0 and 1.')
+  arguments.check_number(
+    'min_ess',
+    min_ess,
+    'a number that is not negative, an effective sample size',
+    least=0.0,
+    may_be_infinite=True,
+  )
+  arguments.check_choice('backend', backend, BACKENDS)
+  if num_superchains is not None:
+    num_superchains = arguments.as_count(
+      'num_superchains', num_superchains, 1, 'how many groups of chains'
+    )
   parts, chain_shape = named_draws(
     draws, chain_ndims_of(trace, chain_ndims), var_names
   )

@@ -18,7 +18,7 @@ import typing
 
 import numpy as np
 
-from tfp_diag.internal.text_table import text_table
+from tfp_diag.internal.text_table import as_html, text_table
 
 __all__ = ['Summary']
 
@@ -77,7 +77,7 @@ class Summary(typing.NamedTuple):
   stuck_chains: tuple
   warnings: tuple
 
-  def columns(self):
+  def columns(self) -> dict[str, np.ndarray]:
     """Dict from titles to columns: for a data frame, with `names` as index."""
     columns = {'mean': self.mean, 'sd': self.sd}
     for prob, column in zip(self.probs, self.quantiles.T):
@@ -92,6 +92,47 @@ class Summary(typing.NamedTuple):
     if self.nested_r_hat is not None:
       columns['nested_r_hat'] = self.nested_r_hat
     return columns
+
+  def to_dataframe(self) -> typing.Any:
+    """The columns as a `pandas.DataFrame`, one row for each parameter.
+
+    Returns:
+      `pandas.DataFrame` with `names` as its index.
+
+    Raises:
+      ImportError: if pandas is not installed.
+
+    #### Examples
+
+    ```python
+    import numpy as np
+    import tfp_diag
+
+    draws = np.random.default_rng(0).normal(size=[100, 4, 2])
+    table = tfp_diag.mcmc.summarize(draws).to_dataframe()
+    list(table.index)  # ==> ['x[0]', 'x[1]']
+    bool(table.loc['x[1]', 'r_hat'] < 1.1)  # ==> True
+    ```
+    """
+    try:
+      import pandas as pd
+    except ImportError as e:
+      raise ImportError(
+        '`to_dataframe` needs pandas, which is not installed. Install it with '
+        '`pip install pandas`, or take `columns()`, a dict of arrays.'
+      ) from e
+    return pd.DataFrame(self.columns(), index=list(self.names))
+
+  def __repr__(self):
+    """One line: how much there is, and whether all is well."""
+    shape = ' x '.join(map(str, self.chain_shape)) or '1'
+    return (
+      f'<Summary of {len(self.names):,} parameters: {shape} chains of '
+      f'{self.num_draws:,} draws, {len(self.warnings)} warnings>'
+    )
+
+  def _repr_html_(self):
+    return as_html(str(self))
 
   def __str__(self):
     """The table, of at most 30 parameters, the sampler, and the warnings."""

@@ -14,8 +14,13 @@
 # ============================================================================
 """Draws for arviz."""
 
+import collections.abc
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.arviz_module import arviz_module
 from tfp_diag.mcmc.diagnose.named_draws import named_draws
 from tfp_diag.mcmc.diagnose.sampler_statistics import (
@@ -31,15 +36,15 @@ _ARVIZ_NAMES = {'target_log_prob': 'lp', 'accept_ratio': 'acceptance_rate'}
 
 
 def to_arviz(
-  draws,
-  trace=None,
+  draws: Any,
+  trace: Any = None,
   *,
-  chain_ndims=None,
-  var_names=None,
-  coords=None,
-  dims=None,
-  save_warmup=False,
-):
+  chain_ndims: int | None = None,
+  var_names: Sequence[str] | None = None,
+  coords: Mapping | None = None,
+  dims: Mapping | None = None,
+  save_warmup: bool = False,
+) -> Any:
   """Puts draws and trace into what arviz works with.
 
   The result is an `arviz.InferenceData` with arviz 0.x, an `xarray.DataTree`
@@ -96,6 +101,13 @@ def to_arviz(
   data['sample_stats']['lp'].shape  # ==> (4, 50)
   ```
   """
+  arguments.check_flag('save_warmup', save_warmup)
+  for name, given in (('coords', coords), ('dims', dims)):
+    if given is not None and not isinstance(given, collections.abc.Mapping):
+      raise TypeError(
+        f'`{name}` is {arguments.shown(given)}, but must be a dict from names '
+        'to lists, or None.'
+      )
   arviz = arviz_module('`to_arviz` needs')
   parts, chain_shape = named_draws(
     draws, chain_ndims_of(trace, chain_ndims), var_names

@@ -17,33 +17,20 @@
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+
 __all__ = [
   'as_log_prob',
   'as_parts',
-  'check_callable',
+  'as_step_size',
   'check_gradients',
+  'check_state',
   'check_step_size',
   'check_target',
   'is_list_like',
   'per_part',
   'step_size_roots',
 ]
-
-
-def check_callable(argument, value):
-  """Refuses an argument that cannot be called.
-
-  Args:
-    argument: Python `str`, its name.
-    value: What was given.
-
-  Raises:
-    TypeError: if `value` is not callable.
-  """
-  if not callable(value):
-    raise TypeError(
-      f'`{argument}` must be callable, but is a {type(value).__name__}.'
-    )
 
 
 def is_list_like(state):
@@ -77,7 +64,14 @@ def as_parts(state):
       'Tensor or a list of Tensors; pass a list of its values.'
     )
   parts = list(state) if is_list_like(state) else [state]
-  parts = [tf.convert_to_tensor(x, name='state') for x in parts]
+  if not parts:
+    raise ValueError(
+      'The state has no parts; pass a Tensor, or a list of one or more.'
+    )
+  parts = [
+    arguments.as_tensor(f'Part {i} of the state', x)
+    for i, x in enumerate(parts)
+  ]
   for i, x in enumerate(parts):
     if not x.dtype.is_floating:
       raise TypeError(
@@ -99,6 +93,27 @@ def as_parts(state):
   return parts
 
 
+def check_state(parts, gradients):
+  """Refuses a state that is not the one that kernel results belong to.
+
+  Args:
+    parts: List of Tensors, the state.
+    gradients: List of Tensors of the shapes that it had before.
+
+  Raises:
+    ValueError: if the number of parts or a shape differs.
+  """
+  now, before = [x.shape for x in parts], [g.shape for g in gradients]
+  if len(now) != len(before) or not all(
+    a.is_compatible_with(b) for a, b in zip(now, before)
+  ):
+    raise ValueError(
+      f'The state has parts of shapes {[str(s) for s in now]}, but '
+      f'`previous_kernel_results` are of {[str(s) for s in before]}; pass the '
+      'state that was returned with them, or call `bootstrap_results`.'
+    )
+
+
 def as_log_prob(value):
   """What a target log density returned, as a Tensor.
 
@@ -117,7 +132,7 @@ def as_log_prob(value):
       'return one Tensor with the log density of each chain; check its '
       '`return`, and add up the terms.'
     )
-  return tf.convert_to_tensor(value)
+  return arguments.as_tensor('What `target_log_prob_fn` returned', value)
 
 
 def check_target(target_log_prob, parts):
@@ -171,6 +186,31 @@ def check_gradients(gradients):
       )
 
 
+def as_step_size(step_size, dtype):
+  """A step size, or a list of them, as Tensors.
+
+  Args:
+    step_size: What was given: a number, a Tensor, or a list of them.
+    dtype: The dtype of the state.
+
+  Returns:
+    Tensor or list of Tensors.
+
+  Raises:
+    TypeError: if it is something else.
+  """
+  if isinstance(step_size, (bool, dict)) or (
+    is_list_like(step_size) and not step_size
+  ):
+    raise TypeError(
+      f'`step_size` is {arguments.shown(step_size)}, but must be a positive '
+      'number, a Tensor, or a list of these with one for each part.'
+    )
+  return tf.nest.map_structure(
+    lambda s: arguments.as_tensor('`step_size`', s, dtype), step_size
+  )
+
+
 def check_step_size(step_size, parts):
   """Refuses a step size that does not fit to the state.
 
@@ -195,11 +235,16 @@ def check_step_size(step_size, parts):
         '[C0, ..., 1].'
       )
     value = tf.get_static_value(s)
-    if value is not None and not np.all(np.asarray(value, np.float64) > 0.0):
+    if value is not None and not _is_positive(value):
       raise ValueError(
-        f'`step_size` must be positive, but is {value}; it is the time of a '
-        'step, about the square of how far a coordinate moves.'
+        f'`step_size` must be positive and finite, but is {value}; it is the '
+        'time of a step, about the square of how far a coordinate moves.'
       )
+
+
+def _is_positive(value):
+  value = np.asarray(value, np.float64)
+  return np.all((value > 0.0) & np.isfinite(value))
 
 
 def step_size_roots(step_size, parts):

@@ -14,18 +14,31 @@
 # ============================================================================
 """The arguments of a Langevin kernel, calibrated or not."""
 
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
 import tensorflow as tf
 
-from tfp_diag.mcmc.kernels.arguments import check_callable
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   ParameterizedKernel,
   argument,
+  check_axis_name,
 )
 
-__all__ = ['LangevinKernel']
+__all__ = [
+  'DISCRETIZATIONS',
+  'Discretization',
+  'LangevinKernel',
+  'check_kernel_arguments',
+]
+
+Discretization = Literal['euler', 'exponential']
+DISCRETIZATIONS = typing.get_args(Discretization)
 
 
 class LangevinKernel(ParameterizedKernel):
@@ -33,18 +46,18 @@ class LangevinKernel(ParameterizedKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    preconditioner=None,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    preconditioner: Any = None,
     *,
-    volatility_fn=None,
-    discretization='euler',
-    parallel_iterations=10,
-    experimental_shard_axis_names=None,
-    experimental_chain_axis_names=None,
-    validate_args=False,
-    name=None,
-  ):
+    volatility_fn: Callable | None = None,
+    discretization: Discretization = 'euler',
+    parallel_iterations: int = 10,
+    experimental_shard_axis_names: Any = None,
+    experimental_chain_axis_names: str | None = None,
+    validate_args: bool = False,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -57,7 +70,8 @@ class LangevinKernel(ParameterizedKernel):
         standard deviation of each coordinate's noise; a square
         `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
         list of these with one per part; or a `LocalHessianPreconditioner`.
-        Default: None, the identity.
+        A function counts as `volatility_fn`, which has this place in TFP's
+        kernels. Default: None, the identity.
       volatility_fn: Python callable of the state that returns the
         position-dependent standard deviations: a positive Tensor that
         broadcasts to the state, or a list with one per part. A chain's value
@@ -87,9 +101,21 @@ class LangevinKernel(ParameterizedKernel):
         `discretization` is none that exists or does not fit to the scale, or
         both the state and the chains are spread over the replicas.
     """
-    check_callable('target_log_prob_fn', target_log_prob_fn)
+    check_kernel_arguments(
+      target_log_prob_fn,
+      experimental_shard_axis_names,
+      experimental_chain_axis_names,
+      validate_args,
+    )
+    if _is_function(preconditioner) and volatility_fn is None:
+      # The third argument of TFP's Langevin kernels.
+      preconditioner, volatility_fn = None, preconditioner
     if volatility_fn is not None:
-      check_callable('volatility_fn', volatility_fn)
+      arguments.check_callable(
+        'volatility_fn',
+        volatility_fn,
+        'a function of the state that returns standard deviations, or None',
+      )
       if preconditioner is not None:
         raise ValueError(
           'Both `preconditioner` and `volatility_fn` are given; pass a '
@@ -97,7 +123,7 @@ class LangevinKernel(ParameterizedKernel):
           '`volatility_fn` returns.'
         )
     _check_discretization(discretization, preconditioner, volatility_fn)
-    _check_axes(experimental_shard_axis_names, experimental_chain_axis_names)
+    arguments.check_chunk('parallel_iterations', parallel_iterations)
     super().__init__(
       target_log_prob_fn=target_log_prob_fn,
       step_size=step_size,
@@ -137,11 +163,7 @@ class LangevinKernel(ParameterizedKernel):
 
 
 def _check_discretization(discretization, preconditioner, volatility_fn):
-  if discretization not in ('euler', 'exponential'):
-    raise ValueError(
-      "`discretization` must be 'euler' or 'exponential', but is "
-      f'{discretization!r}.'
-    )
+  arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
   if discretization == 'euler':
     return
   if isinstance(preconditioner, LocalHessianPreconditioner):
@@ -156,7 +178,38 @@ def _check_discretization(discretization, preconditioner, volatility_fn):
   )
 
 
-def _check_axes(shard_axis_names, chain_axis_names):
+_DENSITY = (
+  'a function of the state that returns the log density of each chain, like '
+  '`lambda x: -tf.reduce_sum(x**2, axis=-1)`'
+)
+
+
+def _is_function(value):
+  return callable(value) and not isinstance(
+    value, (type, tf.linalg.LinearOperator, LocalHessianPreconditioner)
+  )
+
+
+def check_kernel_arguments(
+  target_log_prob_fn, shard_axis_names, chain_axis_names, validate_args
+):
+  """Refuses what no kernel takes.
+
+  Args:
+    target_log_prob_fn: What was given as the log density.
+    shard_axis_names: As `experimental_shard_axis_names`.
+    chain_axis_names: As `experimental_chain_axis_names`.
+    validate_args: As `validate_args`.
+
+  Raises:
+    TypeError: if one of them is not what it must be.
+    ValueError: if both the state and the chains are spread.
+  """
+  arguments.check_callable('target_log_prob_fn', target_log_prob_fn, _DENSITY)
+  arguments.check_flag('validate_args', validate_args)
+  for name in tf.nest.flatten(shard_axis_names):
+    check_axis_name('experimental_shard_axis_names', name)
+  check_axis_name('experimental_chain_axis_names', chain_axis_names)
   if chain_axis_names and any(tf.nest.flatten(shard_axis_names)):
     raise ValueError(
       'Both `experimental_shard_axis_names` and `experimental_chain_axis_names`'

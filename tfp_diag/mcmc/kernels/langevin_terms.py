@@ -20,6 +20,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.diag_jacobian import diag_jacobian
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.arguments import (
   as_log_prob,
   check_gradients,
@@ -121,6 +122,7 @@ def volatility_of_parts(volatility_fn, *parts):
   Returns:
     List of Tensors with the parts' shapes.
   """
+  arguments.check_takes('volatility_fn', volatility_fn, parts)
   values = volatility_fn(*parts)
   values = list(values) if is_list_like(values) else [values]
   if len(values) == 1:
@@ -142,7 +144,11 @@ def _volatility_of_part(value, part, index):
       f'`volatility_fn` returned {given} for part {index} of the state, which '
       f'is {part.dtype.name}; return standard deviations in that dtype.'
     )
-  volatility = tf.convert_to_tensor(value, part.dtype)
+  volatility = arguments.as_tensor(
+    f'What `volatility_fn` returned for part {index} of the state',
+    value,
+    part.dtype,
+  )
   try:
     fits = tf.broadcast_static_shape(
       volatility.shape, part.shape

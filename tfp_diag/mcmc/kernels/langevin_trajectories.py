@@ -16,11 +16,15 @@
 
 import functools
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.mcmc.kernels.arguments import as_parts, check_callable, per_part
+from tfp_diag.internal import arguments
+from tfp_diag.mcmc.kernels.arguments import as_parts, check_state, per_part
+from tfp_diag.mcmc.kernels.langevin_kernel import check_kernel_arguments
 from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
@@ -34,7 +38,9 @@ from tfp_diag.mcmc.kernels.noise import split_seed, step_seed, uniform
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   ParameterizedKernel,
   argument,
+  as_results,
 )
+from tfp_diag.mcmc.kernels.parameterized_kernel import step_seed as checked_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
@@ -177,19 +183,19 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
 
   def __init__(
     self,
-    target_log_prob_fn,
-    step_size,
-    integration_time,
-    damping,
-    preconditioner=None,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    integration_time: Any,
+    damping: Any,
+    preconditioner: Any = None,
     *,
-    jitter=0.0,
-    max_num_steps=1000,
-    experimental_shard_axis_names=None,
-    experimental_chain_axis_names=None,
-    validate_args=False,
-    name=None,
-  ):
+    jitter: float = 0.0,
+    max_num_steps: int = 1000,
+    experimental_shard_axis_names: Any = None,
+    experimental_chain_axis_names: str | None = None,
+    validate_args: bool = False,
+    name: str | None = None,
+  ) -> None:
     """Initializes the kernel.
 
     Args:
@@ -219,17 +225,34 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       ValueError: if the preconditioner depends on the position, or a number is
         out of its range.
     """
-    check_callable('target_log_prob_fn', target_log_prob_fn)
+    check_kernel_arguments(
+      target_log_prob_fn,
+      experimental_shard_axis_names,
+      experimental_chain_axis_names,
+      validate_args,
+    )
     if isinstance(preconditioner, LocalHessianPreconditioner):
       raise ValueError(
         '`preconditioner` is a LocalHessianPreconditioner, whose scale depends '
         'on the position, but a trajectory needs one scale; use it with '
         '`PreconditionedMALA`.'
       )
-    _check_number('integration_time', integration_time, lambda t: t > 0.0)
-    _check_number('damping', damping, lambda g: g >= 0.0)
-    _check_number('jitter', jitter, lambda j: 0.0 <= j <= 1.0)
-    _check_number('max_num_steps', max_num_steps, lambda n: n >= 1)
+    arguments.check_number(
+      'integration_time', integration_time, 'a positive number', above=0.0
+    )
+    arguments.check_number(
+      'damping',
+      damping,
+      'a number that is not negative',
+      least=0.0,
+      may_be_infinite=True,
+    )
+    arguments.check_number(
+      'jitter', jitter, 'a number from 0 to 1', least=0.0, most=1.0
+    )
+    max_num_steps = arguments.as_count(
+      'max_num_steps', max_num_steps, 1, 'the most steps of a trajectory'
+    )
     super().__init__(
       target_log_prob_fn=target_log_prob_fn,
       step_size=step_size,
@@ -268,7 +291,9 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     """A copy of this kernel for a state that is sharded so."""
     return self.copy(experimental_shard_axis_names=shard_axis_names)
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> MetropolisAdjustedLangevinTrajectoriesResults:
     """Evaluates the target at the start.
 
     Args:
@@ -300,7 +325,12 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, MetropolisAdjustedLangevinTrajectoriesResults]:
     """Follows a trajectory and accepts or rejects its end, chain by chain.
 
     Args:
@@ -315,10 +345,13 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     """
     with self._scope('one_step'):
       # As a step of MALA, which a trajectory of one step is.
-      seed = tfp.random.sanitize_seed(seed, salt=PreconditionedMALA.salt)
+      previous = as_results(
+        MetropolisAdjustedLangevinTrajectoriesResults, previous_kernel_results
+      )
+      seed = checked_seed(seed, PreconditionedMALA.salt)
       trajectory_seed, acceptance_seed = split_seed(seed, 2)
-      previous = previous_kernel_results
       before = previous.accepted_results
+      check_state(as_parts(current_state), before.gradients)
       current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
       num_steps = self._num_steps(previous, seed)
 
@@ -444,17 +477,3 @@ class _Point(typing.NamedTuple):
   results: typing.Any
   velocity: typing.Any
   whitened: typing.Any
-
-
-def _check_number(name, value, fits):
-  value = tf.get_static_value(tf.convert_to_tensor(value))
-  if value is None:
-    return
-  if value.ndim or not fits(value):
-    ranges = {
-      'integration_time': 'a positive number',
-      'damping': 'a number that is not negative',
-      'jitter': 'a number from 0 to 1',
-      'max_num_steps': 'a positive integer',
-    }
-    raise ValueError(f'`{name}` must be {ranges[name]}, but is {value}.')

@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal.decide import Request
 from tfp_diag.diagonal.evaluate import run_diagonal
+from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import ThirdOrderProblem
 from tfp_diag.mcmc.kernels.arguments import (
   as_log_prob,
@@ -109,16 +110,18 @@ class LocalHessianPreconditioner:
   floor: float = 0.0
 
   def __post_init__(self):
-    if not (np.isfinite(self.softness) and self.softness > 0.0):
-      raise ValueError(
-        f'`softness` must be a positive number, but is {self.softness}; it is '
-        'the curvature below which coordinates count as flat.'
-      )
-    if not (np.isfinite(self.floor) and self.floor >= 0.0):
-      raise ValueError(
-        f'`floor` must be a number >= 0, but is {self.floor}; it is the least '
-        'curvature that is believed.'
-      )
+    arguments.check_number(
+      'softness',
+      self.softness,
+      'a positive number, the curvature below which coordinates count as flat',
+      above=0.0,
+    )
+    arguments.check_number(
+      'floor',
+      self.floor,
+      'a number >= 0, the least curvature that is believed',
+      least=0.0,
+    )
 
   @tf.autograph.experimental.do_not_convert
   def evaluate(self, target_log_prob_fn, parts, parallel_iterations):

@@ -14,10 +14,22 @@
 # ============================================================================
 """What the transition kernels share: arguments that can be read again."""
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-__all__ = ['ParameterizedKernel', 'argument']
+from tfp_diag.internal import arguments
+from tfp_diag.internal.seeds import check_seed
+from tfp_diag.internal.text_table import as_html
+
+__all__ = [
+  'ParameterizedKernel',
+  'argument',
+  'as_results',
+  'check_axis_name',
+  'check_kernel',
+  'step_seed',
+]
 
 
 class ParameterizedKernel(tfp.mcmc.TransitionKernel):
@@ -36,6 +48,7 @@ class ParameterizedKernel(tfp.mcmc.TransitionKernel):
     Args:
       **parameters: The keyword arguments of the subclass's constructor.
     """
+    arguments.check_name(parameters.get('name'))
     self._parameters = parameters
 
   @property
@@ -48,9 +61,32 @@ class ParameterizedKernel(tfp.mcmc.TransitionKernel):
     """The prefix of op names."""
     return self._parameters['name']
 
+  def __repr__(self):
+    """The class and the arguments that were given, each in a few words."""
+    given = ', '.join(
+      f'{name}={_in_short(value)}'
+      for name, value in self.parameters.items()
+      if value is not None
+    )
+    return f'{type(self).__name__}({given})'
+
+  def _repr_html_(self):
+    return as_html(repr(self))
+
   def _scope(self, method):
     """The name scope of a method."""
     return tf.name_scope(f'{self.name or self._default_name}_{method}')
+
+
+def _in_short(value):
+  if callable(value) and not isinstance(value, tf.Module):
+    return getattr(value, '__name__', type(value).__name__)
+  if isinstance(value, tf.linalg.LinearOperator):
+    return f'<{type(value).__name__} {value.shape}>'
+  if tf.is_tensor(value) and not value.shape.rank:
+    known = tf.get_static_value(value)
+    return 'Tensor' if known is None else f'{float(known):g}'
+  return arguments.shown(value)
 
 
 def argument(name, doc):
@@ -64,3 +100,81 @@ def argument(name, doc):
     A `property`, for the body of a `ParameterizedKernel`.
   """
   return property(lambda kernel: kernel.parameters[name], doc=doc)
+
+
+def as_results(kind, given):
+  """Kernel results with Tensors in the place of NumPy arrays.
+
+  Args:
+    kind: The class that they must have.
+    given: What `one_step` was given.
+
+  Returns:
+    A `kind`.
+
+  Raises:
+    TypeError: if they are something else.
+  """
+  if not isinstance(given, kind):
+    raise TypeError(
+      f'`previous_kernel_results` is {arguments.shown(given)}, but must be a '
+      f'{kind.__name__}: what `bootstrap_results` or the last `one_step` has '
+      'returned.'
+    )
+  return tf.nest.map_structure(
+    lambda x: (
+      tf.convert_to_tensor(x) if isinstance(x, (np.ndarray, np.generic)) else x
+    ),
+    given,
+  )
+
+
+def step_seed(seed, salt):
+  """`tfp.random.sanitize_seed`, of what is a seed.
+
+  Args:
+    seed: What `one_step` was given.
+    salt: Python `str`.
+
+  Returns:
+    int32 Tensor of shape [2].
+  """
+  check_seed(seed)
+  return tfp.random.sanitize_seed(seed, salt=salt)
+
+
+def check_axis_name(name, value):
+  """Refuses what is no name of an axis of replicas.
+
+  Args:
+    name: Python `str`, the argument.
+    value: What was given: a `str`, or a list of them, or None.
+
+  Raises:
+    TypeError: if it is something else.
+  """
+  if value is None:
+    return
+  if not all(isinstance(v, str) for v in tf.nest.flatten(value)):
+    raise TypeError(
+      f'`{name}` is {arguments.shown(value)}, but must be the name of an axis '
+      'of replicas, a str, or None.'
+    )
+
+
+def check_kernel(name, value):
+  """Refuses what is no transition kernel.
+
+  Args:
+    name: Python `str`, the argument.
+    value: What was given.
+
+  Raises:
+    TypeError: if it is something else, or the class of one.
+  """
+  if not isinstance(value, tfp.mcmc.TransitionKernel):
+    raise TypeError(
+      f'`{name}` is {arguments.shown(value)}, but must be a transition kernel, '
+      'an instance of a `tfp.mcmc.TransitionKernel`, like '
+      '`tfp_diag.mcmc.PreconditionedMALA(target_log_prob_fn, step_size=0.1)`.'
+    )

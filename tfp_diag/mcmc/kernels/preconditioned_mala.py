@@ -18,8 +18,8 @@ import functools
 import typing
 
 import tensorflow as tf
-import tensorflow_probability as tfp
 
+from tfp_diag.mcmc.kernels.arguments import as_parts, check_state
 from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
 from tfp_diag.mcmc.kernels.metropolis import (
   choose,
@@ -28,6 +28,7 @@ from tfp_diag.mcmc.kernels.metropolis import (
   log_accept_ratio,
 )
 from tfp_diag.mcmc.kernels.noise import split_seed
+from tfp_diag.mcmc.kernels.parameterized_kernel import as_results, step_seed
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
 )
@@ -155,7 +156,9 @@ class PreconditionedMALA(LangevinKernel):
     """True: the target is invariant."""
     return True
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> PreconditionedMALAResults:
     """Evaluates the target at the start.
 
     Args:
@@ -181,7 +184,12 @@ class PreconditionedMALA(LangevinKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, PreconditionedMALAResults]:
     """Proposes a state and accepts or rejects it, chain by chain.
 
     Args:
@@ -195,9 +203,11 @@ class PreconditionedMALA(LangevinKernel):
       kernel_results: A `PreconditionedMALAResults`.
     """
     with self._scope('one_step'):
-      seed = tfp.random.sanitize_seed(seed, salt=self.salt)
+      previous = as_results(PreconditionedMALAResults, previous_kernel_results)
+      seed = step_seed(seed, self.salt)
       proposal_seed, acceptance_seed = split_seed(seed, 2)
-      before = previous_kernel_results.accepted_results
+      before = previous.accepted_results
+      check_state(as_parts(current_state), before.gradients)
       current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
 
       proposed_state, proposed_results = self._proposal.one_step(

@@ -20,6 +20,8 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+
 __all__ = ['as_factors']
 
 
@@ -70,7 +72,12 @@ def _as_factor(entry, part, event_ndims, index):
       'What is to be learned is named in `windowed_adaptive_mala`, or as the '
       '`estimator` of a `DiagonalPreconditionerAdaptation` around this kernel.'
     )
-  scale = tf.convert_to_tensor(entry, part.dtype, name='preconditioner')
+  if isinstance(entry, dict):
+    raise TypeError(
+      f'`preconditioner` is {arguments.shown(entry)}, but must be a scale, a '
+      'LinearOperator, or a list of these with one for each part.'
+    )
+  scale = arguments.as_tensor('`preconditioner`', entry, part.dtype)
   _check_scale(scale, part, index)
   return _Scale(scale)
 
@@ -105,10 +112,12 @@ def _check_operator(operator, part, event_ndims, index):
 def _check_scale(scale, part, index):
   _check_broadcast(scale.shape, part, index)
   value = tf.get_static_value(scale)
-  if value is not None and not np.all(np.asarray(value, np.float64) > 0.0):
+  if value is not None and not np.all(
+    (np.asarray(value, np.float64) > 0.0) & np.isfinite(value)
+  ):
     raise ValueError(
       f'`preconditioner` for part {index} of the state has entries that are '
-      'not positive; it is a standard deviation per coordinate.'
+      'not positive, or not finite; it is a standard deviation per coordinate.'
     )
 
 

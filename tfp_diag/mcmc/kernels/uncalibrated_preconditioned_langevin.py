@@ -16,20 +16,26 @@
 
 import functools
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
-import tensorflow_probability as tfp
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels import langevin
 from tfp_diag.mcmc.kernels.arguments import (
   as_parts,
+  as_step_size,
+  check_state,
   check_step_size,
   is_list_like,
   step_size_roots,
 )
-from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
+from tfp_diag.mcmc.kernels.arguments import per_part as step_sizes_of_parts
+from tfp_diag.mcmc.kernels.langevin_kernel import Discretization, LangevinKernel
 from tfp_diag.mcmc.kernels.langevin_terms import (
+  LangevinTerms,
   evaluate,
   event_axes,
   is_usable,
@@ -40,6 +46,11 @@ from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
 from tfp_diag.mcmc.kernels.noise import split_seed, standard_normal
+from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  argument,
+  as_results,
+  step_seed,
+)
 from tfp_diag.mcmc.kernels.preconditioner import as_factors
 from tfp_diag.mcmc.kernels.sharding import (
   chain_shard,
@@ -83,6 +94,56 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
   step_size: typing.Any
   preconditioner: typing.Any
   seed: typing.Any
+
+  @property
+  def gradients(self):
+    """The gradients alone, a list with one Tensor per part."""
+    terms = self.grads_target_log_prob
+    return terms.gradient if isinstance(terms, LangevinTerms) else terms
+
+  # What the results of TFP's Langevin kernels have as fields.
+
+  @property
+  def volatility(self):
+    """s(x), a list with one Tensor per part."""
+    return self._terms('volatility').volatility
+
+  @property
+  def grads_volatility(self):
+    """∂_i (s_i²), a list with one Tensor per part, as TFP has it."""
+    terms = self._terms('grads_volatility')
+    return [
+      2.0 * s * ds for s, ds in zip(terms.volatility, terms.volatility_gradient)
+    ]
+
+  @property
+  def diffusion_drift(self):
+    """τ (½ s² g + s ∂s), a list with one Tensor per part."""
+    terms = self._terms('diffusion_drift')
+    sizes = step_sizes_of_parts(self.step_size, terms.volatility)
+    return [
+      0.5 * tf.cast(h, s.dtype) * (s * s * g + ds)
+      for h, s, ds, g in zip(
+        sizes, terms.volatility, self.grads_volatility, terms.gradient
+      )
+    ]
+
+  def _terms(self, name):
+    """A `LangevinTerms`; of a constant scale only if it is in these results."""
+    terms = self.grads_target_log_prob
+    if isinstance(terms, LangevinTerms):
+      return terms
+    if not self.preconditioner:
+      raise AttributeError(
+        f'`{name}` is in the results of a kernel with a scale that depends on '
+        'the position, `volatility_fn`; a constant one is '
+        '`kernel.preconditioner`.'
+      )
+    scales = [
+      tf.broadcast_to(s, tf.shape(g))
+      for s, g in zip(self.preconditioner, terms)
+    ]
+    return LangevinTerms(terms, scales, [tf.zeros_like(s) for s in scales])
 
 
 class Move(typing.NamedTuple):
@@ -135,12 +196,68 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
   # What the seed of a step is mixed with.
   salt = 'preconditioned_langevin'
 
+  def __init__(
+    self,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    preconditioner: Any = None,
+    *,
+    volatility_fn: Callable | None = None,
+    discretization: Discretization = 'euler',
+    parallel_iterations: int = 10,
+    compute_acceptance: bool = True,
+    experimental_shard_axis_names: Any = None,
+    experimental_chain_axis_names: str | None = None,
+    validate_args: bool = False,
+    name: str | None = None,
+  ) -> None:
+    """Initializes the kernel.
+
+    Args:
+      target_log_prob_fn: As for `PreconditionedMALA`.
+      step_size: As for `PreconditionedMALA`.
+      preconditioner: As for `PreconditionedMALA`.
+      volatility_fn: As for `PreconditionedMALA`.
+      discretization: As for `PreconditionedMALA`.
+      parallel_iterations: As for `PreconditionedMALA`.
+      compute_acceptance: Python `bool`: whether the results have the
+        `log_acceptance_correction`; zeros otherwise, for who accepts all.
+      experimental_shard_axis_names: As for `PreconditionedMALA`.
+      experimental_chain_axis_names: As for `PreconditionedMALA`.
+      validate_args: As for `PreconditionedMALA`.
+      name: Python `str`, the prefix of op names.
+
+    Raises:
+      TypeError: as `PreconditionedMALA`.
+      ValueError: as `PreconditionedMALA`.
+    """
+    super().__init__(
+      target_log_prob_fn,
+      step_size,
+      preconditioner,
+      volatility_fn=volatility_fn,
+      discretization=discretization,
+      parallel_iterations=parallel_iterations,
+      experimental_shard_axis_names=experimental_shard_axis_names,
+      experimental_chain_axis_names=experimental_chain_axis_names,
+      validate_args=validate_args,
+      name=name,
+    )
+    arguments.check_flag('compute_acceptance', compute_acceptance)
+    self._parameters['compute_acceptance'] = compute_acceptance
+
+  compute_acceptance = argument(
+    'compute_acceptance', 'Whether the correction is computed.'
+  )
+
   @property
   def is_calibrated(self):
     """False: the step size biases the stationary distribution."""
     return False
 
-  def bootstrap_results(self, init_state):
+  def bootstrap_results(
+    self, init_state: typing.Any
+  ) -> UncalibratedPreconditionedLangevinResults:
     """Evaluates the target at the start.
 
     Args:
@@ -156,12 +273,12 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     """
     with self._scope('bootstrap_results'):
       parts = as_parts(init_state)
+      arguments.check_takes(
+        'target_log_prob_fn', self.target_log_prob_fn, parts
+      )
       check_chains(self.target_log_prob_fn, parts)
       target_log_prob, terms = self._evaluate(parts)
-      step_size = tf.nest.map_structure(
-        lambda s: tf.convert_to_tensor(s, target_log_prob.dtype),
-        self.step_size,
-      )
+      step_size = as_step_size(self.step_size, target_log_prob.dtype)
       check_step_size(step_size, parts)
       self._dynamics(parts, target_log_prob)  # Refuses what does not fit.
       if self.discretization == 'exponential':
@@ -190,7 +307,12 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
-  def one_step(self, current_state, previous_kernel_results, seed=None):
+  def one_step(
+    self,
+    current_state: typing.Any,
+    previous_kernel_results: typing.Any,
+    seed: typing.Any = None,
+  ) -> tuple[typing.Any, UncalibratedPreconditionedLangevinResults]:
     """Proposes the next state.
 
     Args:
@@ -205,10 +327,12 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     """
     with self._scope('one_step'):
       parts = as_parts(current_state)
-      seed = tfp.random.sanitize_seed(seed, salt=self.salt)
-      moved = self.move(
-        parts, previous_kernel_results, self.draw_noise(parts, seed)
+      before = as_results(
+        UncalibratedPreconditionedLangevinResults, previous_kernel_results
       )
+      check_state(parts, before.gradients)
+      seed = step_seed(seed, self.salt)
+      moved = self.move(parts, before, self.draw_noise(parts, seed))
       return tf.nest.pack_sequence_as(
         current_state, moved.state
       ), moved.results._replace(seed=seed)
@@ -267,6 +391,13 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     whitened_after = [
       d.whiten(t, r) for d, t, r in zip(dynamics, per_part(terms), roots)
     ]
+    results = before._replace(
+      target_log_prob=target_log_prob,
+      grads_target_log_prob=terms,
+      log_acceptance_correction=tf.zeros_like(target_log_prob),
+    )
+    if not self.compute_acceptance:
+      return Move(proposal, results, whitened, whitened_after)
     corrections = []
     for d, x, y, tx, ty, wx, wy, r, shard_axis in zip(
       dynamics,
@@ -287,11 +418,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         tf.constant(-np.inf, correction.dtype),
       )
       corrections.append(sum_over_shards(correction, shard_axis))
-    results = before._replace(
-      target_log_prob=target_log_prob,
-      grads_target_log_prob=terms,
-      log_acceptance_correction=tf.add_n(corrections),
-    )
+    results = results._replace(log_acceptance_correction=tf.add_n(corrections))
     return Move(proposal, results, whitened, whitened_after)
 
   @property

@@ -19,12 +19,15 @@ import os
 
 import numpy as np
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.run.checkpoint import INDEX_NAME
 
 __all__ = ['load_draws']
 
 
-def load_draws(checkpoint):
+def load_draws(
+  checkpoint: str | os.PathLike,
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The draws that are in the checkpoint of a run, by their names.
 
   When: to look at a run that another process is making, or to open one that has
@@ -75,6 +78,7 @@ def load_draws(checkpoint):
   len(tfp_diag.mcmc.load_draws('my_run')[0]['x'])  # ==> 100
   ```
   """
+  arguments.check_path('checkpoint', checkpoint)
   path = os.fspath(checkpoint)
   try:
     with open(os.path.join(path, INDEX_NAME), encoding='utf-8') as file:

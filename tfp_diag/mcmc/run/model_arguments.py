@@ -21,17 +21,17 @@ like a pin: all that is wrong gets a sentence here, before TensorFlow sees it.
 import collections.abc
 import difflib
 import inspect
-import math
-import numbers
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.mcmc.run.schedule import as_count
+from tfp_diag.internal import arguments
+from tfp_diag.internal.arguments import as_count
 
 __all__ = [
   'as_chain_shape',
+  'check_acceptance',
   'check_argument_names',
   'check_init',
   'check_latent_variables',
@@ -103,9 +103,11 @@ def as_chain_shape(n_chains):
   Raises:
     ValueError: if one of these is no positive integer.
   """
-  if isinstance(n_chains, (list, tuple, tf.TensorShape)) or np.ndim(n_chains):
-    return [as_count('n_chains', n, 1) for n in list(n_chains)]
-  return [as_count('n_chains', n_chains, 1)]
+  what = 'how many chains are started, or a list of these'
+  if isinstance(n_chains, (list, tuple, tf.TensorShape, np.ndarray)):
+    if np.ndim(n_chains) == 1:
+      return [as_count('n_chains', n, 1, what) for n in list(n_chains)]
+  return [as_count('n_chains', n_chains, 1, what)]
 
 
 def check_positive(name, value):
@@ -118,13 +120,31 @@ def check_positive(name, value):
   Raises:
     ValueError: if it is another number, or none.
   """
-  if value is None or tf.is_tensor(value) or isinstance(value, np.ndarray):
+  if value is None:
     return
-  is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-  if not is_number or not 0.0 < value < math.inf:
-    raise ValueError(
-      f'`{name}` is {value!r}, but must be a positive, finite number.'
-    )
+  if tf.is_tensor(value) or isinstance(value, np.ndarray):
+    if not isinstance(value, tf.RaggedTensor) and value.shape:
+      return
+  arguments.check_number(name, value, 'a positive, finite number', above=0.0)
+
+
+def check_acceptance(name, value):
+  """Refuses what is no probability of acceptance to aim at.
+
+  Args:
+    name: Python `str`, the argument.
+    value: What was given.
+
+  Raises:
+    ValueError: if it is not between 0 and 1.
+  """
+  arguments.check_number(
+    name,
+    value,
+    'between 0 and 1; for MALA 0.574 is best in high dimensions',
+    above=0.0,
+    below=1.0,
+  )
 
 
 def check_argument_names(given, driver, model=None):
@@ -309,7 +329,13 @@ def check_init(model, init):
   for name, event_shape in _by_name(model, model.event_shape).items():
     if not isinstance(event_shape, tf.TensorShape) or event_shape.rank is None:
       continue
-    shape = tf.convert_to_tensor(parts[name]).shape
+    part = arguments.as_tensor(f'`init` of {name!r}', parts[name])
+    if part.dtype not in (tf.float32, tf.float64) and not part.dtype.is_integer:
+      raise TypeError(
+        f'`init` of {name!r} has dtype {part.dtype.name}, but chains move in '
+        'float32 or float64; cast it.'
+      )
+    shape = part.shape
     if shape.rank is None:
       continue
     num_leading = shape.rank - event_shape.rank

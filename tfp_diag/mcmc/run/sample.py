@@ -15,17 +15,23 @@
 """Runs any transition kernel, and loses nothing."""
 
 import contextlib
+import os
 import typing
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+from tfp_diag.mcmc.kernels.parameterized_kernel import check_kernel
 from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.seeds import as_seed
+from tfp_diag.mcmc.run.stop_when import StopWhen
 
-__all__ = ['SampleResults', 'sample']
+__all__ = ['SampleResults', 'check_run_options', 'sample']
 
 
 class SampleResults(typing.NamedTuple):
@@ -51,25 +57,25 @@ class SampleResults(typing.NamedTuple):
 
 
 def sample(
-  kernel,
-  current_state,
-  num_results,
+  kernel: Any,
+  current_state: Any,
+  num_results: int,
   *,
-  num_burnin_steps=0,
-  num_steps_between_results=0,
-  block_size=100,
-  previous_kernel_results=None,
-  trace_fn=None,
-  seed=None,
-  progress_bar=None,
-  checkpoint=None,
-  resume=False,
-  draws_on_disk=False,
-  stop_when=None,
-  jit_compile=True,
-  strategy=None,
-  name=None,
-):
+  num_burnin_steps: int = 0,
+  num_steps_between_results: int = 0,
+  block_size: int = 100,
+  previous_kernel_results: Any = None,
+  trace_fn: Callable | None = None,
+  seed: Any = None,
+  progress_bar: bool | None = None,
+  checkpoint: str | os.PathLike | None = None,
+  resume: bool = False,
+  draws_on_disk: bool = False,
+  stop_when: StopWhen | Callable | None = None,
+  jit_compile: bool = True,
+  strategy: tf.distribute.Strategy | None = None,
+  name: str | None = None,
+) -> SampleResults:
   """Runs a Markov chain in blocks: with a progress bar, safe from any crash.
 
   The chain of `tfp.mcmc.sample_chain`, whose first arguments these are, for any
@@ -208,7 +214,21 @@ def sample(
   schedule = Schedule(
     num_results, num_burnin_steps, num_steps_between_results, block_size
   )
-  _check_options(checkpoint, resume, draws_on_disk, stop_when)
+  check_kernel('kernel', kernel)
+  check_run_options(
+    checkpoint, resume, draws_on_disk, stop_when, jit_compile, progress_bar
+  )
+  arguments.check_name(name)
+  if trace_fn is not None:
+    arguments.check_callable('trace_fn', trace_fn, _TRACE)
+    arguments.check_takes('trace_fn', trace_fn, [None] * 2, None, _TRACE)
+  if strategy is not None and not isinstance(
+    strategy, tf.distribute.MirroredStrategy
+  ):
+    raise TypeError(
+      f'`strategy` is {arguments.shown(strategy)}, but must be a '
+      '`tf.distribute.MirroredStrategy`, or None for one device.'
+    )
   if not kernel.is_calibrated:
     warnings.warn(
       f'The kernel {type(kernel).__name__} is not calibrated: what it samples '
@@ -240,26 +260,65 @@ def sample(
       raise
 
 
-def _check_options(checkpoint, resume, draws_on_disk, stop_when):
+_TRACE = 'a function of the state and the kernel results'
+
+
+def check_run_options(
+  checkpoint, resume, draws_on_disk, stop_when, jit_compile, progress_bar
+):
+  """Refuses what a run cannot be made with; see `sample`.
+
+  Args:
+    checkpoint: As for `sample`.
+    resume: As for `sample`.
+    draws_on_disk: As for `sample`.
+    stop_when: As for `sample`.
+    jit_compile: As for `sample`.
+    progress_bar: As for `sample`.
+
+  Raises:
+    TypeError: if one is not what it must be.
+    ValueError: if there is no checkpoint, but one is needed.
+  """
+  arguments.check_flag('resume', resume)
+  arguments.check_flag('draws_on_disk', draws_on_disk)
+  arguments.check_flag('jit_compile', jit_compile)
+  arguments.check_flag(
+    'progress_bar', progress_bar, 'to show it on a terminal only'
+  )
+  if checkpoint is not None:
+    arguments.check_path('checkpoint', checkpoint)
   if checkpoint is None and (resume or draws_on_disk):
     name = 'resume' if resume else 'draws_on_disk'
     raise ValueError(
       f'`{name}` is true, but there is no `checkpoint`; pass the path of the '
       'directory in which the run is kept.'
     )
-  if stop_when is not None and not callable(stop_when):
+  if stop_when is not None and (
+    not callable(stop_when) or isinstance(stop_when, type)
+  ):
     raise ValueError(
-      f'`stop_when` is {stop_when!r}, but must be a callable '
+      f'`stop_when` is {arguments.shown(stop_when)}, but must be a callable '
       '`(draws, trace)`, such as `tfp_diag.mcmc.StopWhen(max_rhat=1.01)`.'
     )
+  if isinstance(stop_when, StopWhen):
+    stop_when.check()
 
 
 def _as_state(current_state):
   """The state as Tensors; refuses what a chain cannot be made of."""
-  state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
+  state = tf.nest.map_structure(
+    lambda x: arguments.as_tensor('A part of `current_state`', x), current_state
+  )
   if not tf.nest.flatten(state):
-    raise ValueError('`current_state` has no parts.')
+    raise ValueError(
+      '`current_state` has no parts; pass a Tensor, or a structure of them.'
+    )
   for i, part in enumerate(tf.nest.flatten(state)):
+    if part.dtype == tf.string:
+      raise TypeError(
+        f'Part {i} of `current_state` is of words, but a chain moves numbers.'
+      )
     if part.dtype in (tf.float16, tf.bfloat16):
       raise ValueError(
         f'Part {i} of `current_state` is {part.dtype.name}, in which a log '

@@ -19,19 +19,23 @@ import os
 import pathlib
 import tempfile
 import typing
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
+from tfp_diag.internal.arguments import as_count
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME
-from tfp_diag.mcmc.run.model_arguments import check_positive
-from tfp_diag.mcmc.run.sample import sample
-from tfp_diag.mcmc.run.schedule import as_count
+from tfp_diag.mcmc.run.model_arguments import check_acceptance
+from tfp_diag.mcmc.run.sample import check_run_options, sample
 from tfp_diag.mcmc.run.seeds import as_seed
+from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
 
@@ -73,29 +77,38 @@ class PosteriorDraws(typing.NamedTuple):
   num_gradients_warmup: int
   stopped_by: str
 
+  def __repr__(self):
+    """One line; `print(found.summary)` has the numbers."""
+    return f'<PosteriorDraws {self.stopped_by}: {self.summary!r}>'
+
+  def _repr_html_(self):
+    return self.summary._repr_html_()
+
 
 def sample_posterior(
-  joint_dist_or_log_prob,
-  num_draws,
+  joint_dist_or_log_prob: Any,
+  num_draws: int,
   *,
-  num_chains=64,
-  kernel='auto',
-  num_warmup_steps=400,
-  preconditioner='auto',
-  init=None,
-  bijectors=None,
-  use_curvature=True,
-  target_accept_prob=None,
-  max_num_steps=128,
-  num_steps_between_results=None,
-  stop_when=None,
-  progress_bar=None,
-  checkpoint=None,
-  resume=False,
-  jit_compile=True,
-  seed=None,
-  **observed,
-):
+  num_chains: int = 64,
+  kernel: Literal['auto', 'malt', 'mala'] = 'auto',
+  num_warmup_steps: int = 400,
+  preconditioner: Literal[
+    'auto', 'dense', 'low_rank', 'diagonal', 'local'
+  ] = 'auto',
+  init: Any = None,
+  bijectors: Any = None,
+  use_curvature: bool = True,
+  target_accept_prob: float | None = None,
+  max_num_steps: int = 128,
+  num_steps_between_results: int | None = None,
+  stop_when: StopWhen | Callable | None = None,
+  progress_bar: bool | None = None,
+  checkpoint: str | os.PathLike | None = None,
+  resume: bool = False,
+  jit_compile: bool = True,
+  seed: Any = None,
+  **observed: Any,
+) -> PosteriorDraws:
   """Draws from the posterior of a model by Langevin trajectories.
 
   Everything is found in a warm-up: chains start uniform on (-2, 2) in the
@@ -215,13 +228,17 @@ def sample_posterior(
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
        arXiv:2603.18845.
   """
-  _check_choice('kernel', kernel, _KERNELS)
-  _check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
+  arguments.check_choice('kernel', kernel, _KERNELS)
+  arguments.check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
   if kernel == 'malt' and preconditioner == 'local':
     raise ValueError(
       "`preconditioner` is 'local', which depends on the position, but "
       "`kernel='malt'` takes a constant one. Use `kernel='mala'`."
     )
+  arguments.check_flag('use_curvature', use_curvature)
+  check_run_options(
+    checkpoint, resume, False, stop_when, jit_compile, progress_bar
+  )
   is_single = kernel == 'mala'
   num_draws = as_count('num_draws', num_draws, 1)
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
@@ -232,12 +249,7 @@ def sample_posterior(
     )
   chain_shape = [as_count('num_chains', num_chains, 1)]
   if target_accept_prob is not None:
-    check_positive('target_accept_prob', target_accept_prob)
-    if target_accept_prob >= 1.0:
-      raise ValueError(
-        f'`target_accept_prob` is {target_accept_prob!r}, but must be between '
-        '0 and 1.'
-      )
+    check_acceptance('target_accept_prob', target_accept_prob)
   if seed is None:
     seed = int(np.random.SeedSequence().generate_state(1)[0])
   start_seed, warmup_seed, draws_seed = split_seed(as_seed(seed), 3)
@@ -325,14 +337,6 @@ def _num_steps_between(found, max_num_steps):
   each = found.gradients_per_draw() / found.autocorrelation_time
   most = int(_MOST_TRAJECTORIES * max_num_steps / each)
   return max(min(stride, most), 1) - 1
-
-
-def _check_choice(name, value, choices):
-  if value not in choices:
-    raise ValueError(
-      f'`{name}` is {value!r}, but must be one of '
-      f'{", ".join(map(repr, choices))}.'
-    )
 
 
 def _keep_warm_up(found, checkpoint):

@@ -23,12 +23,13 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
 from tfp_diag.mcmc.run.replicas import ReplicatedBlock
 from tfp_diag.mcmc.run.rows import MemoryRows
-from tfp_diag.mcmc.run.trace import default_trace, innermost
+from tfp_diag.mcmc.run.trace import as_trace, default_trace, innermost
 
 __all__ = ['SamplingRun']
 
@@ -80,6 +81,7 @@ class SamplingRun:
     # In eager mode, where a kernel sees values and can say what is wrong.
     results = bootstrapped = kernel.bootstrap_results(state)
     if previous_kernel_results is not None:
+      check_same_results(bootstrapped, previous_kernel_results)
       results = previous_kernel_results
     results = tf.nest.map_structure(
       tf.convert_to_tensor, results, expand_composites=True
@@ -88,7 +90,7 @@ class SamplingRun:
     def trace(state, results):
       if trace_fn is None:
         return default_trace(kernel, results)
-      return trace_fn(state, results)
+      return as_trace(trace_fn(state, results))
 
     self._kernel = kernel
     self._structures = state, results
@@ -278,6 +280,26 @@ class SamplingRun:
     state = tf.nest.pack_sequence_as(self._structures[0], parts)
     results = self._kernel.bootstrap_results(state)
     return innermost(results, 'target_log_prob')
+
+
+def check_same_results(expected, given):
+  """Refuses kernel results that are not those of the kernel.
+
+  Args:
+    expected: What the kernel's `bootstrap_results` has returned.
+    given: What was given in its place.
+
+  Raises:
+    TypeError: if they have another structure.
+  """
+  try:
+    tf.nest.assert_same_structure(expected, given, expand_composites=True)
+  except (TypeError, ValueError) as e:
+    raise TypeError(
+      f'`previous_kernel_results` is {arguments.shown(given)}, but must have '
+      f'the structure of what this kernel returns, a {type(expected).__name__}'
+      ': the `final_kernel_results` of a call before.'
+    ) from e
 
 
 def _names(structure):

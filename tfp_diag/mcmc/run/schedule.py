@@ -16,11 +16,13 @@
 
 import dataclasses
 import math
-import numbers
 
-__all__ = ['Schedule', 'as_count']
+from tfp_diag.internal.arguments import as_count
+
+__all__ = ['Schedule']
 
 # Of the draws, from one question whether they are enough to the next.
+_COUNTED = 'how many steps or states'
 _GROWTH = 1.05
 # What an int32 can count.
 _MOST_STEPS = 2**31 - 1
@@ -50,7 +52,7 @@ class Schedule:
   def __post_init__(self):
     for field in dataclasses.fields(self):
       least = 1 if field.name == 'block_size' else 0
-      value = as_count(field.name, getattr(self, field.name), least)
+      value = as_count(field.name, getattr(self, field.name), least, _COUNTED)
       object.__setattr__(self, field.name, value)
     if self.num_steps > _MOST_STEPS:
       raise ValueError(
@@ -109,26 +111,3 @@ class Schedule:
 def _power(num_rows):
   """The largest power of the growth factor below a number."""
   return math.floor(math.log(num_rows, _GROWTH)) if num_rows else -1
-
-
-def as_count(name, value, least):
-  """A number of things as a Python `int`.
-
-  Args:
-    name: Python `str`, the argument.
-    value: What was given.
-    least: 0 or 1.
-
-  Returns:
-    Python `int`.
-
-  Raises:
-    ValueError: if it is no integer, or smaller.
-  """
-  is_integer = isinstance(value, numbers.Integral) and not isinstance(
-    value, bool
-  )
-  if not is_integer or value < least:
-    at_least = 'a positive' if least else 'a nonnegative'
-    raise ValueError(f'`{name}` is {value!r}, but must be {at_least} integer.')
-  return int(value)

@@ -19,7 +19,9 @@ import typing
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.ess import ess
+from tfp_diag.mcmc.diagnose.named_draws import as_draws
 from tfp_diag.mcmc.diagnose.rhat import rhat
 from tfp_diag.mcmc.diagnose.sampler_statistics import chain_ndims_of
 
@@ -72,7 +74,23 @@ class StopWhen(typing.NamedTuple):
   min_draws: int = 50
   chain_ndims: int | None = None
 
-  def __call__(self, draws, trace=None):
+  def check(self):
+    """Raises a ValueError if a field is not what it can be."""
+    if self.max_rhat is None and self.min_ess is None:
+      raise ValueError(
+        f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
+      )
+    for name in ('max_rhat', 'min_ess'):
+      value = getattr(self, name)
+      if value is not None:
+        arguments.check_number(
+          name, value, 'a positive number or None', above=0.0
+        )
+    arguments.as_count(
+      'min_draws', self.min_draws, 0, 'before how many draws nothing is judged'
+    )
+
+  def __call__(self, draws: typing.Any, trace: typing.Any = None) -> bool:
     """Whether the draws are enough.
 
     Args:
@@ -88,11 +106,10 @@ class StopWhen(typing.NamedTuple):
       ValueError: if nothing is asked for, a part has too few axes, or R-hat is
         asked of a single chain.
     """
-    if self.max_rhat is None and self.min_ess is None:
-      raise ValueError(
-        f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
-      )
-    parts = [np.asarray(part) for part in tf.nest.flatten(draws)]
+    self.check()
+    parts = [as_draws(part) for part in tf.nest.flatten(draws)]
+    if not parts:
+      raise ValueError('`draws` has no parts; pass an array [draw, chain...].')
     chain_ndims = chain_ndims_of(trace, self.chain_ndims)
     chain_shape = parts[0].shape[1 : 1 + chain_ndims]
     if self.max_rhat is not None and np.prod(chain_shape) < 2:

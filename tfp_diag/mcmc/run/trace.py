@@ -17,7 +17,9 @@
 import numpy as np
 import tensorflow as tf
 
-__all__ = ['acceptance', 'default_trace', 'innermost']
+from tfp_diag.internal import arguments
+
+__all__ = ['acceptance', 'as_trace', 'default_trace', 'innermost']
 
 # Energy errors beyond this count as divergent, as in TFP's samplers.
 _DIVERGENCE = 500.0
@@ -107,3 +109,20 @@ def _is_adapting(kernel, results):
     kernel = getattr(kernel, 'inner_kernel', None)
     results = getattr(results, 'inner_results', None)
   return tf.reduce_any(adapting) if adapting else None
+
+
+def as_trace(recorded):
+  """What a `trace_fn` returned, as a structure of Tensors.
+
+  Args:
+    recorded: What it returned.
+
+  Returns:
+    Structure of Tensors.
+
+  Raises:
+    TypeError: if something in it is no Tensor.
+  """
+  return tf.nest.map_structure(
+    lambda x: arguments.as_tensor('What `trace_fn` returned', x), recorded
+  )

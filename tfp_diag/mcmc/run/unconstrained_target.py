@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.internal import nest
+from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.mcmc.run.model_arguments import (
   check_argument_names,
   check_init,
@@ -102,10 +102,10 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
     for name in inspect.signature(driver).parameters
     if name.startswith('joint_dist')
   ]
-  if not is_model and not callable(given):
+  if not is_model and (not callable(given) or isinstance(given, type)):
     raise TypeError(
       f'`{name}` must be a tfd.JointDistribution or a callable log density, '
-      f'but is a {type(given).__name__}.'
+      f'but is {arguments.shown(given)}.'
     )
   check_argument_names(pins, driver, given if is_model else None)
   if is_model:
@@ -120,7 +120,7 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
       f'`{name}` is a callable, whose state is not known; pass `init`, a '
       'structure of Tensors with leading chain shape.'
     )
-  return target_of_log_prob(given, init, bijectors)
+  return target_of_log_prob(given, init, bijectors, name)
 
 
 def target_of_model(model, pins, init, chain_shape, seed):
@@ -157,7 +157,7 @@ def target_of_model(model, pins, init, chain_shape, seed):
     init = _random_start(pinned, chain_shape, seed)
   else:
     check_init(pinned, init)
-  unconstrained = bijector.inverse(init)
+  unconstrained = _traced(lambda: bijector.inverse(init))
 
   def pack(parts):
     # Copies: a bijector remembers by identity what it computed elsewhere.
@@ -170,24 +170,43 @@ def target_of_model(model, pins, init, chain_shape, seed):
     log_det = bijector.forward_log_det_jacobian(z)
     return pinned.unnormalized_log_prob(bijector.forward(z)) + log_det
 
+  def traced_log_prob_fn(*parts):
+    return _traced(log_prob_fn, *parts)
+
   return UnconstrainedTarget(
-    log_prob_fn=log_prob_fn,
+    log_prob_fn=traced_log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
     constrain=lambda parts: bijector.forward(pack(parts)),
     model=pinned,
   )
 
 
+def _traced(fn, *parts):
+  """What a function of a model returns, which eager code traces first.
+
+  Some models vectorize themselves by a `tf.function` that they make anew in
+  each eager call, which TensorFlow warns of; a concrete one is not counted.
+  """
+  if not tf.executing_eagerly():
+    return fn(*parts)
+  function = tf.function(fn, autograph=False)
+  return function.get_concrete_function(*parts)(*parts)
+
+
 def _random_start(pinned, chain_shape, seed):
   """A start of finite log density; raises a ValueError if there is none."""
   near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
-  try:
+
+  def draw():
     return tfp.experimental.mcmc.retry_init(
       near_zero.sample,
       target_fn=pinned.unnormalized_log_prob,
       sample_shape=chain_shape,
       seed=seed,
     )
+
+  try:
+    return _traced(draw)
   except tf.errors.InvalidArgumentError:
     if tf.executing_eagerly():
       check_start(pinned, near_zero.sample(chain_shape, seed=seed))
@@ -201,7 +220,9 @@ def _shapes(batch_shape):
   return tf.nest.flatten(batch_shape)
 
 
-def target_of_log_prob(target_log_prob_fn, init, bijectors):
+def target_of_log_prob(
+  target_log_prob_fn, init, bijectors, name='target_log_prob_fn'
+):
   """A log density in the coordinates of given bijectors.
 
   Args:
@@ -210,6 +231,7 @@ def target_of_log_prob(target_log_prob_fn, init, bijectors):
     init: The state where the chains start.
     bijectors: Structure of `init` with a `tfb.Bijector` or None for each part,
       whose `forward` goes from all of Rⁿ to where the part lives; or None.
+    name: Python `str`, the argument that the callable was given as.
 
   Returns:
     An `UnconstrainedTarget`.
@@ -217,14 +239,19 @@ def target_of_log_prob(target_log_prob_fn, init, bijectors):
   Raises:
     ValueError: if the structures differ.
   """
-  init = tf.nest.map_structure(tf.convert_to_tensor, init)
+  init = as_start(init)
   parts = tf.nest.flatten(init)
   if bijectors is None:
     bijectors = [None] * len(parts)
   else:
     bijectors = _bijectors_of_parts(bijectors, init)
   bijectors = [tfp.bijectors.Identity() if b is None else b for b in bijectors]
-  chain_ndims = nest.call_fn(target_log_prob_fn, init).shape.rank
+  nest.check_takes(name, target_log_prob_fn, init, 'the parts of `init`')
+  log_prob = batching.checked_value(
+    nest.call_fn(target_log_prob_fn, init), name
+  )
+  batching.check_value(log_prob, parts, None, name)
+  chain_ndims = log_prob.shape.rank
 
   def constrain(parts):
     return tf.nest.pack_sequence_as(
@@ -247,8 +274,44 @@ def target_of_log_prob(target_log_prob_fn, init, bijectors):
   )
 
 
+def as_start(init):
+  """The start of chains as Tensors; refuses what chains cannot start from.
+
+  Args:
+    init: Structure of Tensors, as a driver was given it.
+
+  Returns:
+    Structure of Tensors.
+
+  Raises:
+    TypeError: if a part is no Tensor of float32 or float64.
+    ValueError: if there is no part.
+  """
+  init = tf.nest.map_structure(
+    lambda x: arguments.as_tensor('A part of `init`', x), init
+  )
+  parts = tf.nest.flatten(init)
+  if not parts:
+    raise ValueError(
+      '`init` has no parts; pass Tensors with leading chain shape.'
+    )
+  for x in parts:
+    if x.dtype not in (tf.float32, tf.float64):
+      raise TypeError(
+        f'A part of `init` has dtype {x.dtype.name}, but chains move in '
+        'float32 or float64; cast it.'
+      )
+  return init
+
+
 def _bijectors_of_parts(bijectors, init):
   flat = tf.nest.flatten(bijectors)
+  for b in flat:
+    if b is not None and not isinstance(b, tfp.bijectors.Bijector):
+      raise TypeError(
+        f'`bijectors` has {arguments.shown(b)} in it, but must be a '
+        '`tfp.bijectors.Bijector`, or None, for each part of `init`.'
+      )
   try:
     tf.nest.assert_same_structure(
       tf.nest.map_structure(lambda _: 0, bijectors),

@@ -316,7 +316,9 @@ def _starts(target_log_prob_fn, state, jit_compile):
     return newton_starts(target_log_prob_fn, state)
 
   try:
-    return run(state)
+    # Not by `run`, of which each call of the driver makes another one, which
+    # TensorFlow would warn of.
+    return run.get_concrete_function(state)(state)
   except (ValueError, TypeError, tf.errors.OpError) as e:
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '

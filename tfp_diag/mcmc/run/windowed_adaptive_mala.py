@@ -16,10 +16,14 @@
 
 import math
 import typing
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.internal import arguments
+from tfp_diag.internal.arguments import as_count
 from tfp_diag.mcmc.adapt.diagonal_estimators import ESTIMATORS
 from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
@@ -27,14 +31,19 @@ from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
 from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
+from tfp_diag.mcmc.kernels.langevin_kernel import (
+  DISCRETIZATIONS,
+  Discretization,
+)
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.model_arguments import (
   as_chain_shape,
+  check_acceptance,
   check_positive,
 )
-from tfp_diag.mcmc.run.schedule import as_count
 from tfp_diag.mcmc.run.seeds import as_seed
+from tfp_diag.mcmc.run.trace import as_trace
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 
 __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
@@ -44,6 +53,7 @@ _FULL_FISHER = 'full_fisher'
 _FULL_FISHER_DIVERGENCE = 'full_fisher_divergence'
 # A matrix up to so many coordinates.
 _AUTO = 'auto'
+_TRACE = 'a function of the draw, whether it adapts, and the kernel results'
 _MOST_FOR_MATRIX = 512
 # The rest is for the step size of the last scale.
 _SHARE_FOR_SCALE = 0.75
@@ -67,23 +77,23 @@ class DrawsAndTrace(typing.NamedTuple):
 
 
 def windowed_adaptive_mala(
-  n_draws,
-  joint_dist,
+  n_draws: int,
+  joint_dist: Any,
   *,
-  n_chains=64,
-  num_adaptation_steps=500,
-  preconditioner='auto',
-  discretization='euler',
-  init=None,
-  bijectors=None,
-  init_step_size=None,
-  target_accept_prob=0.574,
-  discard_tuning=True,
-  trace_fn=None,
-  jit_compile=False,
-  seed=None,
-  **pins,
-):
+  n_chains: int | Sequence[int] = 64,
+  num_adaptation_steps: int = 500,
+  preconditioner: Any = 'auto',
+  discretization: Discretization = 'euler',
+  init: Any = None,
+  bijectors: Any = None,
+  init_step_size: Any = None,
+  target_accept_prob: float = 0.574,
+  discard_tuning: bool = True,
+  trace_fn: Callable | None = None,
+  jit_compile: bool = False,
+  seed: Any = None,
+  **pins: Any,
+) -> DrawsAndTrace:
   """Adapts and samples from a model, or a log density, by preconditioned MALA.
 
   The state is unconstrained by the model's default bijectors. A step size for
@@ -141,7 +151,9 @@ def windowed_adaptive_mala(
       'is_accepted', the names of TFP's windowed samplers, and
       'log_accept_ratio', -inf for a proposal that was not finite.
     jit_compile: Python `bool`, whether the sampler is compiled with XLA. Faster
-      where the model's ops allow it.
+      where the model's ops allow it. Default: False, as for all that may be
+      part of a `tf.function`, which decides; `sample` and `sample_posterior`
+      cannot be, and compile.
     seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
       draws. Default: another one each time.
     **pins: What is observed, for `joint_dist.experimental_pin`.
@@ -204,12 +216,13 @@ def windowed_adaptive_mala(
   )
   chain_shape = as_chain_shape(n_chains)
   check_positive('init_step_size', init_step_size)
-  check_positive('target_accept_prob', target_accept_prob)
-  if target_accept_prob >= 1.0:
-    raise ValueError(
-      f'`target_accept_prob` is {target_accept_prob!r}, but must be between 0 '
-      'and 1; for MALA 0.574 is best in high dimensions.'
-    )
+  check_acceptance('target_accept_prob', target_accept_prob)
+  arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
+  arguments.check_flag('discard_tuning', discard_tuning)
+  arguments.check_flag('jit_compile', jit_compile)
+  if trace_fn is not None:
+    arguments.check_callable('trace_fn', trace_fn, _TRACE)
+    arguments.check_takes('trace_fn', trace_fn, [None] * 3, None, _TRACE)
   is_full_fisher = (
     isinstance(preconditioner, str) and preconditioner == _FULL_FISHER
   )
@@ -262,7 +275,9 @@ def windowed_adaptive_mala(
     is_adapting = results.step <= num_adaptation_steps
     if trace_fn is None:
       return _default_trace(is_adapting, _core(results))
-    return trace_fn(target.constrain(parts), is_adapting, _core(results))
+    return as_trace(
+      trace_fn(target.constrain(parts), is_adapting, _core(results))
+    )
 
   @tf.function(autograph=False, jit_compile=jit_compile or None)
   def run(start, seed):
@@ -277,6 +292,10 @@ def windowed_adaptive_mala(
     )
     return target.constrain(parts), traced
 
+  if tf.executing_eagerly():
+    # Each call of this driver makes another `run`, which TensorFlow would warn
+    # of; a concrete function is not counted.
+    run = run.get_concrete_function(target.start, seed)
   found = DrawsAndTrace(*run(target.start, seed))
   if tf.executing_eagerly() and discard_tuning:
     warn_if_not_converged(
