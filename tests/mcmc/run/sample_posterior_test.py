@@ -321,8 +321,11 @@ def funnel(v, x):
 
 def test_a_funnel_takes_the_local_curvature():
   """Its tip and its mouth: scales from exp(-4) to exp(4)."""
-  init = [tf.zeros([64]), tf.zeros([64, 9])]
-  found = sample_posterior(funnel, 200, init=init, seed=2)
+  init = [
+    tf.random.stateless_uniform([64], [1, 1], -2.0, 2.0),
+    tf.random.stateless_uniform([64, 9], [2, 1], -2.0, 2.0),
+  ]
+  found = sample_posterior(funnel, 200, init=init, seed=1)
   assert found.warm_up.scale.kind == 'local'
   # Five effective draws of each of the 64 chains and more.
   v = found.draws[0].numpy()
