@@ -284,6 +284,7 @@ class Evaluation:
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
+    _check_python(backward, second, self.xs, gradient)
     # TensorFlow takes the gradient of such a function for a constant.
     forward = self.op_types
     if any(
@@ -311,6 +312,48 @@ class Evaluation:
     with _recording([third]):
       results = compute()
     return results, LinearMap(_tape_gradient(third), results, self.xs)
+
+
+# TensorFlow takes what these return for a constant.
+_PYTHON_OPS = ('PyFunc', 'PyFuncStateless')
+
+
+def _check_python(
+  ops: Any, tape: tf.GradientTape, xs: Sequence, ys: Sequence
+) -> None:
+  """Refuses a path through NumPy, which no derivative can follow.
+
+  Args:
+    ops: What `recorded_ops` has yielded.
+    tape: A tape that has recorded them.
+    xs: List of Tensors or `tf.Variable`s.
+    ys: List of Tensors, None among them.
+
+  Raises:
+    MissingGradientError: if there is one.
+  """
+  if ops.isdisjoint(_PYTHON_OPS):
+    return
+  gradient = _tape_gradient(tape)
+
+  def leads(targets, sources):
+    targets = [t for t in targets if t is not None and t.dtype.is_floating]
+    found = gradient(targets, sources, [tf.ones_like(t) for t in targets])
+    return any(g is not None for g in found)
+
+  for op in ops.operations:
+    if (
+      op.type in _PYTHON_OPS
+      and leads(op.inputs, xs)
+      and leads(ys, [y for y in op.outputs if y.dtype.is_floating])
+    ):
+      raise MissingGradientError(
+        f'`fn` calls `tf.numpy_function` (op {op.name!r}), through which no '
+        'derivative leads: TensorFlow would take the result for a constant. '
+        'Write that part with TensorFlow ops, give it a gradient with '
+        '`tf.custom_gradient`, or say with `tf.stop_gradient` that it is a '
+        'constant.'
+      )
 
 
 # TensorFlow differentiates these once, and takes the result for a constant.
@@ -346,6 +389,7 @@ def evaluate(
     with recorded_ops() as ops:
       result = call(xs)
       ys = outputs(result, xs)
+  _check_python(ops, tapes[0], xs, ys)
   graph = Graph(
     tf.compat.v1.get_default_graph(),
     tuple(xs),

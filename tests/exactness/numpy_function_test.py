@@ -1,0 +1,98 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""A path through `tf.numpy_function` is refused, and no other use of it.
+
+TensorFlow takes the result for a constant: x + numpy_function(x²) would have
+the derivative 1.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+
+X = tf.constant([[0.5, -1.0], [2.0, 3.0]], tf.float64)
+MATCH = 'tf.numpy_function.*no derivative leads'
+
+
+def squared(x):
+  y = tf.numpy_function(np.square, [x], x.dtype)
+  y.set_shape(x.shape)
+  return y
+
+
+@tf.custom_gradient
+def with_gradient(x):
+  return squared(x), lambda upstream: 2.0 * upstream * x
+
+
+@tf.custom_gradient
+def with_numpy_in_its_gradient(x):
+  return tf.square(x), lambda upstream: upstream * squared(x)
+
+
+def total(fn):
+  return lambda x: tf.reduce_sum(fn(x), -1)
+
+
+CALLS = {
+  'diag_jacobian': lambda fn: tfp_diag.diag_jacobian(
+    X, fn=fn, sample_shape=[2]
+  )[1][0],
+  'jacobian': lambda fn: tfp_diag.jacobian(fn, X, [2]),
+  'diag_hessian': lambda fn: tfp_diag.diag_hessian(total(fn), X)[2],
+  'in a function': lambda fn: tf.function(
+    lambda x: tfp_diag.diag_hessian(total(fn), x)[2], autograph=False
+  )(X),
+  'unmixed': lambda fn: tfp_diag.unmixed_derivatives(total(fn), X).second,
+  'plan': lambda fn: tfp_diag.plan_diag_hessian(
+    total(fn), tf.TensorSpec([2, 2], tf.float64)
+  )(X)[2],
+}
+
+
+@pytest.mark.parametrize('call', CALLS)
+def test_a_path_is_refused(call):
+  with pytest.raises(LookupError, match=MATCH):
+    CALLS[call](lambda x: x**2 + squared(tf.sin(x)))
+
+
+def test_a_path_of_a_gradient_is_refused():
+  with pytest.raises(LookupError, match=MATCH):
+    CALLS['diag_hessian'](with_numpy_in_its_gradient)
+  # Its first derivatives are as they are told.
+  diag = CALLS['diag_jacobian'](with_numpy_in_its_gradient)
+  np.testing.assert_allclose(diag, X**2)
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    lambda x: tf.square(x) + 0.0 * squared(tf.stop_gradient(x)),
+    lambda x: tf.square(x) + tf.stop_gradient(squared(x)),
+    lambda x: tf.where(squared(x) > -1.0, tf.square(x), x),
+    with_gradient,
+  ],
+  ids=['held before', 'held after', 'a condition', 'its own gradient'],
+)
+@pytest.mark.parametrize('call', CALLS)
+def test_no_path_is_no_matter(call, fn):
+  found = CALLS[call](fn)
+  is_first = 'jacobian' in call
+  expected = 2.0 * X if is_first else np.full([2, 2], 2.0)
+  if call == 'jacobian':
+    expected = tf.linalg.diag(expected)
+  np.testing.assert_allclose(tf.convert_to_tensor(found), expected)
