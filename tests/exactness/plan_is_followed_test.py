@@ -231,3 +231,25 @@ def test_shortcuts_that_are_right_pass(samples, fn):
   x = draw(samples, N, seed=6)
   diag = tfp_diag.diag_hessian(fn, x, validate_args=True)[2]
   same(diag[:2], hessian_diagonal(fn, copy_of(x[:2])), rtol=1e-7)
+
+
+def test_a_plan_called_with_variables_and_a_tensor_of_its_closure():
+  """Among the inputs of such a graph are handles that have no name."""
+  weights = tf.Variable(draw(N, seed=5))
+  factors = tf.constant(draw(N, seed=6))
+
+  def fn():
+    return tf.reduce_sum(tf.sin(factors * weights) * tf.roll(weights, 1, 0))
+
+  plan = tfp_diag.plan_diag_hessian(fn, [weights])
+  assert plan.num_passes < N
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    [diag] = plan([weights])[2]
+  by_weight = tf.linalg.diag_part(
+    tfp_diag.hessian(
+      lambda w: tf.reduce_sum(tf.sin(factors * w) * tf.roll(w, 1, 0)),
+      tf.convert_to_tensor(weights),
+    )
+  )
+  np.testing.assert_allclose(diag, by_weight, rtol=1e-10)

@@ -69,13 +69,17 @@ class Program:
 
   Attributes:
     graph: the graph.
-    inputs: names of the tensors that the graph takes.
+    inputs: names of the tensors that the graph takes; None for the handle of
+      a variable that is an argument of a function while it is traced.
     outputs: names of the tensors that it returns.
   """
 
   def __init__(self, graph: Any) -> None:
     self.graph = graph
-    self.inputs = tuple(t.name for t in getattr(graph, 'inputs', ()))
+    self.inputs = tuple(
+      t.name if tf.is_symbolic_tensor(t) else None
+      for t in getattr(graph, 'inputs', ())
+    )
     self.outputs = tuple(t.name for t in getattr(graph, 'outputs', ()))
     self._instructions = {}
     self._orders = {}
