@@ -148,7 +148,7 @@ def test_str_without_structure():
   assert lines[0] == 'Plan for a diagonal Hessian: 20 passes'
   assert lines[1].endswith('everything is event')
   assert lines[3].endswith('vectorized, 1 at a time')
-  assert 'Every coordinate meets every other one' in lines[4]
+  assert 'Every coordinate interacts with every other one' in lines[4]
   elementwise = tfp_diag.plan_diag_jacobian(tf.sin, tf.TensorSpec([2, 3, 1]))
   assert '1 pass instead of 6' in str(elementwise)
 

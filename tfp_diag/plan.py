@@ -505,7 +505,9 @@ def _read(file: BinaryIO, fn: Callable | None) -> Plan:
   entries = pattern.matrix.tocoo()
   shared = colors[entries.row] == colors[entries.col]
   if np.any(shared & (entries.row != entries.col)):
-    raise ValueError('coordinates that meet in `indices` share a color')
+    raise ValueError(
+      'coordinates that interact through `indices` share a color'
+    )
   return Plan(
     kind=meta['kind'],
     colors=colors,
@@ -671,6 +673,7 @@ def _structure_notes(pattern: SparsityPattern, decision: Decision) -> list[str]:
     )
   elif n > 1 and best.num_passes == n:
     notes.append(
-      'Every coordinate meets every other one, so each needs a pass of its own.'
+      'Every coordinate interacts with every other one, so each needs a pass '
+      'of its own.'
     )
   return notes

@@ -204,8 +204,8 @@ def decide(
     elif plan.needs_analysis(evaluation.graph):
       pattern = colors = None
       warnings.warn(
-        f'`plan` takes {plan.num_passes} passes, but whether it fits cannot be '
-        'seen from this function at these shapes; a pass runs for each '
+        f'`plan` takes {_passes(plan.num_passes)}, but whether it fits cannot '
+        'be seen from this function at these shapes; a pass runs for each '
         'coordinate instead. Plan again for these.',
         RuntimeWarning,
         stacklevel=2,
@@ -308,8 +308,8 @@ def _compare_with_plan(plan: Any, best: Proposal, num_samples: int) -> None:
   ):
     return
   warnings.warn(
-    f'`plan` takes {plan.num_passes} passes, {plan.how}, which cannot be done '
-    f'with this function at these shapes; {best.num_passes} run instead '
+    f'`plan` takes {_passes(plan.num_passes)}, {plan.how}, which cannot be '
+    f'done with this function at these shapes; {best.num_passes} run instead '
     f'({best.name}). Plan again for these.',
     RuntimeWarning,
     stacklevel=2,
@@ -375,6 +375,10 @@ def _analysis(
       'Pass `xs` of a static and smaller sample shape.'
     )
   return analysis, pattern, notes
+
+
+def _passes(number: int) -> str:
+  return f'{number} pass' if number == 1 else f'{number} passes'
 
 
 def _fault(error: Exception, instead: str) -> str:
