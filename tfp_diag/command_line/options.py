@@ -38,7 +38,7 @@ LEAST_DRAWS = 4
 FIRST_DRAWS, MOST_DRAWS = 1000, 20_000
 # Those of `sample_posterior`, which needs TensorFlow.
 KERNELS = ('auto', 'malt', 'mala')
-PRECONDITIONERS = ('auto', 'dense', 'low_rank', 'diagonal')
+PRECONDITIONERS = ('auto', 'dense', 'low_rank', 'diagonal', 'local')
 
 
 def parse_options(words):
@@ -148,8 +148,8 @@ def _parser():
     choices=PRECONDITIONERS,
     default='auto',
     help='a matrix of all coordinates (dense), a scale for each of them and '
-    'some directions (low_rank), or without (diagonal); auto chooses '
-    '(%(default)s)',
+    'some directions (low_rank), or without (diagonal), or the curvature at '
+    'each point (local, for mala); auto chooses (%(default)s)',
   )
   how.add_argument('--step-size', help=argparse.SUPPRESS)
   how.add_argument('--seed', type=int, default=0, help='(%(default)s)')
