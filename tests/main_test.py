@@ -345,6 +345,7 @@ def bad_words(user_file):
     ('--kernel nuts', "invalid choice: 'nuts'"),
     ('--preconditioner none', "invalid choice: 'none'"),
     ('--init [0.]', '--init goes with --fn'),
+    ('--kernel malt --preconditioner local', 'use --kernel mala'),
     (f'{fn}:normal', '--fn needs a starting point'),
     (f'{fn}:normal --target banana --init [0.]', 'not allowed with'),
     ('--fn nowhere.py:f --init [0.]', 'there is no file nowhere.py'),

@@ -77,6 +77,11 @@ def parse_options(words):
       '--fn needs a starting point of the right shape, for example '
       '--init "[0., 0.]".'
     )
+  if (options.kernel, options.preconditioner) == ('malt', 'local'):
+    raise InputError(
+      '--preconditioner local changes from point to point, but --kernel malt '
+      'takes a constant one; use --kernel mala.'
+    )
   if options.save is not None:
     check_output_file('--save', options.save, ['npz'])
   if options.plot is not None:
