@@ -102,5 +102,7 @@ def test_what_cannot_be_counted_is_refused(name, value):
 
 
 def test_more_steps_than_an_int32_counts_are_refused():
-  with pytest.raises(ValueError, match='2,147,483,650 steps'):
+  with pytest.raises(ValueError, match='at most 2,147,483,647'):
     Schedule(2**31 + 2, 0, 0, 1)
+  with pytest.raises(ValueError, match='3,221,225,470 steps'):
+    Schedule(2**30, 0, 2, 1)

@@ -222,9 +222,7 @@ def sample(
   if trace_fn is not None:
     arguments.check_callable('trace_fn', trace_fn, _TRACE)
     arguments.check_takes('trace_fn', trace_fn, [None] * 2, None, _TRACE)
-  if strategy is not None and not isinstance(
-    strategy, tf.distribute.MirroredStrategy
-  ):
+  if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
     raise TypeError(
       f'`strategy` is {arguments.shown(strategy)}, but must be a '
       '`tf.distribute.MirroredStrategy`, or None for one device.'
