@@ -194,5 +194,5 @@ def test_what_xla_cannot_compile_is_named_with_the_way_out():
 
 @pytest.mark.parametrize('traced', [None, object()], ids=['None', 'object'])
 def test_what_cannot_be_recorded_is_named(traced):
-  with pytest.raises(TypeError, match='`trace_fn` returned is (None|<object)'):
+  with pytest.raises(TypeError, match=r'`trace_fn` returned is (None|<object)'):
     sample(mala(), trace_fn=lambda *_: traced)
