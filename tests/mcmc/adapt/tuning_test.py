@@ -230,3 +230,14 @@ def test_steps_that_are_too_long_somewhere():
   lost = stable.copy()
   lost[3, :2] = [-1e4, np.nan]
   assert is_unstable(lost)
+
+
+def test_fewer_draws_than_directions():
+  """One chain: no covariance of the draws can be inverted."""
+  draws, gradients, _ = low_rank_gaussian(12)
+  scale = LowRankScale.of_deviations(np.ones(40)).learned(draws, gradients)
+  whitened = scale.whiten(draws)
+  assert np.all(np.isfinite(whitened))
+  # Nothing is learned that the draws do not show.
+  lengths = 1.0 + scale.excess[np.any(scale.directions, axis=0)]
+  assert np.all((lengths > 0.01) & (lengths < 100.0))

@@ -359,3 +359,19 @@ def test_no_other_scale_is_tried_where_one_is_asked_for(tmp_path):
     np.testing.assert_array_equal(a[:20], b)
   found = sample_posterior(funnel, 20, preconditioner='dense', **options)
   assert found.warm_up.scale.kind == 'dense'
+
+
+def test_steps_that_are_too_long_somewhere_get_shorter(monkeypatch):
+  options = dict(init=tf.zeros([16, 4]), num_warmup_steps=200, seed=3)
+
+  def acceptance(**more):
+    found = sample_posterior(
+      lambda x: -0.5 * tf.reduce_sum(x**2, -1), 10, **options, **more
+    )
+    return found.warm_up.windows[-1].acceptance
+
+  usual = acceptance()
+  monkeypatch.setattr(warm_up_module, 'is_unstable', lambda _: True)
+  assert acceptance() > max(usual + 0.02, 0.955)
+  # What is asked for stays.
+  assert acceptance(target_accept_prob=0.9) < 0.95

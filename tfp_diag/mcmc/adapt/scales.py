@@ -34,7 +34,6 @@ import scipy.sparse.linalg
 import tensorflow as tf
 
 from tfp_diag.mcmc.adapt import fisher_matrix
-from tfp_diag.mcmc.adapt.geometric_mean import geometric_mean
 from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
@@ -205,13 +204,9 @@ class LowRankScale:
     shares = rank - rank // 2, rank // 2
     seen = [_main_directions(x, k) for x, k in zip(scaled, shares) if k]
     basis = np.linalg.qr(np.concatenate(seen, axis=-1))[0]
-    positions, slopes = (np.cov(x @ basis, rowvar=False) for x in scaled)
-    ratios, turns = np.linalg.eigh(
-      geometric_mean(
-        tf.constant(np.atleast_2d(positions)),
-        tf.linalg.inv(tf.constant(np.atleast_2d(slopes))),
-      ).numpy()
-    )
+    among = DenseScale(np.eye(basis.shape[-1]))
+    factor = among.learned(*(x @ basis for x in scaled)).factor
+    ratios, turns = np.linalg.eigh(factor @ factor.T)
     counts = np.abs(np.log(ratios)) > np.log(_LEAST_RATIO)
     return LowRankScale(
       diagonal.factor,

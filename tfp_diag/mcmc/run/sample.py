@@ -24,11 +24,11 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.seeds import as_seed
 from tfp_diag.mcmc.kernels.parameterized_kernel import check_kernel
 from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
-from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.stop_when import StopWhen
 
 __all__ = ['SampleResults', 'check_run_options', 'sample']

@@ -27,6 +27,7 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 from tfp_diag.internal.arguments import as_count
+from tfp_diag.internal.seeds import as_seed
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
@@ -34,7 +35,6 @@ from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
 from tfp_diag.mcmc.run.sample import check_run_options, sample
-from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up

@@ -24,6 +24,7 @@ import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
 from tfp_diag.internal.arguments import as_count
+from tfp_diag.internal.seeds import as_seed
 from tfp_diag.mcmc.adapt.diagonal_estimators import ESTIMATORS
 from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
@@ -42,7 +43,6 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_acceptance,
   check_positive,
 )
-from tfp_diag.mcmc.run.seeds import as_seed
 from tfp_diag.mcmc.run.trace import as_trace
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 

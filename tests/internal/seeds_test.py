@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.mcmc.run.seeds import as_seed
+from tfp_diag.internal.seeds import as_seed
 
 
 def log_prob(x):
