@@ -44,8 +44,55 @@ def with_numpy_in_its_gradient(x):
   return tf.square(x), lambda upstream: upstream * squared(x)
 
 
+NO_PATHS = [
+  lambda x: tf.square(x) + 0.0 * squared(tf.stop_gradient(x)),
+  lambda x: tf.square(x) + 0.0 * tf.stop_gradient(squared(x)),
+  lambda x: tf.where(squared(x) > -1.0, tf.square(x), x),
+  with_gradient,
+]
+
+
 def total(fn):
   return lambda x: tf.reduce_sum(fn(x), -1)
+
+
+def in_a_function(fn):
+  return tf.function(fn, autograph=False)
+
+
+def in_a_loop(fn):
+  def looped(x):
+    return tf.while_loop(
+      lambda i, y: i < 2, lambda i, y: (i + 1, y + fn(x)), [0, tf.zeros_like(x)]
+    )[1]
+
+  return looped
+
+
+def in_a_branch(fn):
+  # A value that is not known while the graph is made.
+  return lambda x: tf.cond(
+    tf.reduce_sum(tf.stop_gradient(x)) > -100.0,
+    lambda: fn(x),
+    lambda: tf.zeros_like(x),
+  )
+
+
+def in_a_map(fn):
+  return lambda x: tf.map_fn(fn, x)
+
+
+def in_a_loop_in_a_function(fn):
+  return in_a_function(in_a_loop(fn))
+
+
+WITHIN = [
+  in_a_function,
+  in_a_loop,
+  in_a_branch,
+  in_a_map,
+  in_a_loop_in_a_function,
+]
 
 
 CALLS = {
@@ -70,6 +117,30 @@ def test_a_path_is_refused(call):
     CALLS[call](lambda x: x**2 + squared(tf.sin(x)))
 
 
+@pytest.mark.parametrize('within', WITHIN)
+@pytest.mark.parametrize('call', ['diag_jacobian', 'diag_hessian'])
+def test_a_path_within_functions_is_refused(call, within):
+  fn = within(lambda x: x**2 + squared(tf.sin(x)))
+  with pytest.raises(LookupError, match=MATCH):
+    CALLS[call](fn)
+
+
+@pytest.mark.parametrize(
+  'fn, within',
+  [
+    (fn, within)
+    for fn in NO_PATHS
+    for within in WITHIN
+    # TensorFlow itself cannot differentiate that.
+    if (fn, within) != (with_gradient, in_a_branch)
+  ],
+)
+def test_no_path_within_functions_is_no_matter(fn, within):
+  found = CALLS['diag_hessian'](within(fn))
+  times = 2.0 if 'loop' in within.__name__ else 1.0
+  np.testing.assert_allclose(found, np.full([2, 2], 2.0 * times))
+
+
 def test_a_path_of_a_gradient_is_refused():
   with pytest.raises(LookupError, match=MATCH):
     CALLS['diag_hessian'](with_numpy_in_its_gradient)
@@ -78,16 +149,7 @@ def test_a_path_of_a_gradient_is_refused():
   np.testing.assert_allclose(diag, X**2)
 
 
-@pytest.mark.parametrize(
-  'fn',
-  [
-    lambda x: tf.square(x) + 0.0 * squared(tf.stop_gradient(x)),
-    lambda x: tf.square(x) + tf.stop_gradient(squared(x)),
-    lambda x: tf.where(squared(x) > -1.0, tf.square(x), x),
-    with_gradient,
-  ],
-  ids=['held before', 'held after', 'a condition', 'its own gradient'],
-)
+@pytest.mark.parametrize('fn', NO_PATHS)
 @pytest.mark.parametrize('call', CALLS)
 def test_no_path_is_no_matter(call, fn):
   found = CALLS[call](fn)

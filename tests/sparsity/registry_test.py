@@ -193,8 +193,6 @@ def test_a_fact_is_said_once(no_rule_left_behind):
 EXCEPTIONS = {
   # The gradient of its gradient is not a number at zero.
   'diagonal/powers.py': {'Pow'},
-  # Its gradient counts as a constant.
-  'diagonal/linear_map.py': {'EagerPyFunc'},
   # pfor takes another axis.
   'diagonal/vectorize.py': {'Roll'},
 }

@@ -44,7 +44,13 @@ import tensorflow as tf
 
 from tfp_diag.diagonal.powers import finite_powers
 from tfp_diag.sparsity.expansion import expand
-from tfp_diag.sparsity.graph import Graph
+from tfp_diag.sparsity.graph import (
+  Graph,
+  beside,
+  function_graph,
+  function_names,
+)
+from tfp_diag.sparsity.registry import facts
 
 __all__ = [
   'Evaluation',
@@ -285,11 +291,9 @@ class Evaluation:
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
     _check_python(backward, second, self.xs, gradient)
-    # TensorFlow takes the gradient of such a function for a constant.
-    forward = self.op_types
     if any(
-      op_type in backward and op_type in forward
-      for op_type in UNDIFFERENTIABLE_GRADIENTS
+      facts(op_type).num_derivatives == 1
+      for op_type in self.op_types & set(backward)
     ):
       raise MissingGradientError(
         '`fn` calls `tf.py_function`, whose gradient TensorFlow takes for a '
@@ -314,10 +318,6 @@ class Evaluation:
     return results, LinearMap(_tape_gradient(third), results, self.xs)
 
 
-# TensorFlow takes what these return for a constant.
-_PYTHON_OPS = ('PyFunc', 'PyFuncStateless')
-
-
 def _check_python(
   ops: Any, tape: tf.GradientTape, xs: Sequence, ys: Sequence
 ) -> None:
@@ -332,32 +332,70 @@ def _check_python(
   Raises:
     MissingGradientError: if there is one.
   """
-  if ops.isdisjoint(_PYTHON_OPS):
+  if not any(facts(op_type).num_derivatives == 0 for op_type in ops):
     return
-  gradient = _tape_gradient(tape)
+  op = _op_on_a_dead_path(ops.operations, _tape_gradient(tape), xs, ys)
+  if op is not None:
+    raise MissingGradientError(
+      f'`fn` calls `tf.numpy_function` (op {op.name!r}), through which no '
+      'derivative leads: TensorFlow would take the result for a constant. '
+      'Write that part with TensorFlow ops, give it a gradient with '
+      '`tf.custom_gradient`, or say with `tf.stop_gradient` that it is a '
+      'constant.'
+    )
+
+
+def _op_on_a_dead_path(
+  ops: Sequence, gradient: Callable, sources: Sequence, targets: Sequence
+) -> tf.Operation | None:
+  """An op without derivatives between two lists of Tensors, in functions too.
+
+  What a loop changes counts as depending on the sources as soon as one of the
+  values that it starts with does.
+  """
 
   def leads(targets, sources):
-    targets = [t for t in targets if t is not None and t.dtype.is_floating]
-    found = gradient(targets, sources, [tf.ones_like(t) for t in targets])
-    return any(g is not None for g in found)
+    targets = [t for t in targets if t is not None and is_followed(t)]
+    seeds = [tf.zeros_like(t) for t in targets]
+    return any(g is not None for g in gradient(targets, sources, seeds))
 
-  for op in ops.operations:
-    if (
-      op.type in _PYTHON_OPS
-      and leads(op.inputs, xs)
-      and leads(ys, [y for y in op.outputs if y.dtype.is_floating])
-    ):
-      raise MissingGradientError(
-        f'`fn` calls `tf.numpy_function` (op {op.name!r}), through which no '
-        'derivative leads: TensorFlow would take the result for a constant. '
-        'Write that part with TensorFlow ops, give it a gradient with '
-        '`tf.custom_gradient`, or say with `tf.stop_gradient` that it is a '
-        'constant.'
-      )
+  def is_followed(tensor):
+    # Lists of Tensors are variants.
+    return tensor.dtype.is_floating or tensor.dtype == tf.variant
 
-
-# TensorFlow differentiates these once, and takes the result for a constant.
-UNDIFFERENTIABLE_GRADIENTS = ('EagerPyFunc',)
+  for op in ops:
+    known, names = facts(op.type), function_names(op)
+    if not names and known.num_derivatives != 0:
+      continue
+    starts = [leads([x], sources) for x in op.inputs]
+    ends = [
+      k
+      for k, y in enumerate(op.outputs)
+      if is_followed(y) and leads(targets, [y])
+    ]
+    if not any(starts) or not ends:
+      continue
+    if not names:
+      return op
+    for name in names:
+      graph = function_graph(op.graph, name)
+      # Before them stands what says which function is called.
+      given = starts[len(starts) - len(graph.inputs) :]
+      inner = [
+        x
+        for x, is_start in zip(graph.inputs, given)
+        if is_followed(x) and (is_start or known.is_loop)
+      ]
+      with beside(graph):
+        found = _op_on_a_dead_path(
+          graph.get_operations(),
+          _of_connected(tf.gradients),
+          inner,
+          [graph.outputs[k] for k in ends if k < len(graph.outputs)],
+        )
+      if found is not None:
+        return found
+  return None
 
 
 def evaluate(

@@ -19,6 +19,7 @@ the only thing from which structure is read; its digest says whether it is the
 same function as before, whatever Python has changed meanwhile.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -36,7 +37,9 @@ __all__ = [
   'Graph',
   'Node',
   'Reads',
+  'beside',
   'function_graph',
+  'function_names',
   'gradient_of',
   'has_own_gradient',
   'nodes',
@@ -208,15 +211,10 @@ def nodes(
     for before in op.control_inputs:
       inputs.append(tokens.get('^' + before.name, '^'))
     tokens['^' + op.name] = ('^', number)
-    attributes, functions = [('device', op.device.encode())], []
+    attributes = [('device', op.device.encode())]
     attrs = op.node_def.attr
     for name in sorted(attrs):
-      kind = attrs[name].WhichOneof('value')
-      if kind == 'func':
-        functions.append(attrs[name].func.name)
-      elif kind == 'list' and attrs[name].list.func:
-        functions += [f.name for f in attrs[name].list.func]
-      elif name not in _NAMES:
+      if not _functions(attrs[name]) and name not in _NAMES:
         value = attrs[name].SerializeToString(deterministic=True)
         attributes.append((name, value))
     for k, tensor in enumerate(op.outputs):
@@ -226,9 +224,22 @@ def nodes(
       op,
       tuple(inputs),
       tuple(attributes),
-      tuple(functions),
+      tuple(function_names(op)),
       tuple(_static_shape(t) for t in op.outputs),
     )
+
+
+def function_names(op: tf.Operation) -> list[str]:
+  """The names of the functions that an op calls."""
+  attrs = op.node_def.attr
+  return [name for key in sorted(attrs) for name in _functions(attrs[key])]
+
+
+def _functions(attribute: Any) -> list[str]:
+  kind = attribute.WhichOneof('value')
+  if kind == 'func':
+    return [attribute.func.name]
+  return [f.name for f in attribute.list.func] if kind == 'list' else []
 
 
 def function_graph(graph: tf.Graph, name: str) -> Any:
@@ -264,6 +275,15 @@ def has_own_gradient(op: tf.Operation) -> bool:
   return True
 
 
+@contextlib.contextmanager
+def beside(graph: tf.Graph) -> Iterator[Any]:
+  """Within it, new ops read Tensors of a graph and are not added to it."""
+  with graph.as_default():
+    aside = tf.__internal__.FuncGraph('gradient')
+  with aside.as_default():
+    yield aside
+
+
 def gradient_of(op: tf.Operation) -> Gradient:
   """Traces the gradient of an op beside its graph, which stays as it is.
 
@@ -278,9 +298,7 @@ def gradient_of(op: tf.Operation) -> Gradient:
   if known is None:
     known = op.graph._tfp_diag_gradients = {}
   if op.name not in known:
-    with op.graph.as_default():
-      graph = tf.__internal__.FuncGraph('gradient')
-    with graph.as_default():
+    with beside(op.graph) as graph:
       cotangents = [
         tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
       ]

@@ -81,6 +81,8 @@ class OpFacts:
     is_pure: Whether it has no effect, and the same result each time. Reading a
       variable counts as pure.
     passes_on: Whether it takes values of any kind without looking at them.
+    num_derivatives: How often TensorFlow differentiates it before it takes the
+      result for a constant and does not say so; None if there is no end.
     is_for_any_dtype: Whether its rule holds for integers and flags, too.
     is_loop: Whether it runs a function again and again.
     is_constant: Whether its result is an attribute.
@@ -112,6 +114,7 @@ class OpFacts:
   elementwise: str | None = None
   is_pure: bool = True
   passes_on: bool = False
+  num_derivatives: int | None = None
   is_for_any_dtype: bool = False
   is_loop: bool = False
   is_constant: bool = False

@@ -24,10 +24,8 @@ register_facts(
   'AssignAddVariableOp',
   'AssignSubVariableOp',
   'AssignVariableOp',
-  'EagerPyFunc',
   'Multinomial',
   'ParameterizedTruncatedNormal',
-  'PyFunc',
   'RandomGamma',
   'RandomPoissonV2',
   'RandomShuffle',
@@ -40,6 +38,9 @@ register_facts(
   'TruncatedNormal',
   is_pure=False,
 )
+register_facts('EagerPyFunc', is_pure=False, num_derivatives=1)
+register_facts('PyFunc', is_pure=False, num_derivatives=0)
+register_facts('PyFuncStateless', num_derivatives=0)
 register_facts(
   'RandomStandardNormal',
   'RandomUniform',
