@@ -23,7 +23,7 @@ import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
 
-__all__ = ['Csr', 'Dependency', 'scramble']
+__all__ = ['Csr', 'Dependency', 'ranges', 'scramble']
 
 # `scipy.sparse.csr_matrix`; SciPy does not say of which types its fields are.
 Csr = Any
@@ -126,8 +126,7 @@ class Dependency:
     indptr = np.zeros(len(index) + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
     check_entries(indptr[-1])
-    source = np.repeat(starts - indptr[:-1], counts)
-    source += np.arange(indptr[-1])
+    source = ranges(starts, counts)
     return Dependency(indptr.astype(np.int32), self.indices[source])
 
   def where(self, alive: np.ndarray) -> 'Dependency':
@@ -256,6 +255,15 @@ def _from_keys(row: np.ndarray, column: np.ndarray, rows: int) -> Dependency:
   indptr = np.zeros(rows + 1, np.int32)
   np.cumsum(np.bincount(row, minlength=rows), out=indptr[1:])
   return Dependency(indptr, column.astype(np.int32))
+
+
+def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+  """The numbers from each start on, so many of them, one range after another.
+
+  For the starts 7 and 2 and the counts 2 and 3 that is 7, 8, 2, 3, 4.
+  """
+  ends = np.cumsum(counts)
+  return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
 
 
 def scramble(numbers: np.ndarray) -> np.ndarray:

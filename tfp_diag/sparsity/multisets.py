@@ -28,7 +28,7 @@ import numpy as np
 import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
-from tfp_diag.sparsity.dependency import Csr, Dependency, scramble
+from tfp_diag.sparsity.dependency import Csr, Dependency, ranges, scramble
 from tfp_diag.sparsity.flow import Flow
 
 __all__ = ['EMPTY', 'MANY', 'Multisets']
@@ -213,7 +213,9 @@ class Multisets:
     if not kept.all():
       numbers, segment = numbers[kept], segment[kept]
     if np.any(segment[1:] < segment[:-1]):
-      order = np.argsort(segment, kind='stable')
+      # Short integers are sorted by their digits, ten times as fast.
+      short = np.uint16 if count <= 2**16 else segment.dtype
+      order = np.argsort(segment.astype(short), kind='stable')
       numbers, segment = numbers[order], segment[order]
     indptr = np.zeros(count + 1, np.int64)
     np.cumsum(np.bincount(segment, minlength=count), out=indptr[1:])
@@ -221,19 +223,21 @@ class Multisets:
 
   def _united(self, indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The sum of the multisets of each run of numbers."""
-    distinct, place = self.distinct(numbers)
     # Runs of the same numbers, in any order, have the same sum.
-    mixed = scramble(distinct)
-    mixed[distinct == EMPTY] = 0
+    mixed = scramble(np.arange(self._size))
+    mixed[EMPTY] = 0
     sums = np.zeros(len(numbers) + 1, np.uint64)
-    np.cumsum(mixed[place], out=sums[1:])
+    np.cumsum(mixed[numbers], out=sums[1:])
     keys = sums[indptr[1:]] - sums[indptr[:-1]]
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    runs = scipy.sparse.csr_matrix(
-      (np.ones(len(numbers), np.int64), numbers, indptr),
-      shape=(len(indptr) - 1, self._size),
+    starts, sizes = indptr[first], np.diff(indptr)[first]
+    members = numbers[ranges(starts, sizes)]
+    combined = _matrix(
+      np.ones(len(members), np.int64),
+      members,
+      np.concatenate([[0], np.cumsum(sizes)]),
+      self._size,
     )
-    combined = runs[first]
     combined.sum_duplicates()
     np.minimum(combined.data, MANY, out=combined.data)
     # Of the empty one there is nothing to add.

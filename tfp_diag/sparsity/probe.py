@@ -61,6 +61,8 @@ def has_fixed_matrix(step: Step, num_samples: int) -> bool:
   """
   if step.structure.curved or step.structure.pairs:
     return False
+  if num_samples == 1 and step.is_linear:
+    return True
   return _holds(_is_affine, step, num_samples)
 
 
@@ -309,13 +311,15 @@ def _filled(value: Value, filling: int) -> np.ndarray:
   rng = np.random.default_rng(filling)
   shape = _shape(value)
   size = math.prod(shape)
-  place = np.arange(size).reshape(shape)
   # The sequence of Thue and Morse does not begin with the same word twice.
-  bits = sum(place >> k & 1 for k in range(size.bit_length())) % 2
+  bits = np.zeros([1], np.int8)
+  while bits.size < size:
+    bits = np.concatenate([bits, 1 - bits])
+  bits = bits[:size].reshape(shape)
   if filling == 1:
     bits = 1 - bits
   elif filling > 1:
-    bits = rng.integers(0, 2, shape)
+    bits = rng.integers(0, 2, shape, np.int8)
   if value.dtype.is_bool or value.dtype.is_integer:
     return np.asarray(bits, value.dtype.as_numpy_dtype)
   if not value.dtype.is_floating:

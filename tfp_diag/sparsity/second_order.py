@@ -19,7 +19,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from tfp_diag.sparsity.budget import check_entries, fits
-from tfp_diag.sparsity.dependency import Csr, Dependency
+from tfp_diag.sparsity.dependency import Csr, Dependency, ranges
 from tfp_diag.sparsity.groups import Groups
 
 __all__ = ['SecondOrder']
@@ -197,9 +197,7 @@ def _interleaved(
   starts = np.stack(
     [left.indptr[:-1], left.entries + right.indptr[:-1]], 1
   ).reshape(-1)
-  shift = starts - (np.cumsum(counts) - counts)
-  source = np.repeat(shift, counts) + np.arange(counts.sum())
   entries = np.concatenate(
     [left.indices.astype(np.int64), right.indices.astype(np.int64) + columns]
   )
-  return entries[source]
+  return entries[ranges(starts, counts)]

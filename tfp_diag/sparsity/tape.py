@@ -23,6 +23,7 @@ import tensorflow as tf
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import Value
@@ -60,6 +61,17 @@ class Step:
   def label(self) -> str:
     """How messages name the op."""
     return f'{self.op_type} (op {self.op_name!r})'
+
+  @property
+  def is_linear(self) -> bool:
+    """Whether it is known as a linear map of all inputs that depend on xs."""
+    varying = tuple(k for k, value in enumerate(self.inputs) if value.depends)
+    values = [*self.outputs, *(self.inputs[k] for k in varying)]
+    return (
+      not self.is_fallback
+      and varying in facts(self.op_type).linear_in
+      and all(value.dtype.is_floating for value in values)
+    )
 
   def forward(self, dependencies: dict, columns: 'Columns') -> None:
     """Puts the dependencies of the outputs beside those of the inputs."""

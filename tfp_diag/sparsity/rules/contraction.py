@@ -17,11 +17,23 @@
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  Squares,
+  register_facts,
+  register_rule,
+)
 from tfp_diag.sparsity.structure import Pair, Structure
 
 # Zeros of a constant factor are exploited up to so many products.
 _MAX_PRODUCTS = 20_000_000
+
+
+register_facts(
+  *('MatMul', 'SparseMatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
+  'Einsum',
+  linear_in=((0,), (1,)),
+)
 
 
 @register_rule('MatMul', 'SparseMatMul', squares=Squares.OPERANDS)

@@ -130,18 +130,10 @@ def _jacobian(walker, scope, inputs, gradient):
       if part.entries:
         flow = Flow(part.rows, value.rows, (('matrix', part),))
         arrows.append(Arrow(output, (k,), flow))
-  return arrows, all(map(_is_linear, tape.steps))
-
-
-def _is_linear(step):
-  """Whether an op is a linear map of all inputs that are not constant."""
-  if isinstance(step, Loop):
-    return False
-  varying = tuple(k for k, value in enumerate(step.inputs) if value.depends)
-  values = [*step.outputs, *(step.inputs[k] for k in varying)]
-  return varying in facts(step.op_type).linear_in and all(
-    value.dtype.is_floating for value in values
+  is_linear = all(
+    isinstance(step, Step) and step.is_linear for step in tape.steps
   )
+  return arrows, is_linear
 
 
 def _is_elementwise(tape, inputs, arrows, slopes):

@@ -82,7 +82,8 @@ DATA_INPUTS = {
 register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))
 register_facts('Fill', shape_inputs=(0,))
 register_facts(
-  *('BroadcastTo', 'ExpandDims', 'Reshape', 'Squeeze'), linear_in=((0,),)
+  *('BroadcastTo', 'ExpandDims', 'Reshape', 'Squeeze', 'Transpose'),
+  linear_in=((0,),),
 )
 register_facts('Slice', 'Split', 'SplitV', 'StridedSlice', is_slice=True)
 # pfor does not know what the gradients of some ops are under XLA.

@@ -26,7 +26,7 @@ from tfp_diag.sparsity.registry import (
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 register_facts('Sum', 'Cumsum', squares=Squares.SAME)
-register_facts('Sum', linear_in=((0,),))
+register_facts('Sum', 'Mean', 'Cumsum', linear_in=((0,),))
 register_facts('Mean', 'Max', 'Min', squares=Squares.ALONE)
 
 # A scan over more elements than this is not written down as a triangle.
