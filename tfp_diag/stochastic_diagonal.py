@@ -84,8 +84,7 @@ def estimate_diagonal(
       'tolerance',
       tolerance,
       'a relative error, not negative, or None to use all probes',
-      least=0.0,
-      may_be_infinite=True,
+      lambda x: x >= 0.0,
     )
   if method == 'xdiag' and (plan is not None or tolerance is not None):
     raise ValueError(

@@ -169,7 +169,10 @@ def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
   """
   num_dims = _num_dims(num_dims)
   arguments.check_number(
-    'condition_number', condition_number, 'a number of one or more', least=1.0
+    'condition_number',
+    condition_number,
+    'a number of one or more',
+    lambda x: 1.0 <= x < math.inf,
   )
   half_range = 0.25 * math.log(condition_number)
   return Gaussian(
@@ -216,8 +219,7 @@ def ar1(
     'coefficient',
     coefficient,
     'strictly between -1 and 1, for a stationary autoregression',
-    above=-1.0,
-    below=1.0,
+    lambda x: -1.0 < x < 1.0,
   )
   _check_scale('scale', scale)
   return Gaussian(
@@ -313,7 +315,10 @@ def _num_dims(num_dims):
 
 def _check_scale(name, scale):
   arguments.check_number(
-    name, scale, 'a positive number, a standard deviation', above=0.0
+    name,
+    scale,
+    'a positive number, a standard deviation',
+    arguments.is_positive,
   )
 
 

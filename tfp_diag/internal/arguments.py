@@ -211,17 +211,18 @@ def check_flag(name: str, value: Any, or_none: str | None = None) -> None:
     raise TypeError(f'`{name}` is {shown(value)}; it is True or False{none}.')
 
 
+def is_positive(number: float) -> bool:
+  """Whether a number is positive and finite."""
+  return 0.0 < number < math.inf
+
+
 def check_number(
   name: str,
   value: Any,
-  what: str = 'a number',
-  above: float = -math.inf,
-  least: float = -math.inf,
-  below: float = math.inf,
-  most: float = math.inf,
-  may_be_infinite: bool = False,
+  what: str = 'a finite number',
+  fits: Callable[[float], bool] = math.isfinite,
 ) -> None:
-  """Raises a ValueError if `value` is not one number within bounds.
+  """Raises a ValueError if `value` is not one number that fits.
 
   A Tensor of a graph, whose value is not known, passes.
 
@@ -229,21 +230,13 @@ def check_number(
     name: Python str, the argument.
     value: What was given.
     what: Python str, what fits.
-    above: What it must be larger than.
-    least: What it must not be smaller than.
-    below: What it must be smaller than.
-    most: What it must not be larger than.
-    may_be_infinite: Python bool.
+    fits: Python callable, a number to whether it fits.
   """
   number = static_value(value)
   if tf.is_tensor(number) and number.shape.rank in (0, None):
     return
-  is_number = _is_a(numbers.Real, number)
-  if is_number and (may_be_infinite or math.isfinite(number)):
-    if above < number < below or (may_be_infinite and above < number <= below):
-      if least <= number <= most:
-        return
-  raise ValueError(f'`{name}` is {shown(value)}, but must be {what}.')
+  if not _is_a(numbers.Real, number) or not fits(number):
+    raise ValueError(f'`{name}` is {shown(value)}, but must be {what}.')
 
 
 def check_name(value: Any, name: str = 'name') -> None:

@@ -164,7 +164,9 @@ class FisherAdaptiveMALA(FullMatrixKernel):
         f'change only after `num_step_size_steps`, {static[1]} steps. Adapt '
         'for longer, or pass a smaller `num_step_size_steps`.'
       )
-    arguments.check_number('damping', damping, 'a positive number', above=0.0)
+    arguments.check_number(
+      'damping', damping, 'a positive number', arguments.is_positive
+    )
     super().__init__(
       target_log_prob_fn,
       step_size,

@@ -126,8 +126,7 @@ def summarize(
     'min_ess',
     min_ess,
     'a number that is not negative, an effective sample size',
-    least=0.0,
-    may_be_infinite=True,
+    lambda x: x >= 0.0,
   )
   arguments.check_choice('backend', backend, BACKENDS)
   if num_superchains is not None:

@@ -238,17 +238,19 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         '`PreconditionedMALA`.'
       )
     arguments.check_number(
-      'integration_time', integration_time, 'a positive number', above=0.0
+      'integration_time',
+      integration_time,
+      'a positive number',
+      arguments.is_positive,
     )
     arguments.check_number(
       'damping',
       damping,
       'a number that is not negative',
-      least=0.0,
-      may_be_infinite=True,
+      lambda x: x >= 0.0,
     )
     arguments.check_number(
-      'jitter', jitter, 'a number from 0 to 1', least=0.0, most=1.0
+      'jitter', jitter, 'a number from 0 to 1', lambda x: 0.0 <= x <= 1.0
     )
     max_num_steps = arguments.as_count(
       'max_num_steps', max_num_steps, 1, 'the most steps of a trajectory'

@@ -15,6 +15,7 @@
 """A preconditioner that follows the curvature of the log density."""
 
 import dataclasses
+import math
 
 import numpy as np
 import scipy.special
@@ -114,13 +115,13 @@ class LocalHessianPreconditioner:
       'softness',
       self.softness,
       'a positive number, the curvature below which coordinates count as flat',
-      above=0.0,
+      arguments.is_positive,
     )
     arguments.check_number(
       'floor',
       self.floor,
       'a number >= 0, the least curvature that is believed',
-      least=0.0,
+      lambda x: 0.0 <= x < math.inf,
     )
 
   @tf.autograph.experimental.do_not_convert

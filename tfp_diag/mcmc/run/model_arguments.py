@@ -125,7 +125,9 @@ def check_positive(name, value):
   if tf.is_tensor(value) or isinstance(value, np.ndarray):
     if not isinstance(value, tf.RaggedTensor) and value.shape:
       return
-  arguments.check_number(name, value, 'a positive, finite number', above=0.0)
+  arguments.check_number(
+    name, value, 'a positive, finite number', arguments.is_positive
+  )
 
 
 def check_acceptance(name, value):
@@ -142,8 +144,7 @@ def check_acceptance(name, value):
     name,
     value,
     'between 0 and 1; for MALA 0.574 is best in high dimensions',
-    above=0.0,
-    below=1.0,
+    lambda x: 0.0 < x < 1.0,
   )
 
 

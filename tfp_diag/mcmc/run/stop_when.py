@@ -84,7 +84,7 @@ class StopWhen(typing.NamedTuple):
       value = getattr(self, name)
       if value is not None:
         arguments.check_number(
-          name, value, 'a positive number or None', above=0.0
+          name, value, 'a positive number or None', arguments.is_positive
         )
     arguments.as_count(
       'min_draws', self.min_draws, 0, 'before how many draws nothing is judged'
