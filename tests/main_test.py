@@ -524,6 +524,8 @@ def test_a_terminal_shows_progress_and_ctrl_c_works(tmp_path):
     stderr=theirs,
     env={**os.environ, 'TF_CPP_MIN_LOG_LEVEL': '3'},
     text=True,
+    # Also where the tests run in the background, which ignores it.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
   )
   os.close(theirs)
   try:

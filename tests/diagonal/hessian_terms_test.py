@@ -22,7 +22,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import hessian_diagonal
+from tests.oracles import by_samples, hessian_diagonal
 from tfp_diag.diagonal import linear_map
 from tfp_diag.diagonal.constant_hessian import ConstantHessian
 from tfp_diag.diagonal.decide import Request
@@ -131,17 +131,7 @@ def state(*sample_shape):
 
 def dense(fn, x):
   """The diagonal of the whole Hessian, sample by sample."""
-  rows = []
-  for sample in tf.reshape(x, [-1, 1, x.shape[-1]]):
-    with tf.GradientTape(persistent=True) as outer:
-      outer.watch(sample)
-      with tf.GradientTape() as inner:
-        inner.watch(sample)
-        value = fn(sample)
-      gradient = inner.gradient(value, sample)
-    hessian = outer.jacobian(gradient, sample, experimental_use_pfor=False)
-    rows.append(np.diag(np.squeeze(hessian.numpy(), (0, 2))))
-  return np.reshape(rows, x.shape)
+  return by_samples(hessian_diagonal, fn, x)
 
 
 def terms_of(fn, x):

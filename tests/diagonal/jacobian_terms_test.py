@@ -22,7 +22,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import jacobian_diagonal
+from tests.oracles import by_samples, jacobian_diagonal
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 
 RNG = np.random.default_rng(11)
@@ -188,14 +188,7 @@ def state(*sample_shape, dtype=tf.float64):
 
 def dense(fn, x):
   """The diagonal of the whole Jacobian, sample by sample."""
-  rows = []
-  for sample in tf.reshape(x, [-1, 1, x.shape[-1]]):
-    with tf.GradientTape(persistent=True) as tape:
-      tape.watch(sample)
-      y = fn(sample)
-    jacobian = tape.jacobian(y, sample, experimental_use_pfor=False)
-    rows.append(np.diag(np.squeeze(jacobian.numpy(), (0, 2))))
-  return np.reshape(rows, x.shape)
+  return by_samples(jacobian_diagonal, fn, x)
 
 
 def diagonal(x, fn, sample_shape=None, **kwargs):
