@@ -68,8 +68,8 @@ def efficiency(contestant, model, sizes, options):
     if model.axes is not None:
       # What has not moved along an axis hides in coordinates that mix them.
       draws = draws @ model.axes
-    sizes_of_coordinates = tfp_diag.mcmc.ess(draws, backend='tfp')
-    rhat = tfp_diag.mcmc.rhat(draws, backend='tfp')
+    sizes_of_coordinates = tfp_diag.mcmc.ess(draws)
+    rhat = tfp_diag.mcmc.rhat(draws)
     least = float(np.nan_to_num(np.min(sizes_of_coordinates)))
     seed = yield {
       'seconds': seconds,
@@ -115,10 +115,7 @@ def funnel(preconditioner, sizes):
   begin = time.perf_counter()
   draws, trace = run(tf.constant([1, 2]))
   v = draws[0].numpy()
-  ess = {
-    k: float(tfp_diag.mcmc.ess(v, kind=k, backend='tfp'))
-    for k in ('mean', 'sd')
-  }
+  ess = {k: float(tfp_diag.mcmc.ess(v, kind=k)) for k in ('mean', 'sd')}
   sd = float(np.std(v))
   # The error of a standard deviation by the delta method.
   fourth = float(np.mean((v - v.mean()) ** 4))
@@ -134,7 +131,7 @@ def funnel(preconditioner, sizes):
     'mcse_sd': float(errors['sd']),
     'z_mean': float(abs(np.mean(v)) / errors['mean']),
     'z_sd': float(abs(sd - 3.0) / errors['sd']),
-    'rhat': float(tfp_diag.mcmc.rhat(v, backend='tfp')),
+    'rhat': float(tfp_diag.mcmc.rhat(v)),
     'acceptance': float(tf.reduce_mean(trace['accept_ratio'])),
     'seconds': time.perf_counter() - begin,
   }

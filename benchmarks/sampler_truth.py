@@ -253,8 +253,8 @@ def compare(draws, truth):
   z_sd = np.abs(sd - truth.sd) / np.hypot(
     0.5 * square_mcse / sd, truth.sd_error
   )
-  r_hat = mcmc.rhat(draws, backend='tfp')
-  ess = mcmc.ess(draws, backend='tfp')
+  r_hat = mcmc.rhat(draws)
+  ess = mcmc.ess(draws)
   z_max, r_hat_max = np.max(z_mean), np.max(r_hat)
   return {
     'z_mean': float(z_max),

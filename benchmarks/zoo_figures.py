@@ -42,7 +42,7 @@ def of_run(drawn, model, truth, seconds):
   if model.axes is not None:
     # What has not moved along an axis hides in coordinates that mix them.
     draws = draws @ model.axes
-  summary = mcmc.summarize(draws, backend='tfp')
+  summary = mcmc.summarize(draws)
   squares = np.square(draws - summary.mean)
   total = drawn.gradients_warmup + drawn.gradients
   seconds_warmup = drawn.seconds_warmup
@@ -52,7 +52,7 @@ def of_run(drawn, model, truth, seconds):
     'r_hat': float(np.max(np.nan_to_num(summary.r_hat, nan=np.inf))),
     'ess_bulk': _least(summary.ess_bulk),
     'ess_tail': _least(summary.ess_tail),
-    'ess_squares': _least(mcmc.ess(squares, kind='mean', backend='tfp')),
+    'ess_squares': _least(mcmc.ess(squares, kind='mean')),
     'acceptance': drawn.acceptance,
     'gradients_warmup': float(drawn.gradients_warmup),
     'gradients': float(drawn.gradients),

@@ -183,7 +183,7 @@ def main(words=None):
   names = options.model or [name for name in ZOO if name not in CLOSED_FORMS]
   for name in tqdm.tqdm(names, disable=None, unit='model'):
     drawn = numpyro_nuts(make_model(name), SIZES)((31, 0))
-    summary = mcmc.summarize(drawn.draws, backend='tfp')
+    summary = mcmc.summarize(drawn.draws)
     results.data.setdefault('moments', {})[name] = {
       'mean': _rounded(summary.mean),
       'sd': _rounded(summary.sd),

@@ -1199,11 +1199,9 @@ def _rows_of_mcmc():
     'ess': Row(
       mcmc.ess,
       lambda: {'draws': _DRAWS},
-      {**draws, 'kind': 'choice', 'backend': 'choice'},
+      {**draws, 'kind': 'choice'},
     ),
-    'rhat': Row(
-      mcmc.rhat, lambda: {'draws': _DRAWS}, {**draws, 'backend': 'choice'}
-    ),
+    'rhat': Row(mcmc.rhat, lambda: {'draws': _DRAWS}, draws),
     'nested_rhat': Row(
       mcmc.nested_rhat,
       lambda: {'draws': _DRAWS, 'num_superchains': 2},
@@ -1220,7 +1218,6 @@ def _rows_of_mcmc():
         'num_superchains': 'superchains?',
         'min_ess': 'not negative',
         'var_names': 'names?',
-        'backend': 'choice',
       },
     ),
     'to_arviz': Row(

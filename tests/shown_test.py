@@ -31,7 +31,7 @@ def _values():
     'SparsityPattern': sparsity.SparsityPattern(np.eye(400)),
     'Coloring': sparsity.Coloring(np.zeros([4000], int)),
     'Summary': mcmc.summarize(
-      np.random.default_rng(0).normal(size=[20, 4, 30]), backend='tfp'
+      np.random.default_rng(0).normal(size=[20, 4, 30])
     ),
   }
 

@@ -53,7 +53,7 @@ def runs(x: tf.Tensor) -> tfp_diag.mcmc.Summary:
     )
     draws, _ = tfp_diag.mcmc.load_draws(folder + '/run')
     print(draws['x'].shape, run.num_results + 1, run.stopped_by.upper())
-  print(tfp_diag.mcmc.ess(run.draws, kind='tail', backend='tfp'))
+  print(tfp_diag.mcmc.ess(run.draws, kind='tail'))
   return tfp_diag.mcmc.summarize(run.draws, run.trace, quantiles=[0.1, 0.9])
 
 

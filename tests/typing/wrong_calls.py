@@ -49,7 +49,7 @@ def of_the_samplers(x: tf.Tensor) -> None:
   mcmc.sample(None, x, 10, draw_on_disk=True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
   mcmc.sample(None, x, 10, progress_bar='yes')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
   mcmc.ess(x, kind='some')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-  mcmc.rhat(x, backend='stan')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+  mcmc.rhat(x, chain_ndims='one')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
   mcmc.summarize(x).names.append('mu')  # type: ignore[attr-defined]
   mcmc.nosuch(x)  # type: ignore[attr-defined]
   mcmc.StopWhen(max_rhat='small')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

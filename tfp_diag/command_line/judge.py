@@ -28,8 +28,6 @@ from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 
 __all__ = ['Judge', 'Verdict']
 
-# The same numbers whether arviz is installed or not, and no time to load it.
-_BACKEND = 'tfp'
 _LEAST_ESS = 400.0
 
 
@@ -102,7 +100,7 @@ class Judge:
     Returns:
       A `Verdict`.
     """
-    summary = summarize(parameters, trace, min_ess=_LEAST_ESS, backend=_BACKEND)
+    summary = summarize(parameters, trace, min_ess=_LEAST_ESS)
     notes = sampler_warnings(
       (), 0, summary.num_not_finite, summary.num_divergences
     )

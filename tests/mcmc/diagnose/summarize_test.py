@@ -31,8 +31,6 @@ from tfp_diag.mcmc import (
   windowed_adaptive_mala,
 )
 
-BACKENDS = ['arviz', 'tfp']
-
 
 def ar1(coefficient, shape, seed=0):
   """A stationary AR(1) with unit variance; the draws are the first axis."""
@@ -41,11 +39,10 @@ def ar1(coefficient, shape, seed=0):
   return scipy.signal.lfilter([1.0], [1.0, -coefficient], noise, axis=0)
 
 
-@pytest.mark.parametrize('backend', BACKENDS)
-def test_monte_carlo_errors_are_the_spread_of_the_estimates(backend):
+def test_monte_carlo_errors_are_the_spread_of_the_estimates():
   """Of 200 runs: the spread of their means and sds, known to 5 per cent."""
   draws = 2.0 * ar1(0.7, [500, 4, 200]) + 5.0
-  found = summarize(draws, backend=backend)
+  found = summarize(draws)
   assert found.names[199] == 'x[199]'
   spread = np.std(found.mean)
   np.testing.assert_allclose(np.mean(found.mcse_mean), spread, rtol=0.2)
@@ -57,10 +54,9 @@ def test_monte_carlo_errors_are_the_spread_of_the_estimates(backend):
   np.testing.assert_allclose(np.mean(found.sd), 2.0, rtol=0.01)
 
 
-@pytest.mark.parametrize('backend', BACKENDS)
-def test_columns(backend):
+def test_columns():
   draws = np.stack([np.exp(ar1(a, [101, 4])) for a in (0.0, 0.5, 0.9)], axis=-1)
-  found = summarize(draws, quantiles=(0.1, 0.9), backend=backend)
+  found = summarize(draws, quantiles=(0.1, 0.9))
   flat = draws.reshape([-1, 3])
   expected = {
     'mean': np.mean(flat, axis=0),

@@ -50,8 +50,8 @@ def sample(num_results, stop_when, **kwargs):
 def test_thresholds_are_those_of_rhat_and_ess():
   draws = np.random.default_rng(0).normal(size=[100, 4, 3])
   draws[:, 1, 2] += 1.0
-  rhat = np.max(tfp_diag.mcmc.rhat(draws, backend='tfp'))
-  ess = np.min(tfp_diag.mcmc.ess(draws, backend='tfp'))
+  rhat = np.max(tfp_diag.mcmc.rhat(draws))
+  ess = np.min(tfp_diag.mcmc.ess(draws))
   assert StopWhen(max_rhat=rhat + 0.01)(draws)
   assert not StopWhen(max_rhat=rhat - 0.01)(draws)
   assert StopWhen(min_ess=ess - 1)(draws)

@@ -12,37 +12,21 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""R-hat and effective sample sizes, through arviz or through TFP."""
+"""R-hat and effective sample sizes of many parameters, by arviz-stats."""
 
-import importlib.util
 from typing import Literal, get_args
 
 import numpy as np
-import scipy.fft
-import tensorflow as tf
-import tensorflow_probability as tfp
-
-from tfp_diag.internal import arguments
-from tfp_diag.mcmc.diagnose.arviz_module import arviz_module
-from tfp_diag.mcmc.diagnose.rank_normalization import (
-  folded,
-  normal_scores,
-  split_chains,
-)
 
 __all__ = [
-  'BACKENDS',
   'ESS_KINDS',
   'LEAST_DRAWS',
-  'Backend',
   'EssKind',
   'convergence',
   'in_groups',
 ]
 
-Backend = Literal['auto', 'arviz', 'tfp']
 EssKind = Literal['bulk', 'tail', 'mean', 'sd']
-BACKENDS = get_args(Backend)
 ESS_KINDS = get_args(EssKind)
 
 # Both halves of a chain need a variance.
@@ -53,26 +37,19 @@ _TAIL = (0.05, 0.95)
 _NUMBERS_AT_A_TIME = 2**22
 
 
-def convergence(draws, kind, backend):
+def convergence(draws, kind):
   """R-hat or an effective sample size of every parameter.
 
   Args:
     draws: Array [draw, chain, parameter].
     kind: Python `str`: 'r_hat' or one of `ESS_KINDS`.
-    backend: Python `str`, one of `BACKENDS`: who computes. 'auto' is arviz
-      where it is installed.
 
   Returns:
     float64 array [parameter]. NaN if there are fewer than four draws, if one of
     them is not finite, if all are the same, or for R-hat of a single chain. If
     no chain moved, but they are at different places, R-hat is infinite and the
     effective sample size is NaN.
-
-  Raises:
-    ValueError: if `backend` is none of them.
-    ImportError: if `backend` is 'arviz' and it is not installed.
   """
-  compute = _backend(backend)
   num_draws, num_chains, _ = draws.shape
   is_possible = num_draws >= LEAST_DRAWS and (kind != 'r_hat' or num_chains > 1)
   values = []
@@ -86,7 +63,7 @@ def convergence(draws, kind, backend):
         found[is_finite & ~moved & differs] = np.inf
       usable = is_finite & moved
       if np.any(usable):
-        found[usable] = compute(some[..., usable], kind)
+        found[usable] = _by_arviz_stats(some[..., usable], kind)
     values.append(found)
   return np.concatenate(values)
 
@@ -106,87 +83,23 @@ def in_groups(draws):
     yield draws[:, :, i : i + size].astype(np.float64)
 
 
-def _backend(backend):
-  arguments.check_choice('backend', backend, BACKENDS)
-  if backend == 'auto':
-    backend = 'tfp' if importlib.util.find_spec('arviz') is None else 'arviz'
-  return {'arviz': _by_arviz, 'tfp': _by_tfp}[backend]
+def _by_arviz_stats(draws, kind):
+  """What Vehtari et al. (2021) define, for draws that are finite and moved."""
+  # It loads pandas and xarray where they are: half a second.
+  from arviz_stats.base import array_stats
 
-
-def _by_arviz(draws, kind):
-  arviz = arviz_module("`backend='arviz'` needs")
-  columns = [
-    np.ascontiguousarray(column.T) for column in np.moveaxis(draws, -1, 0)
-  ]
-  if kind == 'r_hat':
-    return [float(arviz.rhat(column, method='rank')) for column in columns]
-  prob = {'prob': _TAIL} if kind == 'tail' else {}
-  return [float(arviz.ess(column, method=kind, **prob)) for column in columns]
-
-
-def _by_tfp(draws, kind):
-  """What Vehtari et al. (2021) define, for all parameters at once."""
-  if kind == 'r_hat':
-    halves = split_chains(draws)
-    bulk = _r_hat(normal_scores(halves))
-    return np.maximum(bulk, _r_hat(normal_scores(folded(halves))))
-  if kind == 'bulk':
-    return _ess(normal_scores(split_chains(draws)))
-  if kind == 'tail':
-    quantiles = np.quantile(draws, _TAIL, axis=(0, 1))
-    below = [(draws <= q).astype(np.float64) for q in quantiles]
-    return np.minimum(*(_ess(split_chains(x)) for x in below))
+  if kind in ('mean', 'sd'):
+    # What varies by less than 1e-15 is constant for arviz-stats.
+    draws = draws - np.mean(draws, axis=(0, 1))
+    draws = draws / np.max(np.abs(draws), axis=(0, 1))
   if kind == 'sd':
-    draws = (draws - np.mean(draws, axis=(0, 1))) ** 2
-  return _ess(split_chains(draws))
-
-
-def _r_hat(draws):
-  """Vehtari et al. (2021), equation (4)."""
-  num_draws, num_chains, _ = draws.shape
-  ratio = tfp.mcmc.potential_scale_reduction(tf.constant(draws)).numpy()
-  # TFP returns the square, with the correction of Brooks and Gelman (1998) for
-  # the number of chains, which the thresholds for R-hat do not know.
-  ratio += (num_draws - 1) / (num_draws * num_chains)
-  return np.sqrt(ratio * num_chains / (num_chains + 1))
-
-
-def _ess(draws):
-  """Vehtari et al. (2021), equation (10); the truncation is Geyer's (1992).
-
-  Not `tfp.mcmc.effective_sample_size`: it weights the share of the variance
-  that is between the chains, too, by how many pairs of draws have a lag, and
-  that is a quarter too much for 64 chains of 100 draws whose autocorrelation
-  is 0.95.
-  """
-  num_draws, num_chains, _ = draws.shape
-  covariance = _mean_autocovariance(draws)
-  within = covariance[0] * num_draws / (num_draws - 1)
-  total = covariance[0] + np.var(np.mean(draws, axis=0), axis=0, ddof=1)
-  moves = np.ptp(draws, axis=(0, 1)) > 0
-  correlation = 1 - (within - covariance) / np.where(moves, total, 1)
-  correlation[0] = 1
-
-  # Of a reversible chain, neighbors have positive and falling sums. What comes
-  # after the first pair that has not is noise, as are the last lags.
-  num_pairs = max(1, -(-(num_draws - 2) // 2))
-  pairs = correlation[: 2 * num_pairs : 2] + correlation[1 : 2 * num_pairs : 2]
-  positive = np.cumprod(pairs[:-1] > 0, axis=0)
-  falling = np.minimum.accumulate(pairs[:-1], axis=0)
-  last = 2 * np.sum(positive, axis=0, dtype=np.int64)
-  after = np.take_along_axis(correlation, last[np.newaxis], axis=0)[0]
-  time = 2 * np.sum(falling * positive, axis=0) - 1 + np.maximum(after, 0)
-
-  # Antithetic draws may be worth more than there are, but not without limit:
-  # the bound is Stan's. All count where nothing varies.
-  size = num_draws * num_chains
-  return np.where(moves, size / np.maximum(time, 1 / np.log10(size)), size)
-
-
-def _mean_autocovariance(draws):
-  """Averages over the chains, [lag, parameter], with a divisor for all lags."""
-  num_draws = len(draws)
-  length = scipy.fft.next_fast_len(2 * num_draws, real=True)
-  spectrum = scipy.fft.rfft(draws - np.mean(draws, axis=0), length, axis=0)
-  power = np.mean(spectrum.real**2 + spectrum.imag**2, axis=1)
-  return scipy.fft.irfft(power, length, axis=0)[:num_draws] / num_draws
+    # Its releases before 0.6 mean something else by 'sd'.
+    draws, kind = draws**2, 'mean'
+  chains = np.ascontiguousarray(np.transpose(draws, [2, 1, 0]))
+  axes = {'chain_axis': 1, 'draw_axis': 2}
+  # Scores may be constant within half-chains.
+  with np.errstate(divide='ignore', invalid='ignore'):
+    if kind == 'r_hat':
+      return array_stats.rhat(chains, method='rank', **axes)
+    prob = _TAIL if kind == 'tail' else None
+    return array_stats.ess(chains, method=kind, prob=prob, **axes)

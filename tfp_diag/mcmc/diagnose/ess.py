@@ -20,7 +20,6 @@ from typing import Any
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.convergence import (
   ESS_KINDS,
-  Backend,
   EssKind,
   convergence,
 )
@@ -34,9 +33,10 @@ def ess(
   *,
   kind: EssKind = 'bulk',
   chain_ndims: int = 1,
-  backend: Backend = 'auto',
 ) -> Any:
   """Effective sample size of every coordinate, over all chains.
+
+  The numbers are those of arviz-stats.
 
   Args:
     draws: Structure of Tensors or arrays [draw, chain..., event...], at least
@@ -45,18 +45,13 @@ def ess(
       there is no variance; 'tail', the smaller one of the 5 and the 95 per cent
       quantile; 'mean'; 'sd'.
     chain_ndims: Python `int`, how many axes belong to the chains.
-    backend: Python `str`, who computes: 'arviz', or 'tfp', which needs nothing
-      more than TFP; they agree to rounding errors. Default: 'auto', arviz where
-      it is installed.
 
   Returns:
     Structure of `draws` with float64 NumPy arrays [event...]. NaN where no
     chain moved, a draw is not finite, or there are too few.
 
   Raises:
-    ValueError: if a part has too few axes, or there is no such `kind` or
-      `backend`.
-    ImportError: if `backend` is 'arviz' and it is not installed.
+    ValueError: if a part has too few axes, or there is no such `kind`.
 
   #### Examples
 
@@ -78,11 +73,9 @@ def ess(
        _Bayesian Analysis_ 16(2).
   """
   arguments.check_choice('kind', kind, ESS_KINDS)
-  return map_draws(
-    functools.partial(_ess, kind=kind, backend=backend), draws, chain_ndims
-  )
+  return map_draws(functools.partial(_ess, kind=kind), draws, chain_ndims)
 
 
-def _ess(values, kind, backend):
+def _ess(values, kind):
   flat = values.reshape([*values.shape[:2], -1])
-  return convergence(flat, kind, backend).reshape(values.shape[2:])
+  return convergence(flat, kind).reshape(values.shape[2:])

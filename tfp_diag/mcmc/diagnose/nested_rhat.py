@@ -86,6 +86,8 @@ def nested_rhat(
   )
 
 
+# Not by arviz-stats: its nested R-hat is NaN for fewer than four draws, and
+# its releases before 0.6 have none.
 def _nested_rhat(values, num_superchains):
   num_draws, num_chains, *event_shape = values.shape
   if num_superchains < 2 or num_chains % num_superchains:

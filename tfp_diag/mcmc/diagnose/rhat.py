@@ -14,29 +14,26 @@
 # ============================================================================
 """Whether chains agree."""
 
-import functools
 from typing import Any
 
-from tfp_diag.mcmc.diagnose.convergence import Backend, convergence
+from tfp_diag.mcmc.diagnose.convergence import convergence
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['rhat']
 
 
-def rhat(draws: Any, *, chain_ndims: int = 1, backend: Backend = 'auto') -> Any:
+def rhat(draws: Any, *, chain_ndims: int = 1) -> Any:
   """Rank-normalized split R-hat of every coordinate.
 
   The larger one of two: of the draws, which sees that chains are at different
   places, and of their distances from the median, which sees that they have
-  different widths [1]. Chains that agree have R-hat below 1.01.
+  different widths [1]. Chains that agree have R-hat below 1.01. The numbers are
+  those of arviz-stats.
 
   Args:
     draws: Structure of Tensors or arrays [draw, chain..., event...], at least
       four draws of at least two chains.
     chain_ndims: Python `int`, how many axes belong to the chains.
-    backend: Python `str`, who computes: 'arviz', or 'tfp', which needs nothing
-      more than TFP; they agree to rounding errors. Default: 'auto', arviz where
-      it is installed.
 
   Returns:
     Structure of `draws` with float64 NumPy arrays [event...]. Infinite where no
@@ -44,8 +41,7 @@ def rhat(draws: Any, *, chain_ndims: int = 1, backend: Backend = 'auto') -> Any:
     same, one is not finite, or there are too few.
 
   Raises:
-    ValueError: if a part has too few axes or there is no such `backend`.
-    ImportError: if `backend` is 'arviz' and it is not installed.
+    ValueError: if a part has too few axes.
 
   #### Examples
 
@@ -57,7 +53,7 @@ def rhat(draws: Any, *, chain_ndims: int = 1, backend: Backend = 'auto') -> Any:
   draws[:, 0, 1] += (
     3.0  # The first chain is elsewhere in the second coordinate.
   )
-  tfp_diag.mcmc.rhat(draws, backend='tfp') < 1.01  # ==> [True, False]
+  tfp_diag.mcmc.rhat(draws) < 1.01  # ==> [True, False]
   ```
 
   #### References
@@ -67,11 +63,9 @@ def rhat(draws: Any, *, chain_ndims: int = 1, backend: Backend = 'auto') -> Any:
        localization: an improved R-hat for assessing convergence of MCMC.
        _Bayesian Analysis_ 16(2), equations (4) and (14).
   """
-  return map_draws(
-    functools.partial(_rhat, backend=backend), draws, chain_ndims
-  )
+  return map_draws(_rhat, draws, chain_ndims)
 
 
-def _rhat(values, backend):
+def _rhat(values):
   flat = values.reshape([*values.shape[:2], -1])
-  return convergence(flat, 'r_hat', backend).reshape(values.shape[2:])
+  return convergence(flat, 'r_hat').reshape(values.shape[2:])

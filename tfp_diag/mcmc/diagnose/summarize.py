@@ -22,10 +22,8 @@ import numpy as np
 
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.convergence import (
-  BACKENDS,
   ESS_KINDS,
   LEAST_DRAWS,
-  Backend,
   convergence,
   in_groups,
 )
@@ -53,7 +51,6 @@ def summarize(
   num_superchains: int | None = None,
   min_ess: float = 400.0,
   var_names: Sequence[str] | None = None,
-  backend: Backend = 'auto',
 ) -> Summary:
   """Summarizes draws, and says how far to trust them.
 
@@ -79,9 +76,6 @@ def summarize(
       chains are compared needs no more.
     var_names: Sequence of `str`, names of the parts. Default: the keys of a
       dict, the fields of a namedtuple, else x, or x0, x1, ...
-    backend: Python `str`, who computes R-hat and effective sample sizes:
-      'arviz', 'tfp', or 'auto', arviz where it is installed. They agree to
-      rounding errors.
 
   Returns:
     A `Summary`.
@@ -89,7 +83,6 @@ def summarize(
   Raises:
     ValueError: if shapes, names or arguments do not fit.
     TypeError: if `trace` is neither a dict nor kernel results.
-    ImportError: if `backend` is 'arviz' and it is not installed.
 
   #### Examples
 
@@ -128,7 +121,6 @@ def summarize(
     'a number that is not negative, an effective sample size',
     lambda x: x >= 0.0,
   )
-  arguments.check_choice('backend', backend, BACKENDS)
   if num_superchains is not None:
     num_superchains = arguments.as_count(
       'num_superchains', num_superchains, 1, 'how many groups of chains'
@@ -145,7 +137,7 @@ def summarize(
       'to summarize. Draws for which `trace` says tune are left out.'
     )
   columns = _joined(
-    _columns(some, probs, num_superchains, backend)
+    _columns(some, probs, num_superchains)
     for part in parts
     for some in in_groups(part.parameters())
   )
@@ -202,10 +194,10 @@ def _without_tuning(parts, statistics):
   return parts, {name: value[kept] for name, value in statistics.items()}
 
 
-def _columns(draws, probs, num_superchains, backend):
+def _columns(draws, probs, num_superchains):
   """Dict of arrays [parameter] for draws [draw, chain, parameter]."""
   size = draws.shape[0] * draws.shape[1]
-  ess = {kind: convergence(draws, kind, backend) for kind in ESS_KINDS}
+  ess = {kind: convergence(draws, kind) for kind in ESS_KINDS}
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
     mean = np.mean(draws, axis=(0, 1))
     # What never moved has no spread, whatever its mean is rounded to.
@@ -225,7 +217,7 @@ def _columns(draws, probs, num_superchains, backend):
       'mcse_sd': error / (2.0 * np.sqrt(variance)),
       'ess_bulk': ess['bulk'],
       'ess_tail': ess['tail'],
-      'r_hat': convergence(draws, 'r_hat', backend),
+      'r_hat': convergence(draws, 'r_hat'),
       'nested_r_hat': nested,
     }
 

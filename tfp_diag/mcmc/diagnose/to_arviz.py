@@ -15,13 +15,13 @@
 """Draws for arviz."""
 
 import collections.abc
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tfp_diag.internal import arguments
-from tfp_diag.mcmc.diagnose.arviz_module import arviz_module
 from tfp_diag.mcmc.diagnose.named_draws import named_draws
 from tfp_diag.mcmc.diagnose.sampler_statistics import (
   chain_ndims_of,
@@ -108,7 +108,7 @@ def to_arviz(
         f'`{name}` is {arguments.shown(given)}, but must be a dict from names '
         'to lists, or None.'
       )
-  arviz = arviz_module('`to_arviz` needs')
+  arviz = _arviz_module()
   parts, chain_shape = named_draws(
     draws, chain_ndims_of(trace, chain_ndims), var_names
   )
@@ -140,6 +140,20 @@ def to_arviz(
     save_warmup=save_warmup,
     attributes=attributes,
   )
+
+
+def _arviz_module():
+  try:
+    with warnings.catch_warnings():
+      # arviz 0.23 announces arviz 1; both are supported here.
+      warnings.simplefilter('ignore', FutureWarning)
+      import arviz
+  except ImportError as e:
+    raise ImportError(
+      f'`to_arviz` needs arviz, which cannot be imported ({e}): pip install '
+      "'tfp-diag[arviz]'"
+    ) from e
+  return arviz
 
 
 def _chosen(values, chosen):

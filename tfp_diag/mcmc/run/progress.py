@@ -232,5 +232,5 @@ def _quick_rhat(read_draws, num_rows, chain_ndims):
       [len(some), int(np.prod(some.shape[1 : 1 + chain_ndims])), -1]
     )[:, :_MOST_CHAINS, :_MOST_COORDINATES]
     if some.shape[1] > 1:
-      found.append(np.max(rhat(some, backend='tfp')))
+      found.append(np.max(rhat(some)))
   return float(np.max(found)) if found else None

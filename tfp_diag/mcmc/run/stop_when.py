@@ -27,9 +27,6 @@ from tfp_diag.mcmc.diagnose.sampler_statistics import chain_ndims_of
 
 __all__ = ['StopWhen']
 
-# Whether a run stops should not depend on what else is installed.
-_BACKEND = 'tfp'
-
 
 class StopWhen(typing.NamedTuple):
   """Ends a run of `sample` once its chains agree and carry enough information.
@@ -119,12 +116,13 @@ class StopWhen(typing.NamedTuple):
       )
     if len(parts[0]) < self.min_draws:
       return False
-    kept = dict(chain_ndims=chain_ndims, backend=_BACKEND)
     # Written so that NaN is not enough.
     if self.max_rhat is not None and not all(
-      np.all(found <= self.max_rhat) for found in rhat(parts, **kept)
+      np.all(found <= self.max_rhat)
+      for found in rhat(parts, chain_ndims=chain_ndims)
     ):
       return False
     return self.min_ess is None or all(
-      bool(np.all(found >= self.min_ess)) for found in ess(parts, **kept)
+      bool(np.all(found >= self.min_ess))
+      for found in ess(parts, chain_ndims=chain_ndims)
     )
