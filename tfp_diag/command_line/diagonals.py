@@ -16,6 +16,7 @@
 
 import functools
 import time
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -138,7 +139,7 @@ def _upstream_passes(log_prob, parts):
   num_passes = 0
 
   @tf.custom_gradient
-  def counted(x):
+  def counted(x) -> Any:  # A Tensor for the caller.
     def gradient(cotangent):
       nonlocal num_passes
       num_passes += 1

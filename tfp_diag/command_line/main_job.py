@@ -90,11 +90,12 @@ def main_job(options):
   if options.save is not None:
     save_draws(options.save, target, parameters, found)
   num_draws = len(found.trace['is_accepted'])
-  enough = num_draws >= LEAST_DRAWS
-  verdict = judge.verdict(parameters, found.trace) if enough else None
+  verdict = None
+  if num_draws >= LEAST_DRAWS:
+    verdict = judge.verdict(parameters, found.trace)
   report = make_report(target, found, verdict, seconds)
   say(describe_report(report))
-  if options.plot is not None and enough:
+  if options.plot is not None and verdict is not None:
     draw_picture(
       options.plot,
       _title(target, report),

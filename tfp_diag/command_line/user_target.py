@@ -53,10 +53,9 @@ def user_target(where, init=None, shape=None):
   """
   fn = _load(where)
   if shape is None:
-    names, parts = _read_parts(fn, '--init', init, _array)
+    names, parts, by_keyword = _read_parts(fn, '--init', init, _array)
   else:
-    names, parts = _read_parts(fn, '--shape', shape, _zeros)
-  by_keyword = (init or shape).lstrip().startswith('{')
+    names, parts, by_keyword = _read_parts(fn, '--shape', shape, _zeros)
   return Target(
     name=where,
     description=f'The function {where}.',
@@ -95,7 +94,7 @@ def _run_file(where, path):
   sys.path.insert(0, str(path.parent))
   name = f'_tfp_diag_user_{path.stem}'
   spec = importlib.util.spec_from_file_location(name, path)
-  if spec is None:
+  if spec is None or spec.loader is None:
     raise InputError(f'{where}: {path.name} must be a .py file.')
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
@@ -109,7 +108,7 @@ def _run_file(where, path):
 
 
 def _read_parts(fn, option, text, to_part):
-  """The names of the parts, and what `to_part` makes of their values."""
+  """Names of the parts, what `to_part` makes of their values; if by keyword."""
   try:
     value = ast.literal_eval(text.strip())
   except (ValueError, SyntaxError, MemoryError, RecursionError) as e:
@@ -130,7 +129,7 @@ def _read_parts(fn, option, text, to_part):
       raise InputError(f'{option} {text}: {name} {e}') from e
   if sum(part.size for part in parts) == 0:
     raise InputError(f'{option} {text} has no coordinates.')
-  return names, parts
+  return names, parts, isinstance(value, dict)
 
 
 def _array(value):

@@ -37,7 +37,7 @@ a whole Jacobian the two sides are whatever the function takes and returns.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -230,7 +230,7 @@ class Evaluation:
     result: Any,
     graph: Graph,
     tapes: Sequence,
-    op_types: Collection = frozenset(),
+    op_types: Set[str] = frozenset(),
   ) -> None:
     self.result = result
     self.op_types = op_types

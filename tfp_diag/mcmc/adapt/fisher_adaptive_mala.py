@@ -154,14 +154,12 @@ class FisherAdaptiveMALA(FullMatrixKernel):
       ValueError: if `damping` is not positive, or the matrix would stop to
         change before it starts.
     """
-    static = [
-      _static_count('num_adaptation_steps', num_adaptation_steps),
-      _static_count('num_step_size_steps', num_step_size_steps),
-    ]
-    if None not in static and 0 < static[0] <= static[1]:
+    last = _static_count('num_adaptation_steps', num_adaptation_steps)
+    first = _static_count('num_step_size_steps', num_step_size_steps)
+    if last is not None and first is not None and 0 < last <= first:
       raise ValueError(
-        f'`num_adaptation_steps` is {static[0]}, but the matrix starts to '
-        f'change only after `num_step_size_steps`, {static[1]} steps. Adapt '
+        f'`num_adaptation_steps` is {last}, but the matrix starts to '
+        f'change only after `num_step_size_steps`, {first} steps. Adapt '
         'for longer, or pass a smaller `num_step_size_steps`.'
       )
     arguments.check_number(

@@ -23,7 +23,10 @@ from tfp_diag.mcmc.kernels.arguments import (
   check_target,
   is_list_like,
 )
-from tfp_diag.mcmc.kernels.langevin_kernel import check_kernel_arguments
+from tfp_diag.mcmc.kernels.langevin_kernel import (
+  Discretization,
+  check_kernel_arguments,
+)
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   ParameterizedKernel,
   argument,
@@ -43,7 +46,7 @@ class FullMatrixKernel(ParameterizedKernel):
   """
 
   # That of the inner kernel; a subclass may take it as an argument.
-  discretization = 'euler'
+  discretization: Discretization = 'euler'
 
   def __init__(self, target_log_prob_fn, step_size, **parameters):
     """Checks what all of them take.

@@ -271,10 +271,16 @@ SCALES = {
 }
 
 
+# SciPy calls it rng since 1.15, and takes this name as well, which the checkers
+# of types do not know.
+_SEED: dict[str, typing.Any] = {'random_state': 0}
+
+
 def _main_directions(centered, number):
   """Orthonormal directions of most variance: an array of shape [d, number]."""
   if number < min(centered.shape) // 2:
-    found = scipy.sparse.linalg.svds(centered, k=number, random_state=0)[2]
+    _, _, found = scipy.sparse.linalg.svds(centered, k=number, **_SEED)
+    found = typing.cast(np.ndarray, found)
   else:
     found = np.linalg.svd(centered, full_matrices=False)[2][:number]
   return found.T

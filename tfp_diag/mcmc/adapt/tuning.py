@@ -51,6 +51,9 @@ _ROWS_FOR_EIGENVALUE = 4000
 # How many of the slowest coordinates are looked at, and in how many steps.
 _MOST_COORDINATES = 64
 _LEAST_STEPS = 20
+# SciPy calls it rng since 1.15, and takes this name as well, which the checkers
+# of types do not know.
+_SEED: dict[str, typing.Any] = {'random_state': 0}
 
 
 class StepSizeTuner:
@@ -211,9 +214,10 @@ def times_of(whitened):
   if size > 512:
     whitened = whitened[:: -(-rows // _ROWS_FOR_EIGENVALUE)]
     centered = whitened - whitened.mean(axis=0)
-    [largest] = scipy.sparse.linalg.svds(
-      centered, k=1, return_singular_vectors=False, random_state=0
+    values = scipy.sparse.linalg.svds(
+      centered, k=1, return_singular_vectors=False, **_SEED
     )
+    [largest] = typing.cast(np.ndarray, values)
     deviation = largest / np.sqrt(max(len(centered) - 1, 1))
   else:
     covariance = np.cov(whitened, rowvar=False).reshape(size, size)

@@ -86,7 +86,7 @@ def in_groups(draws):
 def _by_arviz_stats(draws, kind):
   """What Vehtari et al. (2021) define, for draws that are finite and moved."""
   # It loads pandas and xarray where they are: half a second.
-  from arviz_stats.base import array_stats
+  from arviz_stats.base.array import array_stats
 
   if kind in ('mean', 'sd'):
     # What varies by less than 1e-15 is constant for arviz-stats.
@@ -96,10 +96,11 @@ def _by_arviz_stats(draws, kind):
     # Its releases before 0.6 mean something else by 'sd'.
     draws, kind = draws**2, 'mean'
   chains = np.ascontiguousarray(np.transpose(draws, [2, 1, 0]))
-  axes = {'chain_axis': 1, 'draw_axis': 2}
   # Scores may be constant within half-chains.
   with np.errstate(divide='ignore', invalid='ignore'):
     if kind == 'r_hat':
-      return array_stats.rhat(chains, method='rank', **axes)
+      return array_stats.rhat(chains, method='rank', chain_axis=1, draw_axis=2)
     prob = _TAIL if kind == 'tail' else None
-    return array_stats.ess(chains, method=kind, prob=prob, **axes)
+    return array_stats.ess(
+      chains, method=kind, prob=prob, chain_axis=1, draw_axis=2
+    )

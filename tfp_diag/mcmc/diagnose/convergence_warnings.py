@@ -36,7 +36,7 @@ def parameter_warnings(
     names: Sequence of `str`.
     columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
       'ess_tail', and 'nested_r_hat', which is judged in the place of 'r_hat'
-      where it is not None.
+      where there is one.
     num_draws: Python `int`, of each chain.
     num_chains: Python `int`.
     group_size: Python `int`, the number of chains of a superchain.
@@ -59,7 +59,7 @@ def parameter_warnings(
     )
   usable = is_finite & ~is_constant
   r_hat, limit, what = columns['r_hat'], R_HAT_LIMIT, 'R-hat'
-  if columns['nested_r_hat'] is not None:
+  if 'nested_r_hat' in columns:
     # What one independent draw of each chain would come to.
     limit = max(limit, np.sqrt(1.0 + 1.0 / group_size))
     r_hat, what = columns['nested_r_hat'], 'Nested R-hat'

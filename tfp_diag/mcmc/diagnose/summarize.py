@@ -158,6 +158,7 @@ def summarize(
       min_ess,
     ),
   ]
+  nested_r_hat = columns.pop('nested_r_hat', None)
   return Summary(
     names=names,
     probs=probs,
@@ -168,6 +169,7 @@ def summarize(
     num_divergences=num_divergences,
     stuck_chains=stuck_chains,
     warnings=tuple(warnings),
+    nested_r_hat=nested_r_hat,
     **columns,
   )
 
@@ -194,7 +196,7 @@ def _without_tuning(parts, statistics):
   return parts, {name: value[kept] for name, value in statistics.items()}
 
 
-def _columns(draws, probs, num_superchains):
+def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
   """Dict of arrays [parameter] for draws [draw, chain, parameter]."""
   size = draws.shape[0] * draws.shape[1]
   ess = {kind: convergence(draws, kind) for kind in ESS_KINDS}
@@ -206,10 +208,7 @@ def _columns(draws, probs, num_superchains):
     sd = np.sqrt(variance * size / max(1, size - 1))
     # The delta method, from the error of the variance.
     error = np.sqrt(np.var(squares, axis=(0, 1)) / ess['sd'])
-    nested = None
-    if num_superchains is not None:
-      nested = nested_rhat(draws, num_superchains)
-    return {
+    columns = {
       'mean': mean,
       'sd': sd,
       'quantiles': np.quantile(draws, probs, axis=(0, 1)).T,
@@ -218,18 +217,18 @@ def _columns(draws, probs, num_superchains):
       'ess_bulk': ess['bulk'],
       'ess_tail': ess['tail'],
       'r_hat': convergence(draws, 'r_hat'),
-      'nested_r_hat': nested,
     }
+  if num_superchains is not None:
+    columns['nested_r_hat'] = nested_rhat(draws, num_superchains)
+  return columns
 
 
 def _joined(groups):
   """Concatenates the columns of groups of parameters."""
   groups = list(groups)
   return {
-    title: None
-    if column is None
-    else np.concatenate([group[title] for group in groups])
-    for title, column in groups[0].items()
+    title: np.concatenate([group[title] for group in groups])
+    for title in groups[0]
   }
 
 

@@ -14,6 +14,8 @@
 # ============================================================================
 """What the transition kernels share: arguments that can be read again."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -89,7 +91,7 @@ def _in_short(value):
   return arguments.shown(value)
 
 
-def argument(name, doc):
+def argument(name: str, doc: str) -> Any:
   """A property that reads an argument of the constructor.
 
   Args:
@@ -97,7 +99,8 @@ def argument(name, doc):
     doc: Python `str`, the property's docstring.
 
   Returns:
-    A `property`, for the body of a `ParameterizedKernel`.
+    A `property`, for the body of a `ParameterizedKernel`. What it reads can be
+    anything, which the annotation says.
   """
   return property(lambda kernel: kernel.parameters[name], doc=doc)
 
@@ -123,7 +126,9 @@ def as_results(kind, given):
     )
   return tf.nest.map_structure(
     lambda x: (
-      tf.convert_to_tensor(x) if isinstance(x, (np.ndarray, np.generic)) else x
+      tf.convert_to_tensor(np.asarray(x))
+      if isinstance(x, (np.ndarray, np.generic))
+      else x
     ),
     given,
   )

@@ -104,9 +104,14 @@ def as_chain_shape(n_chains):
     ValueError: if one of these is no positive integer.
   """
   what = 'how many chains are started, or a list of these'
-  if isinstance(n_chains, (list, tuple, tf.TensorShape, np.ndarray)):
-    if np.ndim(n_chains) == 1:
-      return [as_count('n_chains', n, 1, what) for n in list(n_chains)]
+  is_list = (
+    n_chains.rank is not None
+    if isinstance(n_chains, tf.TensorShape)
+    else isinstance(n_chains, (list, tuple, np.ndarray))
+    and np.ndim(n_chains) == 1
+  )
+  if is_list:
+    return [as_count('n_chains', n, 1, what) for n in list(n_chains)]
   return [as_count('n_chains', n_chains, 1, what)]
 
 

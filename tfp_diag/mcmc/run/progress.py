@@ -143,13 +143,15 @@ class _Bar(_Shown):
   def __init__(self, schedule, num_steps_done, chain_ndims):
     super().__init__(schedule, num_steps_done, chain_ndims)
     self._is_compiling = True
+    num_columns, num_lines = _assumed_size(sys.stderr)
     self._bar = tqdm.tqdm(
       total=schedule.num_steps,
       initial=num_steps_done,
       desc='compiling',
       bar_format=_BAR,
       file=sys.stderr,
-      **_assumed_size(sys.stderr),
+      ncols=num_columns,
+      nrows=num_lines,
     )
 
   def update(self, step, acceptance, read_draws):
@@ -174,17 +176,15 @@ class _Bar(_Shown):
 def _assumed_size(stream):
   """The columns and lines of a terminal that says that it has none, for tqdm.
 
-  It finds out by itself what it is not told, but takes a terminal of 0 columns
-  or lines by its word and shows nothing.
+  It finds out by itself what is None, but takes a terminal of 0 columns or
+  lines by its word and shows nothing.
   """
   try:
     size = os.get_terminal_size(stream.fileno())
   except (AttributeError, OSError, ValueError):
-    return {}  # A notebook, or another stream that is no terminal itself.
-  return {
-    'ncols': None if size.columns else _COLUMNS,
-    'nrows': None if size.lines else _LINES,
-  }
+    # A notebook, or another stream that is no terminal itself.
+    return None, None
+  return None if size.columns else _COLUMNS, None if size.lines else _LINES
 
 
 class _Lines(_Shown):

@@ -350,10 +350,12 @@ def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):
 def _results(run, schedule, stopped_by, in_memory):
   """The `SampleResults` at the end of the last block."""
   draws, trace = run.read_rows(in_memory)
+  state, results = run.state_and_results()
   return SampleResults(
     draws,
     trace,
-    *run.state_and_results(),
+    state,
+    results,
     schedule.num_rows(run.num_steps_made),
     stopped_by,
   )

@@ -378,14 +378,22 @@ def _kept_warm_up(checkpoint):
     scale = {
       k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
     }
+    step_size, integration_time, damping, autocorrelation_time = map(
+      float, kept['numbers']
+    )
+    num_newton_steps, num_gradients = map(int, kept['counts'])
     return WarmUp(
-      kept['state'],
-      SCALES[str(kept['kind'])](**scale),
-      *map(float, kept['numbers']),
-      tuple(
-        Window(int(n), h, t, damping, a, int(r), int(g))
-        for n, h, t, damping, a, r, g in kept['windows'].tolist()
+      state=kept['state'],
+      scale=SCALES[str(kept['kind'])](**scale),
+      step_size=step_size,
+      integration_time=integration_time,
+      damping=damping,
+      autocorrelation_time=autocorrelation_time,
+      windows=tuple(
+        Window(int(n), h, t, gamma, a, int(r), int(g))
+        for n, h, t, gamma, a, r, g in kept['windows'].tolist()
       ),
-      *map(int, kept['counts']),
+      num_newton_steps=num_newton_steps,
+      num_gradients=num_gradients,
       gradients_per_step=int(kept['gradients_per_step']),
     )

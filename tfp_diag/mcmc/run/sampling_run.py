@@ -109,7 +109,7 @@ class SamplingRun:
       probe_log_prob=innermost(bootstrapped, 'target_log_prob'),
     )
     seed = None if seed is None else seed.numpy()
-    self._directory = None
+    self._directory: CheckpointDirectory | None = None
     if checkpoint is None:
       self._kept = MemoryRows(self._block.row_specs, schedule.num_results)
     else:
@@ -125,7 +125,7 @@ class SamplingRun:
       if self._directory is not None:
         held.enter_context(self._directory.locked())
         if self._directory.exists():
-          self._resume(resume)
+          self._resume(self._directory, resume)
           seed = self._directory.seed
       if seed is None:
         seed = tfp.random.sanitize_seed(None).numpy()
@@ -237,14 +237,14 @@ class SamplingRun:
       + [repr(self._block.trace_structure)],
     }
 
-  def _resume(self, may_resume):
+  def _resume(self, directory, may_resume):
     if not may_resume:
-      raise self._directory.refusal(
+      raise directory.refusal(
         'exists. Pass `resume=True` to go on with it, or another path'
       )
-    progress = self._directory.load()
+    progress = directory.load()
     if progress.step > self._schedule.num_steps:
-      raise self._directory.refusal(
+      raise directory.refusal(
         f'has made {progress.step:,} steps, but this call asks for '
         f'{self._schedule.num_steps:,}. Pass a larger `num_results`'
       )
@@ -252,9 +252,9 @@ class SamplingRun:
       state=[tf.constant(x) for x in progress.state],
       results=[tf.constant(x) for x in progress.results],
     )
-    self._check_target()
+    self._check_target(directory)
 
-  def _check_target(self):
+  def _check_target(self, directory):
     """Refuses to go on with another target."""
     before = self._progress.probe_log_prob
     if before is None:
@@ -270,7 +270,7 @@ class SamplingRun:
     )
     if not np.all(same):
       first = tuple(np.argwhere(~same)[0])
-      raise self._directory.refusal(
+      raise directory.refusal(
         'was written for another target: at a state of it the log density was '
         f'{before[first]}, and is now {now[first]}. Pass the target and the '
         'data of that run, or another path'
@@ -334,7 +334,7 @@ def _parameters(kernel):
       return repr(value)
     if isinstance(value, np.ndarray) or isinstance(value, tf.Tensor):
       array = np.asarray(value)
-      content = hashlib.sha256(np.ascontiguousarray(array)).hexdigest()
+      content = hashlib.sha256(array.tobytes()).hexdigest()
       return f'{array.dtype.name}{list(array.shape)} {content[:16]}'
     return None
 

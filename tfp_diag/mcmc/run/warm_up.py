@@ -365,7 +365,15 @@ class _Blocks:
   def __init__(self, target_log_prob_fn, state, settings, seed, jit_compile):
     dtype = state.dtype
     kernel = WarmUp(
-      state, settings.scale, 1.0, *settings.times, 1.0, (), 0, 0
+      state=state,
+      scale=settings.scale,
+      step_size=1.0,
+      integration_time=settings.times.integration_time,
+      damping=settings.times.damping,
+      autocorrelation_time=1.0,
+      windows=(),
+      num_newton_steps=0,
+      num_gradients=0,
     ).kernel(target_log_prob_fn, dtype, 1000)
     self.state = state
     self._dtype = dtype
@@ -404,7 +412,9 @@ class _Blocks:
         rows._replace(draws=rows.draws[kept], gradients=rows.gradients[kept])
       )
     *arrays, counts, _ = zip(*found)
-    return _Rows(*map(np.concatenate, arrays), sum(counts), every)
+    return _Rows(
+      *map(np.concatenate, arrays), num_gradients=sum(counts), every=every
+    )
 
   def move(self, stuck, rng):
     """Puts chains that are stuck where random other ones are."""

@@ -25,7 +25,7 @@ import tensorflow_probability as tfp
 from tfp_diag.internal import arguments
 from tfp_diag.internal.arguments import as_count
 from tfp_diag.internal.seeds import as_seed
-from tfp_diag.mcmc.adapt.diagonal_estimators import ESTIMATORS
+from tfp_diag.mcmc.adapt.diagonal_estimators import ESTIMATORS, Estimator
 from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
   DiagonalPreconditionerAdaptation,
 )
@@ -345,7 +345,8 @@ def _kernel(
     kernel = DiagonalPreconditionerAdaptation(
       PreconditionedMALA(log_prob_fn, step_size, discretization=discretization),
       num_adaptation_steps=num_scale_steps,
-      estimator=preconditioner,
+      # All other names were refused.
+      estimator=typing.cast(Estimator, preconditioner),
     )
   else:
     kernel = PreconditionedMALA(
