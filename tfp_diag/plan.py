@@ -106,7 +106,8 @@ class Plan:
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
     ways: Tuple of the possible ways, the cheapest first, which is the one that
       runs. Each has a `name`, `num_passes`, and a `cost` in passes.
-    digest: `bytes` that identify the function at the shapes of the plan.
+    digest: `bytes` that identify the function at the shapes of the plan; empty
+      if values that it closes over had a say in its structure.
     num_samples: Python int, the number of samples for which `num_passes` holds.
     is_given: Python bool, whether the pattern is the caller's, who is believed.
   """
@@ -598,6 +599,7 @@ def make_plan(
     )
   trial = try_out(problem, request._replace(is_asked=True, chunk_size=None))
   decision = trial.decision
+  graph = trial.evaluation.graph
   used, colors = decision.pattern, decision.colors
   if used is None or colors is None:
     raise NoStructureError('Nothing is known of the structure of `fn`.')
@@ -617,7 +619,8 @@ def make_plan(
     fn=problem.fn,
     jit_compile=jit_compile,
     ways=tuple(Way(p.name, p.num_passes, p.cost) for p in decision.proposals),
-    digest=trial.evaluation.graph.digest.key,
+    # The digest knows what the function closes over by shape, not by value.
+    digest=b'' if graph.reads.values() else graph.digest.key,
     num_samples=decision.num_samples,
     is_given=pattern is not None,
   )

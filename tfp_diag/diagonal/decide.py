@@ -213,6 +213,19 @@ def decide(
   elif pattern is None:
     pattern = seen
   n = sum(x.shape[rank:].num_elements() or 0 for x in evaluation.xs)
+  # A gradient that clips its cotangent, say, is no matrix: its transpose, and
+  # what is made of pieces of it, are other numbers than those of a pass.
+  is_linear = analysis is None or analysis.walked.tape.has_linear_gradients
+  if not is_linear:
+    notes += (_NOT_LINEAR,)
+    # With `validate` the two modes are compared.
+    if request.mode == 'forward' and not request.validate:
+      notes += (_NOT_FORWARD,)
+      if not request.is_asked:
+        warnings.warn(
+          f'{_NOT_LINEAR} {_NOT_FORWARD}', RuntimeWarning, stacklevel=2
+        )
+      request = request._replace(mode='reverse')
   if analysis is not None and not analysis.walked.num_samples:
     # Of no sample there is nothing to take apart.
     analysis = None
@@ -228,6 +241,7 @@ def decide(
   asks_for_terms = (
     request.mode in ('auto', 'reverse') and not request.only_passes
   )
+  asks_for_terms &= is_linear
   if plan is not None and request.schedule == 'auto':
     asks_for_terms &= plan.uses_terms
   elif request.schedule != 'auto':
@@ -262,6 +276,8 @@ def decide(
   if plan is not None:
     mode = plan.choose_mode(mode)
     schedule = plan.schedule if schedule == 'auto' else schedule
+  if not is_linear and request.mode != 'forward':
+    mode = 'reverse'
   if proposals[0].terms is not None or problem.order == 3:
     mode = 'reverse'
   elif schedule == 'auto':
@@ -278,6 +294,15 @@ def decide(
     notes=notes,
     num_samples=num_samples,
   )
+
+
+_NOT_LINEAR = (
+  'A `tf.custom_gradient` is not seen to be linear in its cotangent, so that '
+  'passes are neither transposed nor taken apart.'
+)
+_NOT_FORWARD = (
+  'Reverse instead of forward mode: a gradient is not linear in its cotangent.'
+)
 
 
 def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:

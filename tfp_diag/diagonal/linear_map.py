@@ -68,6 +68,9 @@ __all__ = [
 class MissingGradientError(LookupError):
   """An op of the function has no derivative, or not as many as needed."""
 
+  # Out of a `tf.function` AutoGraph passes on only errors that are made so.
+  __init__ = Exception.__init__
+
 
 class Linear(Protocol):
   """What gives the image of a seed: all that a sweep asks for."""

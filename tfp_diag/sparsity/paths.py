@@ -220,15 +220,23 @@ def _is_plain(step: Step, op: Any) -> bool:
 def _distinct_arrows(step: Step) -> list[tuple]:
   """The arrows with their flows; an argument that is there twice is one.
 
-  Of an elementwise op: `x * x` has one derivative by x.
+  Of an elementwise op: `x * x` has one derivative by x. In `where(c, x, x)` one
+  argument has the elements that the other has not: these flows add up.
   """
   is_elementwise = registry.facts(step.op_type).elementwise is not None
-  seen, found = set(), []
+  seen, found = {}, []
   for arrow in step.structure.arrows:
     if is_elementwise and not step.is_fallback:
       key = arrow.output, step.inputs[arrow.inputs[0]]
-      if key in seen:
+      if any(_is_same(arrow.flow, flow) for flow in seen.get(key, ())):
         continue
-      seen.add(key)
+      seen.setdefault(key, []).append(arrow.flow)
     found.append((arrow, arrow.flow))
   return found
+
+
+def _is_same(flow: Flow, other: Flow) -> bool:
+  """Whether two flows are seen to be the same."""
+  if flow is other:
+    return True
+  return flow.columns == other.columns and not flow.stages and not other.stages

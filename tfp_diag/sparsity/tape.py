@@ -46,6 +46,9 @@ class Step:
     own_gradient: `tf.Operation` with a gradient of its own, whose outputs these
       are; if that is seen to be the cotangent of the first output, times the
       slope by the one input that has an arrow, element by element. Else None.
+    has_linear_gradient: `bool`: whether what a gradient of its own brings back
+      is seen to be linear in the cotangents. Derivatives are then a matrix, and
+      can be taken apart.
   """
 
   op_type: str
@@ -56,6 +59,7 @@ class Step:
   is_fallback: bool = False
   op: tf.Operation | None = None
   own_gradient: tf.Operation | None = None
+  has_linear_gradient: bool = True
 
   @property
   def label(self) -> str:
@@ -300,6 +304,17 @@ class Tape:
     """Whether an op was taken as dense for want of a rule."""
     return any(
       step.body.has_fallback if isinstance(step, Loop) else step.is_fallback
+      for step in self.steps
+    )
+
+  @property
+  def has_linear_gradients(self) -> bool:
+    """Whether all gradients are seen to be linear in the cotangents."""
+    return all(
+      step.body.has_linear_gradients
+      if isinstance(step, Loop)
+      else step.has_linear_gradient
+      and not (step.is_fallback and facts(step.op_type).ends_custom_gradient)
       for step in self.steps
     )
 

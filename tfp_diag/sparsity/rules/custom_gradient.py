@@ -27,7 +27,12 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.graph import gradient_of
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  Squares,
+  facts,
+  register_expansion,
+)
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
@@ -56,7 +61,7 @@ def _identity_n(walker, scope, instruction, inputs):
     gradient = gradient_of(instruction.op)
   except Exception as error:  # The user's code; whatever it raises.
     raise CannotSay(f'the gradient cannot be traced: {error}') from error
-  arrows, is_linear = _jacobian(walker, scope, inputs, gradient)
+  arrows, steps = _jacobian(walker, scope, inputs, gradient)
   pairs, extra = [], []
   if walker.second_order:
     for k, after in _gradients_of_inputs(walker, scope, inputs, gradient):
@@ -68,9 +73,9 @@ def _identity_n(walker, scope, instruction, inputs):
     Value(v.shape, v.dtype, any(a.output == k for a in arrows))
     for k, v in enumerate(inputs)
   ]
-  is_elementwise = is_linear and _is_elementwise(
-    walker.tape, inputs, arrows, extra
-  )
+  is_elementwise = all(
+    isinstance(step, Step) and step.is_linear for step in steps
+  ) and _is_elementwise(walker.tape, inputs, arrows, extra)
   if any(value.depends for value in outputs):
     step = Step(
       instruction.type,
@@ -79,6 +84,7 @@ def _identity_n(walker, scope, instruction, inputs):
       tuple(outputs),
       Structure(tuple(arrows), pairs=tuple(pairs)),
       own_gradient=instruction.op if is_elementwise else None,
+      has_linear_gradient=all(map(_is_linear, steps)),
     )
     walker.tape.steps.append(step)
   return outputs
@@ -96,7 +102,7 @@ def _jacobian(walker, scope, inputs, gradient):
 
   Returns:
     arrows: list of `Arrow`.
-    is_linear: Whether the gradients are seen to be linear in the cotangents.
+    steps: list of the steps from the cotangents to the gradients.
   """
   tape = Tape()
   seeds, starts, total = {}, [], 0
@@ -130,10 +136,25 @@ def _jacobian(walker, scope, inputs, gradient):
       if part.entries:
         flow = Flow(part.rows, value.rows, (('matrix', part),))
         arrows.append(Arrow(output, (k,), flow))
-  is_linear = all(
-    isinstance(step, Step) and step.is_linear for step in tape.steps
+  return arrows, tape.steps
+
+
+def _is_linear(step):
+  """Whether an op is seen to be linear in all that depends on cotangents."""
+  if not isinstance(step, Step):
+    return False
+  known = facts(step.op_type)
+  moved = (
+    range(len(step.inputs))[known.moved_inputs]
+    if isinstance(known.moved_inputs, slice)
+    else known.moved_inputs
   )
-  return arrows, is_linear
+  varying = [k for k, value in enumerate(step.inputs) if value.depends]
+  return (
+    step.is_linear
+    or known.squares is Squares.SAME
+    or all(k in moved for k in varying)
+  )
 
 
 def _is_elementwise(tape, inputs, arrows, slopes):

@@ -1,0 +1,145 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Functions that once had a wrong diagonal, and nothing was said of it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+
+N = 5
+MATRIX = np.random.default_rng(0).normal(size=[N, N])
+
+
+def state(samples=2):
+  return tf.constant(np.random.default_rng(1).normal(size=[samples, N]))
+
+
+def dense_diagonal(fn, x):
+  """By TensorFlow alone, one sample after the other."""
+  rows = []
+  for one in tf.unstack(x):
+    with tf.GradientTape(persistent=True) as outer:
+      outer.watch(one)
+      with tf.GradientTape() as inner:
+        inner.watch(one)
+        value = fn(one[tf.newaxis])
+      gradient = inner.gradient(value, one)
+    matrix = outer.jacobian(gradient, one, experimental_use_pfor=False)
+    rows.append(tf.linalg.diag_part(matrix))
+  return tf.stack(rows)
+
+
+def assert_right(fn, x, **kwargs):
+  found = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x, **kwargs)[2], autograph=False
+  )(x)
+  np.testing.assert_allclose(found, dense_diagonal(fn, x), rtol=1e-8)
+
+
+def test_both_branches_of_where_are_one_tensor():
+  mask = np.array([True, True, False, False, True])
+
+  def fn(x):
+    y = tf.where(mask, x, x)
+    return tf.reduce_sum(tf.exp(y[..., 1:] * y[..., :-1]), axis=-1)
+
+  assert_right(fn, state())
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, N], tf.float64))
+  assert plan.pattern.nnz == 3 * N - 2
+
+
+@pytest.mark.parametrize('is_saved', [False, True])
+def test_a_plan_whose_captured_zeros_have_changed(is_saved, tmp_path):
+  def fn_of(matrix):
+    captured = tf.constant(matrix)
+    return lambda x: tf.reduce_sum(
+      tf.exp(tf.linalg.matvec(captured, x)), axis=-1
+    )
+
+  plan = tfp_diag.plan_diag_hessian(fn_of(np.eye(N)), state())
+  if is_saved:
+    plan.save(tmp_path / 'plan.npz')
+    plan = tfp_diag.load_plan(tmp_path / 'plan.npz')
+  assert_right(fn_of(3 * np.eye(N)), state(), plan=plan)
+  with pytest.raises(ValueError, match='made for another function'):
+    tfp_diag.diag_hessian(fn_of(MATRIX), state(), plan=plan)
+
+
+def clipped(x):
+  @tf.custom_gradient
+  def identity(x):
+    return tf.identity(x), lambda dy: tf.clip_by_value(dy, -0.1, 0.1)
+
+  return identity(x)
+
+
+def clipped_layer(x):
+  hidden = clipped(tf.tanh(tf.linalg.matvec(MATRIX, x)))
+  return tf.reduce_sum(tf.tanh(tf.linalg.matvec(MATRIX, hidden)), axis=-1)
+
+
+def clipped_exponents(x):
+  return tf.reduce_sum(tf.exp(clipped(tf.linalg.matvec(MATRIX, x))), axis=-1)
+
+
+def clipped_chain(x):
+  steps = clipped(x[..., 1:] - 0.9 * x[..., :-1])
+  return tf.reduce_sum(tf.cosh(steps), axis=-1)
+
+
+@pytest.mark.parametrize(
+  'fn', [clipped_layer, clipped_exponents, clipped_chain]
+)
+def test_a_gradient_that_is_not_linear_in_its_cotangent(fn):
+  assert_right(fn, state())
+  # Where nothing is clipped there is nothing to be seen by trying.
+  plan = tfp_diag.plan_diag_hessian(fn, 1e-9 * state())
+  assert plan.how != 'squared sweeps'
+  assert_right(fn, state(), plan=plan)
+
+
+def test_forward_mode_of_such_a_gradient_is_reverse_mode_and_says_so():
+  def fn(x):
+    return tf.linalg.matvec(MATRIX, clipped(tf.linalg.matvec(MATRIX, x)))
+
+  (reverse,) = tfp_diag.diag_jacobian(state()[0], fn=fn)[1]
+  with pytest.warns(RuntimeWarning, match='not seen to be linear'):
+    (forward,) = tfp_diag.diag_jacobian(state()[0], fn=fn, mode='forward')[1]
+  np.testing.assert_array_equal(forward, reverse)
+
+
+def test_a_missing_gradient_is_a_lookup_error_out_of_a_function_too():
+  @tf.function
+  def diagonal(x):
+    return tfp_diag.diag_hessian(
+      lambda x: tf.reduce_sum(tf.math.igamma(x, 1.0)), x
+    )[2]
+
+  with pytest.raises(LookupError, match='cannot be differentiated as often'):
+    diagonal(tf.ones([3]))
+
+
+@pytest.mark.parametrize('second', [tf.sin, lambda a: a])
+def test_ys_of_a_part_that_is_computed_from_another(second):
+  @tf.function(autograph=False)
+  def diagonal(a):
+    b = second(a)
+    y = a * b * tf.reduce_sum(b)
+    return tfp_diag.diag_jacobian([a, b], ys=[y, y])[1]
+
+  with pytest.raises(ValueError, match='Pass `fn`, a function of both'):
+    diagonal(tf.ones([3]))
