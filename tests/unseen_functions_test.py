@@ -143,3 +143,23 @@ def test_ys_of_a_part_that_is_computed_from_another(second):
 
   with pytest.raises(ValueError, match='Pass `fn`, a function of both'):
     diagonal(tf.ones([3]))
+
+
+def test_squares_that_overflow_are_seen_where_a_plan_is_made():
+  x = tf.constant(np.random.default_rng(1).normal(size=[N]), tf.float32)
+  matrix = tf.constant(np.abs(MATRIX) + 0.1, tf.float32)
+
+  def fn(x):
+    rates = tf.linalg.matvec(matrix, tf.exp(x + 60.0))
+    return tf.reduce_sum(tf.math.log(rates))
+
+  with pytest.warns(RuntimeWarning, match='disagrees'):
+    _, _, found = tfp_diag.diag_hessian(fn, x)
+  _, _, passes = tfp_diag.diag_hessian(fn, x, schedule='pfor')
+  assert np.isfinite(found).all()
+  np.testing.assert_allclose(found, passes, rtol=1e-5)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='disagrees'):
+    tf.function(
+      lambda x: tfp_diag.diag_hessian(fn, x, validate_args=True)[2],
+      autograph=False,
+    )(x)

@@ -295,9 +295,14 @@ def _deviation(diag: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
   difference = tf.abs(other - diag) / tf.where(
     scale > 0, scale, tf.ones_like(scale)
   )
-  # What is not finite is so for every seed, and says nothing of structure.
+  # What is not finite is so for every seed, and says nothing of structure;
+  # unless it is finite otherwise, as where squares overflow.
   finite = tf.math.is_finite(difference)
   difference = tf.where(finite, difference, tf.zeros_like(difference))
+  is_lost = tf.math.is_finite(other) & ~tf.math.is_finite(diag)
+  difference = tf.where(
+    is_lost, tf.fill(tf.shape(diag), diag.dtype.max), difference
+  )
   # An empty part has no largest entry.
   return tf.reduce_max(
     tf.concat([tf.reshape(difference, [-1]), tf.zeros([1], diag.dtype)], 0)
