@@ -19,13 +19,16 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.oracles import by_samples, hessian_diagonal
 
 N = 5
 MATRIX = np.random.default_rng(0).normal(size=[N, N])
 
 
 def state(samples=2):
-  return tf.constant(np.random.default_rng(1).normal(size=[samples, N]))
+  return tf.constantdef dense_diagonal(fn, x):
+  """By TensorFlow alone, one sample after the other."""
+  return by_samples(hessian_diagonal, fn, x)
 
 
 def dense_diagonal(fn, x):
@@ -150,7 +153,7 @@ def test_squares_that_overflow_are_seen_where_a_plan_is_made():
   matrix = tf.constant(np.abs(MATRIX) + 0.1, tf.float32)
 
   def fn(x):
-    rates = tf.linalg.matvec(matrix, tf.exp(x + 60.0))
+    rates = tf.linalg.matvec(matrix, tf.exp(x + 42.0))
     return tf.reduce_sum(tf.math.log(rates))
 
   with pytest.warns(RuntimeWarning, match='disagrees'):
@@ -163,3 +166,42 @@ def test_squares_that_overflow_are_seen_where_a_plan_is_made():
       lambda x: tfp_diag.diag_hessian(fn, x, validate_args=True)[2],
       autograph=False,
     )(x)
+
+
+def _in_small_units(scale):
+  """Weights and what they are divided by are far from one, not the value."""
+  matrix = tf.constant(np.random.default_rng(5).normal(size=[5, 5]) * scale)
+
+  def fn(x):
+    inner = tf.linalg.matvec(tf.cast(matrix, x.dtype), tf.tanh(x))
+    return tf.reduce_sum(tf.tanh(tf.cast(1.0 / scale, x.dtype) * inner), -1)
+
+  return fn
+
+
+def _in_large_numbers(x):
+  matrix = np.abs(np.random.default_rng(6).normal(size=[5, 5]))
+  inner = tf.linalg.matvec(tf.constant(matrix, x.dtype), tf.exp(x + 42.0))
+  return tf.reduce_sum(tf.math.log(inner), -1)
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [_in_small_units(1e-24), _in_small_units(1e22), _in_large_numbers],
+  ids=['small', 'large', 'exponentials'],
+)
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_squares_have_room_where_numbers_have(fn, jit_compile):
+  x = tf.constant(np.random.default_rng(7).normal(size=5), tf.float32)
+  assert tfp_diag.plan_diag_hessian(fn, x).num_passes == 1
+
+  @tf.function(jit_compile=jit_compile, autograph=False)
+  def third_and_second(x):
+    found = tfp_diag.unmixed_derivatives(fn, x, order=3)
+    return found.third, tfp_diag.diag_hessian(fn, x)[2]
+
+  exact = tfp_diag.unmixed_derivatives(fn, tf.cast(x, tf.float64), order=3)
+  wanted = hessian_diagonal(fn, tf.cast(x, tf.float64))
+  third, second = third_and_second(x)
+  np.testing.assert_allclose(second, wanted, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(third, exact.third, rtol=1e-4, atol=1e-4)

@@ -382,26 +382,39 @@ def on_the_linear_predictor(activation):
 LEFT_OVER = {
   'of another element': on_the_linear_predictor(of_another_element),
   'by the sum': on_the_linear_predictor(by_the_sum),
-  'clipped': on_the_linear_predictor(clipped),
-  'stopped': on_the_linear_predictor(stopped),
   'of two': on_the_linear_predictor(lambda u: of_two(u, tf.sin(u))),
   'beside': beside,
 }
 
 
-@pytest.mark.parametrize('activation', LEFT_OVER.values(), ids=LEFT_OVER)
-def test_other_gradients_are_left_over(activation):
+def with_activation(activation):
   def fn(x):
     w, rest = split(x, (INPUTS, 2), (12,))
     outputs = tf.sin(activation(w) + OTHER)
     logits = tf.linalg.matvec(MANY, rest)
     return tf.reduce_sum(outputs, [-1, -2]) + tf.reduce_sum(tf.exp(logits), -1)
 
+  return fn
+
+
+@pytest.mark.parametrize('activation', LEFT_OVER.values(), ids=LEFT_OVER)
+def test_other_gradients_are_left_over(activation):
+  fn = with_activation(activation)
   x = state(2 * INPUTS + 12, 2)
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert plan.ways[0].name == 'squared sweeps'
   assert f'{2 * INPUTS} coordinates left over' in str(plan)
   assert 'IdentityN' in str(plan)
+  assert_equal(plan(x)[2], dense(fn, x))
+
+
+@pytest.mark.parametrize('activation', [clipped, stopped])
+def test_gradients_that_are_no_matrices_are_not_taken_apart(activation):
+  fn = with_activation(on_the_linear_predictor(activation))
+  x = state(2 * INPUTS + 12, 2)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert [way.name for way in plan.ways] == ['passes']
+  assert 'not seen to be linear' in str(plan)
   assert_equal(plan(x)[2], dense(fn, x))
 
 

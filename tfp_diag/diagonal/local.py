@@ -146,7 +146,15 @@ def slopes_of_own_gradient(op: tf.Operation, group: tuple, order: int) -> list:
 def _repeated(
   op: tf.Operation, groups: Sequence, arguments: Sequence
 ) -> Sequence:
-  inputs = list(op.inputs)
+  # Arguments may be more precise than the op; the rest then is so, too.
+  dtypes = {
+    op.inputs[k].dtype: argument.dtype
+    for numbers, argument in zip(groups, arguments)
+    for k in numbers
+  }
+  inputs = [
+    tf.cast(x, dtypes[x.dtype]) if x.dtype in dtypes else x for x in op.inputs
+  ]
   for numbers, argument in zip(groups, arguments):
     for k in numbers:
       inputs[k] = argument

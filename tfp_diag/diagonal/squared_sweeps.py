@@ -223,10 +223,10 @@ class _Walk:
       return None
     if term.is_square:
       _, curvature = self._slopes(term.step, term.left, 2)
-      return None if curvature is None else curvature * adjoint
+      return None if curvature is None else _wide(curvature) * _wide(adjoint)
     groups = [term.left, term.right]
-    arguments = [_broadcast(op, group) for group in groups]
-    hessian = local.local_hessian(op, groups, arguments, [adjoint])
+    arguments = [_wide(_broadcast(op, group)) for group in groups]
+    hessian = local.local_hessian(op, groups, arguments, [_wide(adjoint)])
     (weight,) = hessian.apply([0], [tf.ones_like(arguments[0])], [1])
     return weight
 
@@ -235,7 +235,11 @@ class _Walk:
     op = self._op(step)
     if step.own_gradient is not None:
       return local.slopes_of_own_gradient(op, group, order)
-    return local.slopes(op, group, _broadcast(op, group), order)
+    argument = _broadcast(op, group)
+    # A second derivative can be too small for a number of single precision.
+    return local.slopes(
+      op, group, _wide(argument) if order > 1 else argument, order
+    )
 
   def _from_frontier(self, frontier: Frontier) -> tf.Tensor | None:
     """The second derivatives of a term by the elements of the frontier."""
@@ -265,6 +269,7 @@ class _Walk:
     """
     start = self._tensors[link.value]
     a, b = ends
+    weight = tf.cast(weight, a.dtype)
     from_a, from_b = (
       self._call.derivative.between([end], [start]) for end in ends
     )
@@ -289,10 +294,15 @@ class _Walk:
         mask = tf.one_hot(k, link.num_passes, dtype=weight.dtype)
         mask = tf.reshape(mask, link.shape)
       left, right = (by_rows if link.is_by_rows else by_columns)(mask)
-      return [None if left is None or right is None else left * right]
+      if left is None or right is None:
+        return [None]
+      return [_wide(left) * _wide(right)]
 
     return sweep.add_up(
-      one_pass, [tf.zeros_like(start)], link.num_passes, self._call.chunk_size
+      one_pass,
+      [tf.zeros_like(_wide(start))],
+      link.num_passes,
+      self._call.chunk_size,
     )[0]
 
   def _elementwise(
@@ -309,13 +319,13 @@ class _Walk:
     for power, d in enumerate(after, start=2):
       terms = []
       if d is not None and first is not None:
-        terms.append(_times(first, power) * tf.cast(d, first.dtype))
+        terms.append(_times(_wide(first), power) * d)
       if adjoint is not None and higher[power - 2] is not None:
-        terms.append(higher[power - 2] * adjoint)
+        terms.append(_wide(higher[power - 2]) * _wide(adjoint))
       q = after[0]
       if power == 3 and q is not None and adjoint is not None:
         if first is not None and higher[0] is not None:
-          terms.append(3 * first * higher[0] * tf.cast(q, first.dtype))
+          terms.append(3 * _wide(first) * _wide(higher[0]) * q)
       results.append(
         local.sum_to(tf.add_n(terms), op.inputs[group[0]]) if terms else None
       )
@@ -334,9 +344,13 @@ class _Walk:
         continue
       linear = self._power_of(op, step.inputs[k], kind, k, power)
       seeds = [cotangents[i] for i in outputs]
+      if op.inputs[k].dtype == tf.resource:
+        seeds = [
+          tf.cast(s, op.outputs[i].dtype) for i, s in zip(outputs, seeds)
+        ]
       (result,) = linear.apply(outputs, seeds, [0])
       if kind is Squares.ALONE and result is not None:
-        ones = [tf.ones_like(op.outputs[i]) for i in outputs]
+        ones = [tf.ones_like(seed) for seed in seeds]
         (slope,) = linear.apply(outputs, ones, [0])
         result *= _times(slope, power - 1)
       results.append(result)
@@ -351,7 +365,7 @@ class _Walk:
       variable = self._tensors[value]
       return self._call.derivative.between(list(op.outputs), [variable])
     groups = [(k,)]
-    arguments = [op.inputs[k]]
+    arguments = [_wide(op.inputs[k])]
     if kind is Squares.OPERANDS:
       others = [
         i
@@ -359,7 +373,7 @@ class _Walk:
         if i != k and tensor.dtype.is_floating
       ]
       groups += [(i,) for i in others]
-      arguments += [_times(op.inputs[i], power) for i in others]
+      arguments += [_times(_wide(op.inputs[i]), power) for i in others]
     return local.local_jacobian(op, groups, arguments)
 
 
@@ -377,7 +391,7 @@ class _Sums:
     )
     for piece, d in zip(pieces, derivatives):
       if d is not None:
-        piece.append(d)
+        piece.append(_wide(d))
 
   def of(self, value: Value) -> tuple:
     """The sum for each order, a Tensor or None."""
@@ -388,6 +402,11 @@ class _Sums:
 def _times(x: tf.Tensor, power: int) -> tf.Tensor:
   """A small power."""
   return math.prod([x] * (power - 1), start=x)
+
+
+def _wide(x: tf.Tensor) -> tf.Tensor:
+  """In double precision, whose range holds the cubes of all single ones."""
+  return tf.cast(x, tf.float64)
 
 
 def _broadcast(op: tf.Operation, group: Sequence) -> tf.Tensor:
