@@ -77,8 +77,10 @@ def test_draws_are_judged_as_they_grow():
   assert counts[-1] > 9_500
 
 
-def test_a_block_has_no_more_rows_than_the_run_has_steps():
-  assert Schedule(10, 5, 0, block_size=10**9).rows_per_block == 15
+def test_a_block_has_no_more_rows_than_the_run_has_results():
+  assert Schedule(10, 5, 0, block_size=10**9).rows_per_block == 10
+  assert Schedule(10, 5, 2, block_size=10**9).rows_per_block == 10
+  assert Schedule(0, 5, 0, block_size=10**9).rows_per_block == 1
   assert Schedule(0, 0, 0, block_size=10**9).rows_per_block == 1
 
 

@@ -31,7 +31,7 @@ from tfp_diag.mcmc.run.replicas import ReplicatedBlock
 from tfp_diag.mcmc.run.rows import MemoryRows
 from tfp_diag.mcmc.run.trace import as_trace, default_trace, innermost
 
-__all__ = ['SamplingRun']
+__all__ = ['SamplingRun', 'first_results', 'what_records']
 
 # By how much the same log density may differ, on another machine or device.
 _SAME_LOG_PROB = {'float32': 3e-6, 'float64': 1e-12}
@@ -79,19 +79,8 @@ class SamplingRun:
       name: Python `str`.
     """
     # In eager mode, where a kernel sees values and can say what is wrong.
-    results = bootstrapped = kernel.bootstrap_results(state)
-    if previous_kernel_results is not None:
-      check_same_results(bootstrapped, previous_kernel_results)
-      results = previous_kernel_results
-    results = tf.nest.map_structure(
-      tf.convert_to_tensor, results, expand_composites=True
-    )
-
-    def trace(state, results):
-      if trace_fn is None:
-        return default_trace(kernel, results)
-      return as_trace(trace_fn(state, results))
-
+    bootstrapped = kernel.bootstrap_results(state)
+    results = first_results(bootstrapped, previous_kernel_results)
     self._kernel = kernel
     self._structures = state, results
     self._schedule = schedule
@@ -99,7 +88,13 @@ class SamplingRun:
     if strategy is not None:
       make_block = functools.partial(ReplicatedBlock, strategy)
     self._block = make_block(
-      kernel, trace, schedule, state, results, jit_compile, name
+      kernel,
+      what_records(kernel, trace_fn),
+      schedule,
+      state,
+      results,
+      jit_compile,
+      name,
     )
     self._progress = Progress(
       step=0,
@@ -282,24 +277,55 @@ class SamplingRun:
     return innermost(results, 'target_log_prob')
 
 
-def check_same_results(expected, given):
-  """Refuses kernel results that are not those of the kernel.
+def first_results(bootstrapped, previous_kernel_results):
+  """The kernel results that a run starts with.
 
   Args:
-    expected: What the kernel's `bootstrap_results` has returned.
-    given: What was given in its place.
+    bootstrapped: What the kernel's `bootstrap_results` has returned.
+    previous_kernel_results: What was given in its place, or None.
+
+  Returns:
+    Kernel results of Tensors.
 
   Raises:
-    TypeError: if they have another structure.
+    TypeError: if what was given has another structure.
   """
-  try:
-    tf.nest.assert_same_structure(expected, given, expand_composites=True)
-  except (TypeError, ValueError) as e:
-    raise TypeError(
-      f'`previous_kernel_results` is {arguments.shown(given)}, but must have '
-      f'the structure of what this kernel returns, a {type(expected).__name__}'
-      ': the `final_kernel_results` of a call before.'
-    ) from e
+  results = bootstrapped
+  if previous_kernel_results is not None:
+    results = previous_kernel_results
+    try:
+      tf.nest.assert_same_structure(
+        bootstrapped, results, expand_composites=True
+      )
+    except (TypeError, ValueError) as e:
+      raise TypeError(
+        f'`previous_kernel_results` is {arguments.shown(results)}, but must '
+        'have the structure of what this kernel returns, a '
+        f'{type(bootstrapped).__name__}: the `final_kernel_results` of a call '
+        'before.'
+      ) from e
+  return tf.nest.map_structure(
+    tf.convert_to_tensor, results, expand_composites=True
+  )
+
+
+def what_records(kernel, trace_fn):
+  """What records a step, from what a user passes for it.
+
+  Args:
+    kernel: A `tfp.mcmc.TransitionKernel`.
+    trace_fn: Callable of the state and the kernel results, or None.
+
+  Returns:
+    Callable of the state and the kernel results to a structure of Tensors.
+  """
+
+  def trace(state, results):
+    if trace_fn is None:
+      return default_trace(kernel, results)
+    return as_trace(trace_fn(state, results))
+
+  return trace
 
 
 def _names(structure):

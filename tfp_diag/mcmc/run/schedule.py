@@ -80,10 +80,11 @@ class Schedule:
     Each step writes to the row of the next result, so that the last of them
     stays; the steps after the last result of a block have one of their own.
     """
-    num_steps = max(1, min(self.block_size, self.num_steps))
-    if self.stride == 1:
-      return num_steps
-    return (num_steps - 1) // self.stride + 2
+    num_steps = min(self.block_size, self.num_steps)
+    if self.stride > 1:
+      num_steps = (num_steps - 1) // self.stride + 2
+    # The steps of a burn-in alone write to a row as well.
+    return max(1, min(num_steps, self.num_results))
 
   def num_rows(self, step):
     """How many results the first `step` steps make."""

@@ -14,7 +14,10 @@
 # ============================================================================
 """From a model to draws in one call."""
 
+import contextlib
+import functools
 import math
+import os
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,7 +46,9 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_acceptance,
   check_positive,
 )
-from tfp_diag.mcmc.run.trace import as_trace
+from tfp_diag.mcmc.run.sample import check_run_options, sample
+from tfp_diag.mcmc.run.sample_in_graph import sample_in_graph
+from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 
 __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
@@ -59,21 +64,50 @@ _MOST_FOR_MATRIX = 512
 _SHARE_FOR_SCALE = 0.75
 # Before a full matrix is learned.
 _SHARE_FOR_STEP_SIZE = 0.15
-# Energy errors beyond this count as divergent, as in TFP's samplers.
-_DIVERGENCE = 500.0
 
 
-class DrawsAndTrace(typing.NamedTuple):
-  """What `windowed_adaptive_mala` returns.
+class _Pair(typing.NamedTuple):
+  """What is unpacked of a `DrawsAndTrace`."""
+
+  draws: typing.Any
+  trace: typing.Any
+
+
+class DrawsAndTrace(_Pair):
+  """What `windowed_adaptive_mala` returns: a pair, which knows how it ended.
+
+  It unpacks as `draws, trace`. A `tf.function` that returns it passes on these
+  two alone; return there what else is wanted, such as `found.final_state`.
 
   Attributes:
     draws: In the structure of the model's unpinned variables, or of `init`:
       Tensors of shape [number of draws, chain shape..., event shape...].
     trace: What `trace_fn` returned, with a leading axis for the draws.
+    final_state: The state after the last step, in the structure and the space
+      of the model: an `init` for another call.
+    final_kernel_results: The kernel results after the last step: the
+      `previous_kernel_results` of another call.
+    stopped_by: Python `str`: 'finished', 'stop_when', 'interrupted' or 'error'.
   """
 
-  draws: typing.Any
-  trace: typing.Any
+  final_state: typing.Any = None
+  final_kernel_results: typing.Any = None
+  stopped_by: str | None = None
+
+  def __new__(
+    cls,
+    draws: typing.Any,
+    trace: typing.Any,
+    final_state: typing.Any = None,
+    final_kernel_results: typing.Any = None,
+    stopped_by: str | None = None,
+  ) -> 'DrawsAndTrace':
+    """Makes the pair, and attaches the rest."""
+    self = super().__new__(cls, draws, trace)
+    self.final_state = final_state
+    self.final_kernel_results = final_kernel_results
+    self.stopped_by = stopped_by
+    return self
 
 
 def windowed_adaptive_mala(
@@ -89,7 +123,14 @@ def windowed_adaptive_mala(
   init_step_size: Any = None,
   target_accept_prob: float = 0.574,
   discard_tuning: bool = True,
+  num_steps_between_results: int = 0,
+  previous_kernel_results: Any = None,
   trace_fn: Callable | None = None,
+  stop_when: StopWhen | Callable | None = None,
+  progress_bar: bool | None = None,
+  checkpoint: str | os.PathLike | None = None,
+  resume: bool = False,
+  strategy: tf.distribute.Strategy | None = None,
   jit_compile: bool = False,
   seed: Any = None,
   **pins: Any,
@@ -101,10 +142,16 @@ def windowed_adaptive_mala(
   a scale for each of many coordinates (`DiagonalPreconditionerAdaptation`), is
   learned in windows of doubling length during the first three quarters.
 
-  When: one graph, a trace function of your own, or a scale that depends on the
-  position. When not: else `sample_posterior`, whose trajectories of many steps
-  make more of each gradient, which moves chains that are stuck, and which can
-  be interrupted.
+  When: a trace function of your own, a scale that depends on the position, many
+  devices, or all of it as a part of a `tf.function`. When not: else
+  `sample_posterior`, whose trajectories of many steps make more of each
+  gradient, and which moves chains that are stuck.
+
+  The steps are those of `mcmc.sample`, adaptation first: its progress bar, its
+  checkpoints and its devices cover the adaptation as well. Inside a
+  `tf.function` the steps are a part of that graph, and what looks at a run
+  while it goes on is refused: `stop_when`, `progress_bar`, `checkpoint` and
+  `strategy`. Equal seeds give equal draws in both, up to rounding.
 
   Args:
     n_draws: Python `int`, the number of draws of each chain after adaptation.
@@ -141,6 +188,12 @@ def windowed_adaptive_mala(
     target_accept_prob: Python `float`, which acceptance the step size aims at.
     discard_tuning: Python `bool`: whether only the draws after the adaptation
       are returned, or all of them.
+    num_steps_between_results: Python `int`, how many draws to leave out between
+      two that are kept.
+    previous_kernel_results: The `final_kernel_results` of a call before, whose
+      `final_state` is then `init`. The adaptation goes on where it was, up to
+      `num_adaptation_steps` in both calls together; with 0 of them the step
+      size and the scale stay as they are. Default: it begins.
     trace_fn: Python callable `(draw, is_adapting, kernel_results)`, what to
       record at each draw: `draw` is the state in the structure and the space of
       the model, `kernel_results` a `PreconditionedMALAResults` (with a full
@@ -150,22 +203,38 @@ def windowed_adaptive_mala(
       something at the proposal was not finite), 'accept_ratio' and
       'is_accepted', the names of TFP's windowed samplers, and
       'log_accept_ratio', -inf for a proposal that was not finite.
-    jit_compile: Python `bool`, whether the sampler is compiled with XLA. Faster
+    stop_when: As for `mcmc.sample`; it sees the unconstrained draws, a list of
+      arrays of shape [draws, chain shape..., event shape...].
+    progress_bar: As for `mcmc.sample`.
+    checkpoint: Path of a directory in which the run, with its adaptation, is
+      saved after each 100 steps, as for `mcmc.sample`; its files hold the
+      unconstrained draws.
+    resume: Python `bool`, whether a run that is in `checkpoint` goes on.
+    strategy: A `tf.distribute.MirroredStrategy`, over whose devices the chains
+      are spread, as for `mcmc.sample`; they learn together. Such devices wait
+      for each other in each step, without XLA.
+    jit_compile: Python `bool`, whether the steps are compiled with XLA. Faster
       where the model's ops allow it. Default: False, as for all that may be
       part of a `tf.function`, which decides; `sample` and `sample_posterior`
       cannot be, and compile.
     seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
-      draws. Default: another one each time.
+      draws. Default: another one each time, or that of the checkpoint.
     **pins: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:
     A `DrawsAndTrace`. What the draws after the adaptation cannot be trusted for
-    is said by a `UserWarning`, in eager mode.
+    is said by a `UserWarning`, in eager mode. After Ctrl-C, what was drawn
+    until the last block, with a warning.
 
   Raises:
+    Exception: what the log density, `trace_fn` or `stop_when` raise while it
+      runs. What was drawn until the last block is in the checkpoint, and a
+      `DrawsAndTrace` the attribute `sample_results` of the error.
     ValueError: if the model has a batch shape or a discrete variable that is
-      not pinned, an argument or a pin does not fit or is not known, or the log
-      density or its gradient cannot be used at the start.
+      not pinned, an argument or a pin does not fit or is not known, the log
+      density or its gradient cannot be used at the start, there is a checkpoint
+      that does not fit or `resume` is false, or an argument is not for a
+      `tf.function`.
     TypeError: if `joint_dist` is neither a model nor callable.
 
   #### Examples
@@ -214,12 +283,23 @@ def windowed_adaptive_mala(
   num_adaptation_steps = as_count(
     'num_adaptation_steps', num_adaptation_steps, 0
   )
+  num_steps_between_results = as_count(
+    'num_steps_between_results', num_steps_between_results, 0
+  )
   chain_shape = as_chain_shape(n_chains)
   check_positive('init_step_size', init_step_size)
   check_acceptance('target_accept_prob', target_accept_prob)
   arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
   arguments.check_flag('discard_tuning', discard_tuning)
-  arguments.check_flag('jit_compile', jit_compile)
+  check_run_options(
+    checkpoint, resume, False, stop_when, jit_compile, progress_bar
+  )
+  _check_in_graph(
+    stop_when=stop_when,
+    progress_bar=progress_bar,
+    checkpoint=checkpoint,
+    strategy=strategy,
+  )
   if trace_fn is not None:
     arguments.check_callable('trace_fn', trace_fn, _TRACE)
     arguments.check_takes('trace_fn', trace_fn, [None] * 3, None, _TRACE)
@@ -232,9 +312,8 @@ def windowed_adaptive_mala(
       "be 'euler', since that matrix has no scale of its own; use "
       "`preconditioner='full_fisher_divergence'`."
     )
-  start_seed, seed = split_seed(
-    tfp.random.sanitize_seed(as_seed(seed), salt='windowed_adaptive_mala'), 2
-  )
+  seed = as_seed(seed)
+  start_seed, run_seed = split_seed(tfp.random.sanitize_seed(seed), 2)
   target = as_target(
     joint_dist,
     chain_shape,
@@ -255,13 +334,6 @@ def windowed_adaptive_mala(
     )
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
-  if tf.executing_eagerly():
-    # Says what is wrong with a start, which a graph cannot.
-    PreconditionedMALA(
-      target.log_prob_fn,
-      init_step_size,
-      None if isinstance(preconditioner, str) else preconditioner,
-    ).bootstrap_results(target.start)
   kernel = _kernel(
     target.log_prob_fn,
     tf.convert_to_tensor(init_step_size, log_prob.dtype),
@@ -269,40 +341,81 @@ def windowed_adaptive_mala(
     discretization,
     num_adaptation_steps,
     tf.constant(target_accept_prob, log_prob.dtype),
+    is_spread=strategy is not None,
   )
 
   def trace(parts, results):
     is_adapting = results.step <= num_adaptation_steps
-    if trace_fn is None:
-      return _default_trace(is_adapting, _core(results))
-    return as_trace(
-      trace_fn(target.constrain(parts), is_adapting, _core(results))
-    )
+    return trace_fn(target.constrain(parts), is_adapting, _core(results))
 
-  @tf.function(autograph=False, jit_compile=jit_compile or None)
-  def run(start, seed):
-    num_discarded = num_adaptation_steps if discard_tuning else 0
-    parts, traced = tfp.mcmc.sample_chain(
-      n_draws + num_adaptation_steps - num_discarded,
-      start,
-      kernel=kernel,
-      num_burnin_steps=num_discarded,
-      trace_fn=trace,
-      seed=seed,
+  num_tuning_results = 0
+  if not discard_tuning:
+    num_tuning_results = -(
+      -num_adaptation_steps // (num_steps_between_results + 1)
     )
-    return target.constrain(parts), traced
-
-  if tf.executing_eagerly():
-    # Each call of this driver makes another `run`, which TensorFlow would warn
-    # of; a concrete function is not counted.
-    run = run.get_concrete_function(target.start, seed)
-  found = DrawsAndTrace(*run(target.start, seed))
-  if tf.executing_eagerly() and discard_tuning:
+  options = dict(
+    num_burnin_steps=num_adaptation_steps if discard_tuning else 0,
+    num_steps_between_results=num_steps_between_results,
+    previous_kernel_results=previous_kernel_results,
+    trace_fn=None if trace_fn is None else trace,
+    jit_compile=jit_compile,
+  )
+  num_results = n_draws + num_tuning_results
+  if not tf.executing_eagerly():
+    run = sample_in_graph(
+      kernel, target.start, num_results, seed=run_seed, **options
+    )
+    return _found(target, run)
+  try:
+    run = sample(
+      kernel,
+      target.start,
+      num_results,
+      # Without one, that of a checkpoint counts.
+      seed=None if seed is None else run_seed,
+      stop_when=stop_when,
+      progress_bar=progress_bar,
+      checkpoint=checkpoint,
+      resume=resume,
+      strategy=strategy,
+      **options,
+    )
+  except Exception as error:
+    # An error that takes no attributes, or draws beyond the memory.
+    with contextlib.suppress(Exception):
+      error.sample_results = _found(target, error.sample_results)
+    raise
+  found = _found(target, run)
+  if discard_tuning:
     warn_if_not_converged(
       summarize(found.draws, chain_ndims=log_prob.shape.rank),
       'Draw more, or use `sample_posterior`, which tunes more.',
     )
   return found
+
+
+def _check_in_graph(**options):
+  """Refuses, within a graph, what looks at a run while it goes on."""
+  if tf.executing_eagerly():
+    return
+  for name, value in options.items():
+    if value is not None and value is not False:
+      raise ValueError(
+        f'`{name}` looks at a run between its steps, but inside a '
+        '`tf.function` all steps are one graph. Leave it out, or call '
+        '`windowed_adaptive_mala` outside of the `tf.function`.'
+      )
+
+
+def _found(target, run):
+  """A `SampleResults` in the structure and the space of the model."""
+  return DrawsAndTrace(
+    target.constrain(run.draws),
+    tf.nest.map_structure(tf.convert_to_tensor, run.trace),
+    target.constrain(run.final_state),
+    run.final_kernel_results,
+    run.stopped_by,
+  )
 
 
 def _num_coordinates(parts, chain_ndims):
@@ -324,7 +437,18 @@ def _kernel(
   discretization,
   num_steps,
   target_accept_prob,
+  is_spread,
 ):
+  """The kernel with its adaptation; `is_spread` over several devices."""
+  chains = {'experimental_chain_axis_names': 'chains'} if is_spread else {}
+  pooled, gather = {}, {}
+  if is_spread:
+    pooled = {'experimental_reduce_chain_axis_names': 'chains'}
+    gather = {
+      'reduce_fn': functools.partial(
+        tfp.math.reduce_logmeanexp, experimental_allow_all_gather=True
+      )
+    }
   num_scale_steps = int(_SHARE_FOR_SCALE * num_steps)
   adapts = isinstance(preconditioner, str)
   if adapts and preconditioner == _FULL_FISHER:
@@ -333,6 +457,7 @@ def _kernel(
       step_size,
       num_adaptation_steps=num_scale_steps,
       num_step_size_steps=int(_SHARE_FOR_STEP_SIZE * num_steps),
+      **chains,
     )
   elif adapts and preconditioner == _FULL_FISHER_DIVERGENCE:
     kernel = FisherDivergenceMALA(
@@ -340,24 +465,32 @@ def _kernel(
       step_size,
       num_adaptation_steps=num_scale_steps,
       discretization=discretization,
-    )
-  elif adapts:
-    kernel = DiagonalPreconditionerAdaptation(
-      PreconditionedMALA(log_prob_fn, step_size, discretization=discretization),
-      num_adaptation_steps=num_scale_steps,
-      # All other names were refused.
-      estimator=typing.cast(Estimator, preconditioner),
+      **chains,
     )
   else:
     kernel = PreconditionedMALA(
-      log_prob_fn, step_size, preconditioner, discretization=discretization
+      log_prob_fn,
+      step_size,
+      None if adapts else preconditioner,
+      discretization=discretization,
+      **chains,
     )
+    if adapts:
+      kernel = DiagonalPreconditionerAdaptation(
+        kernel,
+        num_adaptation_steps=num_scale_steps,
+        # All other names were refused.
+        estimator=typing.cast(Estimator, preconditioner),
+        **pooled,
+      )
   return tfp.mcmc.DualAveragingStepSizeAdaptation(
     kernel,
     num_adaptation_steps=num_steps,
     target_accept_prob=target_accept_prob,
     # Forgets the step sizes of earlier scales sooner than the default does.
     decay_rate=0.6,
+    **pooled,
+    **gather,
   )
 
 
@@ -366,16 +499,3 @@ def _core(results):
   while hasattr(results, 'inner_results'):
     results = results.inner_results
   return results
-
-
-def _default_trace(is_adapting, results):
-  log_ratio = results.log_accept_ratio
-  return {
-    'step_size': results.accepted_results.step_size,
-    'tune': is_adapting,
-    'target_log_prob': results.accepted_results.target_log_prob,
-    'diverging': tf.abs(log_ratio) > _DIVERGENCE,
-    'accept_ratio': tf.exp(tf.minimum(log_ratio, 0.0)),
-    'log_accept_ratio': log_ratio,
-    'is_accepted': results.is_accepted,
-  }
