@@ -25,17 +25,18 @@ import collections
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.sparsity.graph import Graph, function_graph, function_names
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.value import Recipe
 
-__all__ = ['call', 'clear_cache', 'concrete']
+__all__ = ['call', 'clear_cache', 'compiled', 'concrete']
 
 # What all remembered graphs may hold together.
 MAX_BYTES = 256 << 20
@@ -52,9 +53,10 @@ _cache: collections.OrderedDict = collections.OrderedDict()
 def clear_cache() -> None:
   """Forgets the graphs of all eager calls.
 
-  Eager calls remember the compiled derivatives of functions. Together these
-  hold a bounded number of bytes, and the least recently used are dropped first.
-  Call this to free the memory, for example after a benchmark.
+  Eager calls remember the compiled derivatives of functions, and samplers the
+  compiled steps of their kernels. Together these hold a bounded number of
+  bytes, and the least recently used are dropped first. Call this to free the
+  memory, for example after a benchmark.
 
   #### Examples
 
@@ -106,7 +108,7 @@ def call(
 
   def traced(*tensors):
     evaluation = evaluate(*tensors)
-    present.look_up(evaluation)
+    present.look_up(evaluation.graph)
     return body(evaluation, *tensors)
 
   try:
@@ -123,6 +125,53 @@ def call(
     result = entry(tensors, present)
   _remember(present.full_key, entry)
   return result
+
+
+def compiled(
+  key: tuple,
+  name: str,
+  body: Callable,
+  specs: Sequence,
+  jit_compile: bool = False,
+) -> Callable:
+  """A function as a compiled graph, for any number of calls.
+
+  It is traced now, and never again: what it closes over is read as it is now.
+
+  Args:
+    key: Hashable: what else than the graph decides what `body` returns, such as
+      its structure.
+    name: Python `str`, the name of the graph.
+    body: Python callable of Tensors to a structure of Tensors.
+    specs: List of `tf.TensorSpec`s of the Tensors.
+    jit_compile: Python bool, whether to compile with XLA.
+
+  Returns:
+    Python callable of a list of Tensors.
+  """
+  present = _Call((key, name, *specs, jit_compile))
+
+  def traced(*tensors):
+    graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
+    result = body(*tensors)
+    present.look_up(
+      Graph(
+        graph,
+        tensors,
+        tuple(tf.nest.flatten(result)),
+        tuple(graph.get_operations()[before:]),
+      )
+    )
+    return result
+
+  traced.__name__ = name
+  try:
+    entry = _Entry(concrete(traced, specs, jit_compile), present)
+    _remember(present.full_key, entry)
+  except _Known as known:
+    entry = known.entry
+  return lambda tensors: entry(tensors, present)
 
 
 class _Known(Exception):
@@ -148,9 +197,8 @@ class _Call:
   def __init__(self, key: Any) -> None:
     self.full_key = key
 
-  def look_up(self, evaluation: Evaluation) -> None:
+  def look_up(self, graph: Graph) -> None:
     """Leaves the trace if its graph is known."""
-    graph = evaluation.graph
     digest = graph.digest
     self.full_key = self.full_key, digest.key
     self.captures = digest.captures
@@ -257,13 +305,22 @@ def _slots(graph: Any, present: _Call) -> list:
 
 def _num_bytes(graph: Any) -> int:
   total = 0
-  for op in graph.graph.get_operations():
+  for op in _ops(graph.graph, set()):
     total += _BYTES_PER_OP
     if facts(op.type).is_constant:
       total += (op.outputs[0].shape.num_elements() or 0) * op.outputs[
         0
       ].dtype.size
   return total
+
+
+def _ops(graph: Any, seen: set) -> Iterator:
+  """The ops of a graph, and of the functions that they call, each once."""
+  for op in graph.get_operations():
+    yield op
+    for name in {*function_names(op)} - seen:
+      seen.add(name)
+      yield from _ops(function_graph(graph, name), seen)
 
 
 def concrete(

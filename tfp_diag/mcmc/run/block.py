@@ -19,6 +19,7 @@ import functools
 
 import tensorflow as tf
 
+from tfp_diag.diagonal import graphs
 from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.trace import acceptance
 
@@ -97,7 +98,9 @@ class SamplingBlock:
     self.row_specs = [
       tf.TensorSpec(x.shape, x.dtype) for x in _row_entries(state, trace)
     ]
+    self._name = name
     self.num_traces = 0
+    self._eager = None
     run = functools.partial(self._run)
     run.__name__ = name
     self.compiled = tf.function(
@@ -122,14 +125,30 @@ class SamplingBlock:
         first. Only the rows that the steps complete count; see
         `Schedule.num_rows`.
     """
+    given = (
+      state,
+      results,
+      seed,
+      tf.constant(first_step, tf.int32),
+      tf.constant(num_steps, tf.int32),
+    )
     with explaining_xla(self._jit_compile):
-      return self.compiled(
-        state,
-        results,
-        seed,
-        tf.constant(first_step, tf.int32),
-        tf.constant(num_steps, tf.int32),
-      )
+      if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
+        return self.compiled(*given)
+      if self._eager is None:
+        self._eager = self._remembered(given)
+      return self._eager(tf.nest.flatten(given))
+
+  def _remembered(self, given):
+    """The compiled graph, that of an earlier run if it has made the same."""
+    state, results, *_ = given
+    return graphs.compiled(
+      (len(state), len(results)),
+      self._name,
+      lambda *tensors: self._run(*tf.nest.pack_sequence_as(given, tensors)),
+      [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(given)],
+      self._jit_compile,
+    )
 
   def step(self, state, results, seed):
     """Makes one step.

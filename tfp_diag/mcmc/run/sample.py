@@ -89,8 +89,9 @@ def sample(
   XLA may round differently; TFP's own kernels have other random numbers under
   XLA, those of this package the same.
 
-  A call traces and compiles once. Another call does so again, also with the
-  same kernel: a longer run is cheaper than two.
+  A call traces the kernel once. It is compiled once for all calls that make the
+  same graph, from whatever start and with whatever data the target closes over
+  as Tensors, until `tfp_diag.clear_cache()`.
 
   Args:
     kernel: A `tfp.mcmc.TransitionKernel`.
