@@ -441,6 +441,10 @@ WRONG['distribution strategy'] = {
   'the class': tf.distribute.MirroredStrategy,
   'another': tf.distribute.get_strategy(),
 }
+# For a driver that makes the kernel, the strategy of one device is one.
+WRONG['devices'] = {
+  k: v for k, v in WRONG['distribution strategy'].items() if k != 'another'
+}
 WRONG['trace function'] = {
   **WRONG['any function'],
   'returns None': lambda *a: None,
@@ -1299,7 +1303,14 @@ def _rows_of_mcmc():
         'init_step_size': 'positive?',
         'target_accept_prob': 'probability',
         'discard_tuning': 'flag',
+        'num_steps_between_results': 'count or zero',
+        'previous_kernel_results': 'results?',
         'trace_fn': 'trace function?',
+        'stop_when': 'stop?',
+        'progress_bar': 'flag?',
+        'checkpoint': 'path?',
+        'resume': 'flag',
+        'strategy': 'devices?',
         'jit_compile': 'flag',
         'seed': 'seed?',
         'pins': 'keyword',

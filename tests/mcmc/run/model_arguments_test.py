@@ -107,7 +107,7 @@ def run(model, n_draws=3, **kwargs):
     (_model, {'num_burnin_steps': 9}, r'called `num_adaptation_steps` here'),
     (_model, {'dual_averaging_kwargs': {}}, r'called `target_accept_prob` her'),
     (_log_prob, {'current_state': 0.0}, r'it is called `init` here'),
-    (_model, {'checkpoint': 'run'}, r'`tfp_diag\.mcmc\.sample` takes it'),
+    (_model, {'block_size': 9}, r'`tfp_diag\.mcmc\.sample` takes it'),
     (_model, {'max_tree_depth': 9}, r'nothing here corresponds to it'),
     (_model, {'count': _COUNTS}, rf"'count' {_NEITHER}.* Is 'counts' meant\?"),
     (_model, {'n_chain': 4}, rf"'n_chain' {_NEITHER}.* Is 'n_chains' meant\?"),

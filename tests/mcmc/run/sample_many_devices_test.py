@@ -188,8 +188,24 @@ refused(
 print('agrees')
 """
 
+_WINDOWED = """
+def windowed(preconditioner, **kwargs):
+  return mcmc.windowed_adaptive_mala(
+    6, log_prob, init=START, num_adaptation_steps=20,
+    preconditioner=preconditioner, seed=1, **kwargs
+  )
 
-@pytest.mark.parametrize('program', [_SAME_DRAWS, _POOLED])
+for preconditioner in ('auto', 'full_fisher', 'variance', None):
+  one = windowed(preconditioner)
+  two = windowed(preconditioner, strategy=strategy)
+  tf.nest.map_structure(close, tuple(one), tuple(two))
+  tf.nest.map_structure(close, one.final_state, two.final_state)
+  assert two.trace['is_accepted'].shape == (6, 6)
+print('agrees')
+"""
+
+
+@pytest.mark.parametrize('program', [_SAME_DRAWS, _POOLED, _WINDOWED])
 def test_two_devices(program, tmp_path):
   program = fresh_process.start(_SETUP + program, tmp_path / 'said')
   status, said = program.end()
