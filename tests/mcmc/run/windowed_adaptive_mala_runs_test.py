@@ -186,6 +186,12 @@ def test_thinning(whole):
   )
 
 
+def test_an_adaptation_alone():
+  found = sample(0, num_adaptation_steps=20)
+  assert found.draws['x'].shape == [0, 4, 2]
+  assert found.final_kernel_results.step == 20
+
+
 @pytest.mark.parametrize('raised', [RuntimeError, KeyboardInterrupt])
 def test_draws_until_an_error_or_ctrl_c_are_kept(whole, raised):
   def stop_when(*_):

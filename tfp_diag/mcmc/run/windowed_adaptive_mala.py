@@ -154,7 +154,8 @@ def windowed_adaptive_mala(
   `strategy`. Equal seeds give equal draws in both, up to rounding.
 
   Args:
-    n_draws: Python `int`, the number of draws of each chain after adaptation.
+    n_draws: Python `int`, the number of draws of each chain after adaptation. 0
+      makes the adaptation alone.
     joint_dist: A `tfd.JointDistribution`, pinned or not, of scalar batch shape;
       or a Python callable, a log density of a state (`fn(x)` for a Tensor,
       `fn(*xs)` for a list, `fn(**xs)` for a dict) that returns one value per
@@ -386,7 +387,7 @@ def windowed_adaptive_mala(
       error.sample_results = _found(target, error.sample_results)
     raise
   found = _found(target, run)
-  if discard_tuning:
+  if discard_tuning and run.num_results:
     warn_if_not_converged(
       summarize(found.draws, chain_ndims=log_prob.shape.rank),
       'Draw more, or use `sample_posterior`, which tunes more.',
