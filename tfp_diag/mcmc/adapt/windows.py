@@ -18,8 +18,13 @@ import math
 
 import numpy as np
 
-__all__ = ['adaptation_windows']
+__all__ = ['MOST_FOR_MATRIX', 'SHARE_FOR_SCALE', 'adaptation_windows']
 
+# Beyond so many coordinates a matrix costs more than the gradients of most
+# models.
+MOST_FOR_MATRIX = 512
+# Of the steps that adapt; the rest is for the step size of the last scale.
+SHARE_FOR_SCALE = 0.75
 _SHORTEST = 10
 
 

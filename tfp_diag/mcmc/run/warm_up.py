@@ -31,7 +31,11 @@ from tfp_diag.mcmc.adapt.tuning import (
   is_unstable,
   times_of,
 )
-from tfp_diag.mcmc.adapt.windows import adaptation_windows
+from tfp_diag.mcmc.adapt.windows import (
+  MOST_FOR_MATRIX,
+  SHARE_FOR_SCALE,
+  adaptation_windows,
+)
 from tfp_diag.mcmc.kernels.langevin_trajectories import (
   MetropolisAdjustedLangevinTrajectories,
 )
@@ -46,10 +50,6 @@ __all__ = ['WarmUp', 'Window', 'warm_up']
 # Steps in a block, and in the first ones, whose step size is a guess.
 _BLOCK = 10
 _FIRST_BLOCKS = (2, 3, 5)
-# The rest is for the step size of the last scale.
-_SHARE_FOR_SCALE = 0.75
-# Beyond, a matrix costs more than the gradients of most models.
-_MOST_FOR_MATRIX = 512
 # Of the draws of a window, positions and gradients.
 _MOST_NUMBERS = 2**26
 # Steps of a trajectory, in the first windows, whose scale is a guess.
@@ -228,7 +228,7 @@ def warm_up(
   scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
   is_local = preconditioner == 'local'
   if preconditioner == 'auto':
-    preconditioner = 'dense' if size <= _MOST_FOR_MATRIX else 'low_rank'
+    preconditioner = 'dense' if size <= MOST_FOR_MATRIX else 'low_rank'
   elif is_local:  # No window learns a scale.
     preconditioner = 'diagonal'
   scale = SCALES[preconditioner].of_deviations(scales)
@@ -237,7 +237,7 @@ def warm_up(
   tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob or target)
   block = _Blocks(target_log_prob_fn, state, settings, run_seed, jit_compile)
 
-  ends = adaptation_windows(int(_SHARE_FOR_SCALE * num_steps))
+  ends = adaptation_windows(int(SHARE_FOR_SCALE * num_steps))
   ends = [*ends, num_steps] if num_steps and not is_local else []
   windows, begin, slowness = [], 0, 1.0
   for i, end in enumerate(ends):

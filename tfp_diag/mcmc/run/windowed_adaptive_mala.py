@@ -34,6 +34,7 @@ from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
 )
 from tfp_diag.mcmc.adapt.fisher_adaptive_mala import FisherAdaptiveMALA
 from tfp_diag.mcmc.adapt.fisher_divergence_mala import FisherDivergenceMALA
+from tfp_diag.mcmc.adapt.windows import MOST_FOR_MATRIX, SHARE_FOR_SCALE
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   DISCRETIZATIONS,
@@ -56,12 +57,9 @@ __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
 # Full matrices, from `FisherAdaptiveMALA` and `FisherDivergenceMALA`.
 _FULL_FISHER = 'full_fisher'
 _FULL_FISHER_DIVERGENCE = 'full_fisher_divergence'
-# A matrix up to so many coordinates.
+# A matrix up to `MOST_FOR_MATRIX` coordinates.
 _AUTO = 'auto'
 _TRACE = 'a function of the draw, whether it adapts, and the kernel results'
-_MOST_FOR_MATRIX = 512
-# The rest is for the step size of the last scale.
-_SHARE_FOR_SCALE = 0.75
 # Before a full matrix is learned.
 _SHARE_FOR_STEP_SIZE = 0.15
 
@@ -328,7 +326,7 @@ def windowed_adaptive_mala(
   target.check_start(log_prob)
   if isinstance(preconditioner, str) and preconditioner == _AUTO:
     is_small = _num_coordinates(target.start, log_prob.shape.rank) <= (
-      _MOST_FOR_MATRIX
+      MOST_FOR_MATRIX
     )
     preconditioner = (
       _FULL_FISHER_DIVERGENCE if is_small else 'fisher_divergence'
@@ -450,7 +448,7 @@ def _kernel(
         tfp.math.reduce_logmeanexp, experimental_allow_all_gather=True
       )
     }
-  num_scale_steps = int(_SHARE_FOR_SCALE * num_steps)
+  num_scale_steps = int(SHARE_FOR_SCALE * num_steps)
   adapts = isinstance(preconditioner, str)
   if adapts and preconditioner == _FULL_FISHER:
     kernel = FisherAdaptiveMALA(
