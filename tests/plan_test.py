@@ -714,8 +714,8 @@ def edited(path, **changes):
 @pytest.mark.parametrize(
   'changes',
   [
-    {'format': 1},
-    {'format': 3},
+    {'format': 2},
+    {'format': 4},
     {'kind': 'gradient'},
     {'kind': 'jacobian'},
     {'mode': 'auto'},

@@ -104,8 +104,7 @@ def diag_jacobian(
       again by a tape around the call.
 
   Raises:
-    ValueError: if `ys` come without `fn` in eager mode, or with a part of `xs`
-      that is another part or computed from it; if the number of `ys`
+    ValueError: if `ys` come without `fn` in eager mode; if the number of `ys`
       is neither one nor that of `xs`; if a part of `ys` does not broadcast to
       its part of `xs`; if `sample_shape` does not lead a part; if `mode`,
       `schedule` or `parallel_iterations` is not a valid choice; if `plan` was
@@ -198,29 +197,27 @@ def _check_ys(ys: Any, xs: list) -> None:
     )
 
 
-def _check_apart(xs: list) -> None:
-  """Raises if a part is another one, or computed from it.
-
-  The structure is that of derivatives while the other parts are held, and a
-  pass through the graph holds none.
-  """
+def _are_apart(xs: list) -> bool:
+  """Whether no part is another one, or computed from it."""
   for i, x in enumerate(xs):
-    others = [k for k in range(len(xs)) if k != i]
-    if not others or not tf.is_tensor(x):
-      continue
-    derivatives = linear_map.linear_map_of_graph([x], [xs[k] for k in others])
-    for k, derivative in zip(others, derivatives.of_ones()):
-      if derivative is not None:
-        raise ValueError(
-          f'Part {i} of `xs` is part {k}, or computed from it, so that `ys` '
-          f'alone do not say what a derivative by part {k} is. Pass `fn`, a '
-          'function of both.'
-        )
+    others = [y for k, y in enumerate(xs) if k != i]
+    if others and tf.is_tensor(x):
+      derivatives = linear_map.linear_map_of_graph([x], others).of_ones()
+      if any(d is not None for d in derivatives):
+        return False
+  return True
 
 
 def _of_ys(ys: Any, problem: Problem, request: Request) -> tuple[list, list]:
   ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
-  _check_apart(problem.parts)
+  if not _are_apart(problem.parts):
+    # No structure: it would be that of derivatives with the other parts held.
+    if request.plan is not None:
+      raise ValueError(
+        '`plan` is for derivatives by one part while the others are held, but '
+        'a part of `xs` is another one, or computed from it. Pass `fn`.'
+      )
+    request = request._replace(is_dense=True)
   evaluation = linear_map.evaluation_of_graph(
     ys, problem.outputs(ys, problem.parts), problem.parts
   )

@@ -42,7 +42,7 @@ from tfp_diag.sparsity.pattern import SparsityPattern, as_pattern
 __all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
 
 # Raised when the meaning of what is saved changes.
-_FORMAT = 2
+_FORMAT = 3
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
 _MODE_NAMES: dict[str, dict[Mode, str]] = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},

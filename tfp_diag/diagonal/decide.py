@@ -110,6 +110,7 @@ class Request(NamedTuple):
     is_asked: Whether the caller asked for the structure itself, and is to be
       told what stands in its way.
     only_passes: Whether the derivative may not be taken apart.
+    is_dense: Whether a pass runs for each coordinate, whatever can be seen.
   """
 
   mode: Mode = 'auto'
@@ -121,6 +122,7 @@ class Request(NamedTuple):
   pattern: SparsityPattern | None = None
   is_asked: bool = False
   only_passes: bool = False
+  is_dense: bool = False
 
 
 class Proposal(NamedTuple):
@@ -353,7 +355,7 @@ def _analysis(
   is_hessian = problem.kind == 'hessian'
   if plan is not None and not plan.needs_analysis(graph):
     return None, None, ()
-  if request.pattern is not None:
+  if request.pattern is not None or request.is_dense:
     return None, None, ()
   # The weights of a network have little structure, and are very many.
   is_planned = request.is_asked or plan is not None

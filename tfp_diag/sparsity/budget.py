@@ -37,6 +37,9 @@ _limit = contextvars.ContextVar('max_entries', default=DEFAULT)
 class NoStructureError(ValueError):
   """The structure of a function cannot be read off its graph."""
 
+  # Out of a `tf.function` AutoGraph passes on only errors that are made so.
+  __init__ = Exception.__init__
+
 
 class UnknownShapeError(NoStructureError):
   """A shape is not known, without which there is no pattern."""

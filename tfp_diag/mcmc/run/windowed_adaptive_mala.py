@@ -343,10 +343,6 @@ def windowed_adaptive_mala(
     is_spread=strategy is not None,
   )
 
-  def trace(parts, results):
-    is_adapting = results.step <= num_adaptation_steps
-    return trace_fn(target.constrain(parts), is_adapting, _core(results))
-
   num_tuning_results = 0
   if not discard_tuning:
     num_tuning_results = -(
@@ -356,7 +352,8 @@ def windowed_adaptive_mala(
     num_burnin_steps=num_adaptation_steps if discard_tuning else 0,
     num_steps_between_results=num_steps_between_results,
     previous_kernel_results=previous_kernel_results,
-    trace_fn=None if trace_fn is None else trace,
+    trace_fn=trace_fn
+    and _in_space_of_the_model(trace_fn, target, num_adaptation_steps),
     jit_compile=jit_compile,
   )
   num_results = n_draws + num_tuning_results
@@ -439,9 +436,11 @@ def _kernel(
   is_spread,
 ):
   """The kernel with its adaptation; `is_spread` over several devices."""
-  chains = {'experimental_chain_axis_names': 'chains'} if is_spread else {}
-  pooled, gather = {}, {}
+  chains: dict[str, Any] = {}
+  pooled: dict[str, Any] = {}
+  gather: dict[str, Any] = {}
   if is_spread:
+    chains = {'experimental_chain_axis_names': 'chains'}
     pooled = {'experimental_reduce_chain_axis_names': 'chains'}
     gather = {
       'reduce_fn': functools.partial(
@@ -491,6 +490,14 @@ def _kernel(
     **pooled,
     **gather,
   )
+
+
+def _in_space_of_the_model(trace_fn, target, num_adaptation_steps):
+  def trace(parts, results):
+    is_adapting = results.step <= num_adaptation_steps
+    return trace_fn(target.constrain(parts), is_adapting, _core(results))
+
+  return trace
 
 
 def _core(results):
