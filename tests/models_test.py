@@ -363,28 +363,28 @@ MODELS = (
 
 def dense_diagonal(fn, xs):
   """The value, and the diagonal of the dense Hessian, row by row."""
-  with tf.GradientTape(persistent=True) as outer:
-    outer.watch(xs)
-    with tf.GradientTape() as inner:
-      inner.watch(xs)
-      value = fn(*xs)
-    gradient = [tf.reshape(g, [BATCH, -1]) for g in inner.gradient(value, xs)]
-  diag = []
-  for g, x in zip(gradient, xs):
-    rows = [
-      tf.reshape(
-        outer.gradient(
-          g,
-          x,
-          tf.one_hot([i] * BATCH, g.shape[1], dtype=tf.float64),
-          tf.UnconnectedGradients.ZERO,
-        ),
-        [BATCH, -1],
-      )[:, i]
-      for i in range(g.shape[1])
+
+  @tf.function(autograph=False)
+  def value_and_matrices(*flat):
+    with tf.GradientTape(persistent=True) as outer:
+      outer.watch(flat)
+      with tf.GradientTape() as inner:
+        inner.watch(flat)
+        value = fn(*(tf.reshape(f, x.shape) for f, x in zip(flat, xs)))
+      gradient = inner.gradient(value, flat)
+    zero = tf.UnconnectedGradients.ZERO
+    return value, [
+      outer.batch_jacobian(g, x, zero, experimental_use_pfor=False)
+      for g, x in zip(gradient, flat)
     ]
-    diag.append(tf.reshape(tf.stack(rows, axis=1), x.shape))
-  return value, diag
+
+  value, matrices = value_and_matrices(
+    *(tf.reshape(x, [BATCH, -1]) for x in xs)
+  )
+  return value, [
+    tf.reshape(tf.linalg.diag_part(matrix), x.shape)
+    for matrix, x in zip(matrices, xs)
+  ]
 
 
 @pytest.mark.parametrize('model', MODELS, ids=lambda m: m.__name__)
