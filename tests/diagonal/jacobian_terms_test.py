@@ -557,7 +557,7 @@ def test_an_op_that_transposes_to_itself(term_calls):
   assert term_calls.count == 1
 
 
-def test_an_op_that_cannot_be_transposed_takes_the_passes():
+def test_a_gradient_that_cannot_be_transposed_takes_the_passes(term_calls):
   @tf.custom_gradient
   def rounded(x):
     return tf.round(x), lambda g: tf.stop_gradient(g) * x
@@ -567,9 +567,10 @@ def test_an_op_that_cannot_be_transposed_takes_the_passes():
     return rounded(3.0 * x * mean)
 
   x = state(4)
-  with pytest.warns(RuntimeWarning, match='the passes run instead'):
-    diag = diagonal(x, fn)
-  np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [4])
+  assert 'not seen to be linear' in str(plan)
+  np.testing.assert_allclose(diagonal(x, fn), dense(fn, x), rtol=1e-9)
+  assert not term_calls.count
 
 
 def test_an_op_that_cannot_be_repeated():

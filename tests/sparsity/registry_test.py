@@ -50,13 +50,24 @@ def random_inputs(op_type):
   numbers = [tf.random.stateless_normal([3, 1, 2], [k, 5]) for k in range(4)]
   if op_type == 'SelectV2':
     return [numbers[3] > 0, *numbers[:2]], {}
+  if op_type == 'Einsum':
+    return numbers[:2], {'equation': 'abc,dbc->ad'}
+  if 'MatMul' in op_type:
+    # [3, 1, 2] and [3, 2, 1], or [3, 2] and [2, 3].
+    one, other = numbers[0], tf.transpose(numbers[1], [0, 2, 1])
+    if 'Batch' not in op_type:
+      one, other = one[:, 0], tf.transpose(other[..., 0])
+    return [one, other], {'Tout': tf.float32} if op_type[-1] == '3' else {}
   more = {
     'BroadcastTo': ([[2, 3, 1, 2]], {}),
     'Cast': ([], {'DstT': tf.float64}),
+    'Cumsum': ([0], {}),
     'ExpandDims': ([1], {}),
+    'Mean': ([[0, 2]], {}),
     'Reshape': ([[2, 3]], {}),
     'Squeeze': ([], {}),
     'Sum': ([[0, 2]], {}),
+    'Transpose': ([[2, 0, 1]], {}),
   }
   if op_type in more:
     rest, attributes = more[op_type]
@@ -77,6 +88,8 @@ def test_linear_facts_hold(op_type):
     replaced = [
       factor * value if k in which else value for k, value in enumerate(values)
     ]
+    if op_type == 'Einsum':
+      replaced = [replaced]
     return op(**dict(zip(names, replaced)), **attributes).numpy()
 
   for which in registry.facts(op_type).linear_in:
