@@ -358,8 +358,7 @@ class Walker:
       value.varies is not None for value in inputs
     ):
       return None
-    moved = registry.facts(instruction.type).moved_inputs
-    moved = range(len(inputs))[moved] if isinstance(moved, slice) else moved
+    moved = registry.facts(instruction.type).moved(len(inputs))
     if (
       any(v.varies is True for v in inputs)
       or any(

@@ -179,9 +179,7 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
     squares = squares(op)
   if squares is not None:
     return squares
-  moved = known.moved_inputs
-  moved = range(len(op.inputs))[moved] if isinstance(moved, slice) else moved
-  return Squares.SAME if number in moved else None
+  return Squares.SAME if number in known.moved(len(op.inputs)) else None
 
 
 def tensors_at_hand(walked: Walked) -> Iterator[tuple]:

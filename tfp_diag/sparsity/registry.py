@@ -16,7 +16,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfp_diag.internal import arguments
@@ -131,6 +131,12 @@ class OpFacts:
   written_out_but_for: tuple[int, ...] = ()
   linear_in: tuple[tuple[int, ...], ...] = ()
   squares: 'Squares | Callable | None' = None
+
+  def moved(self, num_inputs: int) -> Sequence[int]:
+    """The numbers of `moved_inputs` of an op with so many inputs."""
+    if isinstance(self.moved_inputs, slice):
+      return range(num_inputs)[self.moved_inputs]
+    return self.moved_inputs
 
 
 _NOTHING_KNOWN = OpFacts()

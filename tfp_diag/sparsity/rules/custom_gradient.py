@@ -144,11 +144,7 @@ def _is_linear(step):
   if not isinstance(step, Step):
     return False
   known = facts(step.op_type)
-  moved = (
-    range(len(step.inputs))[known.moved_inputs]
-    if isinstance(known.moved_inputs, slice)
-    else known.moved_inputs
-  )
+  moved = known.moved(len(step.inputs))
   varying = [k for k, value in enumerate(step.inputs) if value.depends]
   return (
     step.is_linear
