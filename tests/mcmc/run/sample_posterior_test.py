@@ -145,6 +145,18 @@ def test_a_few_directions_and_a_run_that_goes_on(tmp_path):
   np.testing.assert_allclose(variance, 20.0 * 101.0, rtol=0.15)
   again = sample_posterior(log_prob, 120, resume=True, **options)
   np.testing.assert_array_equal(again.draws[:100], found.draws)
+  # Without a seed it goes on with its own.
+  again = sample_posterior(
+    log_prob, 120, resume=True, **(options | {'seed': None})
+  )
+  np.testing.assert_array_equal(again.draws[:100], found.draws)
+  for other in (
+    {'preconditioner': 'dense'},
+    {'num_warmup_steps': 100},
+    {'init': tf.zeros([8, 20])},
+  ):
+    with pytest.raises(ValueError, match='cannot be resumed with another'):
+      sample_posterior(log_prob, 120, resume=True, **options | other)
 
 
 def test_chains_that_are_stuck_are_rescued(monkeypatch):

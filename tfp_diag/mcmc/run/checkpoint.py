@@ -35,7 +35,7 @@ import numpy as np
 from tfp_diag.mcmc.run.directory_lock import LOCK_NAME, directory_lock
 from tfp_diag.mcmc.run.rows import FileRows, as_bytes
 
-__all__ = ['INDEX_NAME', 'CheckpointDirectory', 'Progress']
+__all__ = ['INDEX_NAME', 'CheckpointDirectory', 'Progress', 'another_run']
 
 INDEX_NAME = 'index.json'
 
@@ -280,7 +280,7 @@ class CheckpointDirectory:
 
   def refusal(self, why):
     """The error of a checkpoint that a call has no use for."""
-    return ValueError(f'The checkpoint {self._path!r} {why}.')
+    return _refusal(self._path, why)
 
   def _unreadable(self, why):
     return self.refusal(
@@ -289,11 +289,21 @@ class CheckpointDirectory:
     )
 
   def _other(self, name, found, given):
-    found, given = _excerpt(found, given), _excerpt(given, found)
-    return self.refusal(
-      f'cannot be resumed with another {name}: it has {found}, but this call '
-      f'has {given}. Pass what the run began with, or another path'
-    )
+    return another_run(self._path, name, found, given)
+
+
+def another_run(path, name, found, given):
+  """The error of a checkpoint that was begun with something else."""
+  found, given = _excerpt(found, given), _excerpt(given, found)
+  return _refusal(
+    path,
+    f'cannot be resumed with another {name}: it has {found}, but this call '
+    f'has {given}. Pass what the run began with, or another path',
+  )
+
+
+def _refusal(path, why):
+  return ValueError(f'The checkpoint {os.fspath(path)!r} {why}.')
 
 
 def _excerpt(this, other):

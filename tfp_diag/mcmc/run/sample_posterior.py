@@ -14,6 +14,7 @@
 # ============================================================================
 """Draws from a posterior, with one call."""
 
+import json
 import math
 import os
 import pathlib
@@ -27,12 +28,12 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 from tfp_diag.internal.arguments import as_count
-from tfp_diag.internal.seeds import as_seed
+from tfp_diag.internal.seeds import some_seed
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
-from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME
+from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME, another_run
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
 from tfp_diag.mcmc.run.sample import check_run_options, sample
 from tfp_diag.mcmc.run.stop_when import StopWhen
@@ -166,7 +167,8 @@ def sample_posterior(
     progress_bar: As for `mcmc.sample`.
     checkpoint: Path of a directory in which the run is saved, as for
       `mcmc.sample`, and what the warm-up has found.
-    resume: Python `bool`, whether a run that is in `checkpoint` goes on.
+    resume: Python `bool`, whether a run that is in `checkpoint` goes on. With
+      `seed=None` it goes on with its own seed.
     jit_compile: Python `bool`, whether XLA compiles the steps.
     seed: Python `int`, or int32 Tensor of shape [2].
     **observed: What is observed, for `joint_dist.experimental_pin`.
@@ -250,9 +252,8 @@ def sample_posterior(
   chain_shape = [as_count('num_chains', num_chains, 1)]
   if target_accept_prob is not None:
     check_acceptance('target_accept_prob', target_accept_prob)
-  if seed is None:
-    seed = int(np.random.SeedSequence().generate_state(1)[0])
-  start_seed, warmup_seed, draws_seed = split_seed(as_seed(seed), 3)
+    target_accept_prob = float(target_accept_prob)
+  start_seed, warmup_seed, draws_seed = split_seed(some_seed(seed), 3)
   target = as_target(
     joint_dist_or_log_prob,
     chain_shape,
@@ -274,7 +275,16 @@ def sample_posterior(
   log_prob_fn = layout.of_vector(target.log_prob_fn)
   state = layout.join(start)
 
-  found = _kept_warm_up(checkpoint) if resume else None
+  settings = {
+    'num_chains': int(state.shape[0]),
+    'kernel': kernel,
+    'preconditioner': preconditioner,
+    'num_warmup_steps': num_warmup_steps,
+    'use_curvature': use_curvature,
+    'target_accept_prob': target_accept_prob,
+    'max_num_steps': max_num_steps,
+  }
+  found = _kept_warm_up(checkpoint, settings) if resume else None
   if found is None:
     found = warm_up(
       log_prob_fn,
@@ -289,7 +299,7 @@ def sample_posterior(
       tries_local=kernel == 'auto' and preconditioner == 'auto',
       jit_compile=jit_compile,
     )
-    _keep_warm_up(found, checkpoint)
+    _keep_warm_up(found, checkpoint, settings)
   if num_steps_between_results is None:
     num_steps_between_results = _num_steps_between(found, max_num_steps)
   run = sample(
@@ -297,7 +307,7 @@ def sample_posterior(
     tf.constant(found.state, state.dtype),
     num_draws,
     num_steps_between_results=num_steps_between_results,
-    seed=draws_seed,
+    seed=None if seed is None and resume else draws_seed,
     stop_when=stop_when,
     progress_bar=progress_bar,
     checkpoint=checkpoint,
@@ -339,7 +349,7 @@ def _num_steps_between(found, max_num_steps):
   return max(min(stride, most), 1) - 1
 
 
-def _keep_warm_up(found, checkpoint):
+def _keep_warm_up(found, checkpoint, settings):
   """Writes what was found beside a checkpoint, as a whole or not at all."""
   if checkpoint is None:
     return
@@ -363,18 +373,23 @@ def _keep_warm_up(found, checkpoint):
       counts=np.array([found.num_newton_steps, found.num_gradients]),
       gradients_per_step=np.array(found.gradients_per_step),
       windows=np.array(found.windows, np.float64),
+      settings=np.array(json.dumps(settings)),
     )
   os.replace(name, folder / WARM_UP_NAME)
 
 
-def _kept_warm_up(checkpoint):
-  """What an earlier process has found, or None."""
+def _kept_warm_up(checkpoint, settings):
+  """What an earlier process has found with these settings, or None."""
   if checkpoint is None:
     return None
   path = pathlib.Path(checkpoint) / WARM_UP_NAME
   if not path.exists():
     return None
   with np.load(path, allow_pickle=False) as kept:
+    began_with = json.loads(str(kept['settings']))
+    for name, given in settings.items():
+      if began_with[name] != given:
+        raise another_run(checkpoint, f'`{name}`', began_with[name], given)
     scale = {
       k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
     }
