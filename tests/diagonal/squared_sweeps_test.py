@@ -138,6 +138,20 @@ def regression_of_own_gradients(x):
   return -tf.reduce_sum(tf.math.log1p(rates), -1)
 
 
+@tf.custom_gradient
+def of_two(x, y):
+  """The mixed derivatives, 2 y and y, are not symmetric."""
+  return x * y**2, lambda dz: (dz * y**2, dz * x * y)
+
+
+def regression_of_two(x):
+  """One argument is computed from the other; both from all coordinates."""
+  (w,) = split(x, (INPUTS, 2))
+  one, other = tf.unstack(tf.matmul(DESIGN, w), axis=-1)
+  rates = tf.exp(0.3 * one)
+  return tf.reduce_sum(tf.sin(of_two(rates, tf.sin(rates) + other)), -1)
+
+
 def deep_network(x):
   return squares(two_layers(x))
 
@@ -288,6 +302,7 @@ MODELS = [
   (network_of_silu, ONE, 1),
   (deep_network_of_silu, HIDDEN * (INPUTS + HIDDEN + 1), 2),
   (regression_of_own_gradients, 2 * INPUTS, 1),
+  (regression_of_two, 2 * INPUTS, 2),
   (gelu_network, ONE, 2),
   (relu_network, ONE, 1),
   (deep_network, size_of_two_layers(), 2),
@@ -360,8 +375,8 @@ def stopped(x):
 
 
 @tf.custom_gradient
-def of_two(x, y):
-  return x * y, lambda dz: (dz * y, dz * x)
+def by_its_neighbor(x, y):
+  return x * y, lambda dz: (dz * tf.roll(y, 1, -1), dz * x)
 
 
 def beside(x):
@@ -382,7 +397,7 @@ def on_the_linear_predictor(activation):
 LEFT_OVER = {
   'of another element': on_the_linear_predictor(of_another_element),
   'by the sum': on_the_linear_predictor(by_the_sum),
-  'of two': on_the_linear_predictor(lambda u: of_two(u, tf.sin(u))),
+  'of two': on_the_linear_predictor(lambda u: by_its_neighbor(u, tf.sin(u))),
   'beside': beside,
 }
 

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import linear_map
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.sparsity.evaluation import repeat_op
+from tfp_diag.sparsity.tape import Step
 
 __all__ = [
   'add',
@@ -122,23 +123,27 @@ def slopes(
   return found
 
 
-def slopes_of_own_gradient(op: tf.Operation, group: tuple, order: int) -> list:
+def slopes_of_own_gradient(
+  step: Step, op: tf.Operation, groups: Sequence
+) -> list:
   """The same of an op with a gradient of its own, from that gradient.
 
   Args:
-    op: `tf.Operation`, whose first output is elementwise.
-    group: Tuple of one Python int, the input that is its argument.
-    order: Python int, the highest order.
+    step: `tape.Step` with `own_gradient`.
+    op: `tf.Operation` of it, in the graph that is being built.
+    groups: Tuples of one Python int, the inputs by which it is differentiated,
+      one after the other.
 
   Returns:
-    As `slopes`.
+    List of a Tensor for each order from 1 on; None if it vanishes.
   """
-  (argument,) = (op.inputs[k] for k in group)
+  # One argument may be computed from another one.
+  held = [op.inputs[k] for arrow in step.structure.arrows for k in arrow.inputs]
+  whole = linear_map.linear_map_of_graph(op.outputs, op.inputs)
   found, last = [], op.outputs[0]
-  for _ in range(order):
+  for (k,) in groups:
     if last is not None:
-      derivative = linear_map.linear_map_of_graph([last], [argument])
-      (last,) = derivative.of_ones()
+      (last,) = whole.between([last], [op.inputs[k]], held).of_ones()
     found.append(last)
   return found
 

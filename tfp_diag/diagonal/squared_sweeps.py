@@ -216,7 +216,7 @@ class _Walk:
     return op
 
   def _weight(self, term: Term) -> tf.Tensor | None:
-    """The second derivative of an op, times its adjoint, of its own shape."""
+    """The second derivatives of an op, times its adjoint, of its own shape."""
     op = self._op(term.step)
     adjoint = self._adjoints[op]
     if adjoint is None:
@@ -225,16 +225,27 @@ class _Walk:
       _, curvature = self._slopes(term.step, term.left, 2)
       return None if curvature is None else _wide(curvature) * _wide(adjoint)
     groups = [term.left, term.right]
+    if term.step.own_gradient is not None:
+      # Nothing says that what the user wrote is symmetric.
+      mixed = [
+        _wide(found[1]) * _wide(adjoint)
+        for found in (
+          local.slopes_of_own_gradient(term.step, op, each)
+          for each in (groups, groups[::-1])
+        )
+        if found[1] is not None
+      ]
+      return tf.add_n(mixed) if mixed else None
     arguments = [_wide(_broadcast(op, group)) for group in groups]
     hessian = local.local_hessian(op, groups, arguments, [_wide(adjoint)])
     (weight,) = hessian.apply([0], [tf.ones_like(arguments[0])], [1])
-    return weight
+    return None if weight is None else 2 * weight
 
   def _slopes(self, step: Step, group: tuple, order: int) -> list:
     """The derivatives of an elementwise op by an argument, of its own shape."""
     op = self._op(step)
     if step.own_gradient is not None:
-      return local.slopes_of_own_gradient(op, group, order)
+      return local.slopes_of_own_gradient(step, op, [group] * order)
     argument = _broadcast(op, group)
     # A second derivative can be too small for a number of single precision.
     return local.slopes(
@@ -248,8 +259,6 @@ class _Walk:
     weight = self._weight(term)
     if weight is None:
       return None
-    if not term.is_square:
-      weight *= 2
     ends = [op.inputs[which[0]] for which in (term.left, term.right)]
     for link in frontier.links:
       weight = self._linked(link, ends, weight)

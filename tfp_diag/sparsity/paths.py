@@ -167,8 +167,8 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   if op is None:
     return None
   if step.own_gradient is not None:
-    (arrow,) = step.structure.arrows
-    return 'elementwise' if number in arrow.inputs else None
+    is_argument = any(number in a.inputs for a in step.structure.arrows)
+    return 'elementwise' if is_argument else None
   if step.is_fallback or not _is_plain(step, op):
     return None
   known = registry.facts(step.op_type)

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.registry import Squares, facts
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import Value
@@ -45,7 +45,7 @@ class Step:
     op: `tf.Operation`, if the inputs and outputs are its own; else None.
     own_gradient: `tf.Operation` with a gradient of its own, whose outputs these
       are; if that is seen to be the cotangent of the first output, times the
-      slope by the one input that has an arrow, element by element. Else None.
+      slopes by the inputs that have arrows, element by element. Else None.
     has_linear_gradient: `bool`: whether what a gradient of its own brings back
       is seen to be linear in the cotangents. Derivatives are then a matrix, and
       can be taken apart.
@@ -71,10 +71,13 @@ class Step:
     """Whether it is known as a linear map of all inputs that depend on xs."""
     varying = tuple(k for k, value in enumerate(self.inputs) if value.depends)
     values = [*self.outputs, *(self.inputs[k] for k in varying)]
+    if self.is_fallback or not all(v.dtype.is_floating for v in values):
+      return False
+    known = facts(self.op_type)
     return (
-      not self.is_fallback
-      and varying in facts(self.op_type).linear_in
-      and all(value.dtype.is_floating for value in values)
+      varying in known.linear_in
+      or known.squares is Squares.SAME
+      or set(varying) <= set(known.moved(len(self.inputs)))
     )
 
   def forward(self, dependencies: dict, columns: 'Columns') -> None:

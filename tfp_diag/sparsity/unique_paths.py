@@ -31,6 +31,7 @@ frontier, through which all of them go (see `frontiers`): then the sweep starts
 anew from there.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -184,8 +185,11 @@ class _Finder:
     if not structure.curved and not structure.pairs:
       return []
     if step.own_gradient is not None and op_of(step, self._walked):
-      (arrow,) = structure.arrows
-      return [Term(step, arrow.inputs, arrow.inputs)]
+      groups = [arrow.inputs for arrow in structure.arrows]
+      return [
+        Term(step, *each)
+        for each in itertools.combinations_with_replacement(groups, 2)
+      ]
     known = registry.facts(step.op_type).elementwise
     used = [k for k, value in enumerate(step.inputs) if value.depends]
     kinds = {kind_of_squares(step, k, self._walked) for k in used}

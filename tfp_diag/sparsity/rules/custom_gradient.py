@@ -27,12 +27,7 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.graph import gradient_of
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.registry import (
-  CannotSay,
-  Squares,
-  facts,
-  register_expansion,
-)
+from tfp_diag.sparsity.registry import CannotSay, register_expansion
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
@@ -73,9 +68,10 @@ def _identity_n(walker, scope, instruction, inputs):
     Value(v.shape, v.dtype, any(a.output == k for a in arrows))
     for k, v in enumerate(inputs)
   ]
-  is_elementwise = all(
-    isinstance(step, Step) and step.is_linear for step in steps
-  ) and _is_elementwise(walker.tape, inputs, arrows, extra)
+  is_linear = all(isinstance(step, Step) and step.is_linear for step in steps)
+  is_elementwise = is_linear and _is_elementwise(
+    walker.tape, inputs, arrows, extra
+  )
   if any(value.depends for value in outputs):
     step = Step(
       instruction.type,
@@ -84,7 +80,7 @@ def _identity_n(walker, scope, instruction, inputs):
       tuple(outputs),
       Structure(tuple(arrows), pairs=tuple(pairs)),
       own_gradient=instruction.op if is_elementwise else None,
-      has_linear_gradient=all(map(_is_linear, steps)),
+      has_linear_gradient=is_linear,
     )
     walker.tape.steps.append(step)
   return outputs
@@ -139,22 +135,8 @@ def _jacobian(walker, scope, inputs, gradient):
   return arrows, tape.steps
 
 
-def _is_linear(step):
-  """Whether an op is seen to be linear in all that depends on cotangents."""
-  if not isinstance(step, Step):
-    return False
-  known = facts(step.op_type)
-  moved = known.moved(len(step.inputs))
-  varying = [k for k, value in enumerate(step.inputs) if value.depends]
-  return (
-    step.is_linear
-    or known.squares is Squares.SAME
-    or all(k in moved for k in varying)
-  )
-
-
 def _is_elementwise(tape, inputs, arrows, slopes):
-  """Whether the first output is a function of one input, element by element.
+  """Whether the first output is a function of some inputs, element by element.
 
   Args:
     tape: `Tape`, on which the slopes are.
@@ -166,16 +148,21 @@ def _is_elementwise(tape, inputs, arrows, slopes):
   Returns:
     `bool`.
   """
-  if len(arrows) != 1 or arrows[0].output:
+  if not arrows or any(arrow.output for arrow in arrows):
     return False
-  ((k,), flow) = arrows[0].inputs, arrows[0].flow
-  return _is_diagonal(flow.to_dependency(), inputs[k]) and all(
-    _is_function_of(tape, slope, inputs[k]) for slope in slopes
+  arguments = [inputs[k] for arrow in arrows for k in arrow.inputs]
+  return (
+    len(set(arguments)) == len(arguments)
+    and all(
+      _is_diagonal(arrow.flow.to_dependency(), argument)
+      for arrow, argument in zip(arrows, arguments)
+    )
+    and all(_is_function_of(tape, slope, arguments) for slope in slopes)
   )
 
 
-def _is_function_of(tape, slope, argument):
-  """Whether an element depends on the same one of a value, and nothing else."""
+def _is_function_of(tape, slope, arguments):
+  """Whether an element depends on the same ones of values, and nothing else."""
   missing, between = {slope}, []
   for step in reversed(tape.steps):
     made = missing.intersection(step.outputs)
@@ -188,7 +175,7 @@ def _is_function_of(tape, slope, argument):
     for arrow in step.structure.arrows:
       if step.outputs[arrow.output] in made:
         missing.update(step.inputs[i] for i in arrow.inputs)
-    missing = {v for v in missing if v.depends and v is not argument}
+    missing = {v for v in missing if v.depends and v not in arguments}
     if not missing:
       break
   if missing:
@@ -196,10 +183,11 @@ def _is_function_of(tape, slope, argument):
     return False
   part = Tape()
   part.steps = between[::-1]
-  columns = Columns(Groups(argument.rows))
-  seeds = {argument: Dependency.identity(argument.rows)}
+  rows = arguments[0].rows
+  columns = Columns(Groups(rows))
+  seeds = {argument: Dependency.identity(rows) for argument in arguments}
   found = part.run(seeds, [slope], columns)[slope]
-  return _is_diagonal(columns.groups.expand(found), argument)
+  return _is_diagonal(columns.groups.expand(found), arguments[0])
 
 
 def _is_diagonal(dependency, argument):
