@@ -60,7 +60,7 @@ def _gather(op):
   segment = np.where(inside, place, -1)
   picked = (1,) * (len(indices.shape) - batch_dims)
   index = np.broadcast_to(
-    place.reshape(*outer, *picked, *inner), op.outputs[0].shape
+    place.reshape((*outer, *picked, *inner)), op.outputs[0].shape
   )
   flow = Flow.collect(segment, rows).then(Flow.gather(index, rows))
   return Structure.linear({0: flow})
