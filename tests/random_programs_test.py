@@ -80,6 +80,11 @@ class Step(typing.NamedTuple):
   takes: str
   is_quadratic: bool
 
+  @property
+  def is_called(self):
+    """Whether it is made within a `tf.function` that is called."""
+    return self.seed % 3 == 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Program:
@@ -97,7 +102,9 @@ class Program:
 
   def __str__(self):
     steps = ', '.join(
-      f'{s.make.__name__}({s.first}, {s.second}, {s.seed})' for s in self.steps
+      f'{s.make.__name__}({s.first}, {s.second}, {s.seed})'
+      f'{" in a tf.function" * s.is_called}'
+      for s in self.steps
     )
     aliased = ', one Tensor for all' if self.aliased else ''
     changes = ', state changes' if self.changes else ''
@@ -188,6 +195,19 @@ def drawn(rng):
   )
 
 
+def called(make):
+  """The same step as a `tf.function`."""
+
+  def step(x, *rest):
+    # What is not a Tensor is closed over.
+    tensors = [t for t in rest if tf.is_tensor(t)]
+    others = rest[len(tensors) :]
+    function = tf.function(lambda *x: make(*x, *others), autograph=False)
+    return function(x, *tensors)
+
+  return step
+
+
 def run(steps, parts, world):
   """The values that a program makes, those it is given first."""
   values = [(tf.convert_to_tensor(x), 1) for x in parts]
@@ -202,13 +222,16 @@ def run(steps, parts, world):
       if degree + other > MAX_DEGREE:
         x, y, degree, other = tf.tanh(x), tf.tanh(y), 1, 1
       degree = max(degree + other, 2 * degree)
+    make = step.make
+    if step.is_called:
+      make = called(make)
     if step.takes == 'two':
-      result = step.make(x, resized(y, x.shape[1]), rng)
+      result = make(x, resized(y, x.shape[1]), rng)
       degree = max(degree, other)
     elif step.takes == 'the world':
-      result = step.make(x, rng, world)
+      result = make(x, rng, world)
     else:
-      result = step.make(x, rng)
+      result = make(x, rng)
     values.append((result[:, :MAX_SIZE], degree))
   return [x for x, _ in values]
 

@@ -20,6 +20,7 @@ import warnings
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tests import errors_table
 
 # These sample, and are slow; TensorFlow warns from the fifth trace on.
@@ -63,6 +64,15 @@ def test_ten_calls_say_nothing(name, capfd):
     lines = _said(lambda: row.call(**row.good()), 6 if name in _FEWER else 10)
   assert lines == []
   assert capfd.readouterr().out == ''
+
+
+def test_ten_plans_say_nothing():
+  x = tf.ones([3])
+
+  def plan_and_call():
+    tfp_diag.plan_diag_hessian(lambda x: tf.reduce_sum(x**3), x)(x)
+
+  assert _said(plan_and_call, 10) == []
 
 
 def test_a_warning_of_retracing_is_seen():

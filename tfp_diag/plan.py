@@ -15,6 +15,7 @@
 """The decision how to compute one diagonal, as a value."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -243,7 +244,11 @@ class Plan:
     function = self._function
     if function is None:
       function = tf.function(
-        self._run, autograph=False, jit_compile=self.jit_compile or None
+        # TensorFlow counts how often bound methods are traced for all objects
+        # together, and warns.
+        functools.partial(self._run),
+        autograph=False,
+        jit_compile=self.jit_compile or None,
       )
       object.__setattr__(self, '_function', function)
     # As Tensors, and checked: a graph for open shapes takes what does not fit.

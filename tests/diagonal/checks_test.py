@@ -33,7 +33,7 @@ def check(fn, x, colors, rank, mode='reverse', kind='unrolled'):
   def run():
     derivative = linear_map.linearize(lambda: [fn(x)], [x])
     given = colors if colors is None else np.asarray(colors)
-    decision = Decision(given, None, mode, kind, chunk_size=2)
+    decision = Decision(None, given, None, mode, kind, chunk_size=2)
     diag = sweep.diagonal(
       derivative.transposed() if mode == 'forward' else derivative,
       sweep.Colors.of(given, [x], rank),
@@ -103,7 +103,7 @@ class Wrong:
 def test_a_cheaper_way_that_is_wrong_is_not_blamed_on_the_caller():
   x = draw([4, 3])
   terms = [Proposal('by magic', 1, 1.0, Wrong())]
-  decision = Decision(np.arange(3), None, 'reverse', 'auto', 2, terms)
+  decision = Decision(None, np.arange(3), None, 'reverse', 'auto', 2, terms)
 
   def check_of(diag):
     @tf.function(autograph=False)

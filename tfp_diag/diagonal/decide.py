@@ -15,6 +15,7 @@
 """How one diagonal is computed: each way proposes itself, the cheapest wins."""
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -33,7 +34,7 @@ from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.coloring import color_diagonal
-from tfp_diag.sparsity.expansion import expand, expandable
+from tfp_diag.sparsity.expansion import expand, expandable, inline
 from tfp_diag.sparsity.graph import Graph, trace
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.registry import CannotSay
@@ -147,6 +148,8 @@ class Decision(NamedTuple):
   """What is done.
 
   Attributes:
+    evaluation: `Evaluation` that is differentiated: the one that was given, or
+      the same function without calls of functions.
     colors: int32 array, one color per coordinate, or None: one each.
     pattern: `SparsityPattern`, or None where there is none.
     mode: 'forward' or 'reverse', or 'auto' where it is still to be tried.
@@ -157,6 +160,7 @@ class Decision(NamedTuple):
     num_samples: Python int: for how many samples passes are reckoned.
   """
 
+  evaluation: Evaluation
   colors: np.ndarray | None
   pattern: SparsityPattern | None
   mode: Mode
@@ -232,7 +236,13 @@ def decide(
     # Of no sample there is nothing to take apart.
     analysis = None
   dense = Decision(
-    None, None, request.mode, request.schedule, chunk_size or 10, (), notes
+    evaluation,
+    None,
+    None,
+    request.mode,
+    request.schedule,
+    chunk_size or 10,
+    notes=notes,
   )
   if pattern is None and (analysis is None or problem.kind == 'jacobian'):
     return dense
@@ -249,7 +259,14 @@ def decide(
   elif request.schedule != 'auto':
     asks_for_terms = False
   samples = evaluation.xs[0].shape[:rank].num_elements()
+  whole = evaluation
   if analysis is not None and asks_for_terms and num_passes > 1:
+    try:
+      inlined = _inlined(problem, evaluation, retrace)
+    except (CannotSay, budget.PatternTooDenseError) as e:
+      inlined, notes = None, (*notes, _NOT_INLINED.format(reason=e))
+    # Terms are ops of this graph, not of functions that it calls.
+    analysis, evaluation, retrace = inlined or (analysis, evaluation, retrace)
     if problem.kind == 'hessian' and num_passes > _SWEEP:
       try:
         proposals += _swept(problem, analysis, evaluation, pattern, retrace)
@@ -287,6 +304,7 @@ def decide(
   if chunk_size is None:
     chunk_size = _chunk_size(evaluation, num_passes, request.memory_limit)
   return Decision(
+    evaluation=whole if proposals[0].terms is None else evaluation,
     colors=colors,
     pattern=pattern,
     mode=mode,
@@ -301,6 +319,10 @@ def decide(
 _NOT_LINEAR = (
   'A `tf.custom_gradient` is not seen to be linear in its cotangent, so that '
   'passes are neither transposed nor taken apart.'
+)
+_NOT_INLINED = (
+  '`fn` calls a function that cannot be written out op by op, so that the '
+  'derivative is not taken apart: {reason}.'
 )
 _NOT_FORWARD = (
   'Reverse instead of forward mode: a gradient is not linear in its cotangent.'
@@ -551,6 +573,29 @@ def _around_cuts(
       Proposal('around cuts', terms.num_passes, cost, terms, terms.note)
     )
   return found
+
+
+def _inlined(
+  problem: Problem, evaluation: Evaluation, retrace: Callable | None
+) -> tuple[Analysis, Evaluation, Callable | None] | None:
+  """The same function without calls of functions; None if it has none."""
+  inlined = evaluation.inlined()
+  if inlined is None:
+    return None
+
+  def retrace_inlined(shapes):
+    graph = retrace(shapes)
+    found = inline(graph)
+    return graph if found is None else found[0]
+
+  more = None if retrace is None else functools.cache(retrace_inlined)
+  rank = problem.rank_of(inlined.ys)
+  found = analyze(inlined.graph, rank, more, problem.kind == 'hessian')
+  if found is None:
+    return None
+  linear = problem.linear_ops(inlined.result)
+  found = found.linear_up_to(linear) if linear else found
+  return found, inlined, more
 
 
 def _written_out(

@@ -198,6 +198,7 @@ def diagonal(
       of the largest entry; empty where there is nothing to compare.
   """
   decision = decide(problem, evaluation, request)
+  evaluation = decision.evaluation
   gradient = []
   if problem.kind == 'hessian':
     gradient, derivative = evaluation.hessian(problem.check_gradient)

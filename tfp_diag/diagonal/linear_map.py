@@ -43,7 +43,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfp_diag.diagonal.powers import finite_powers
-from tfp_diag.sparsity.expansion import expand
+from tfp_diag.sparsity.expansion import expand, inline
 from tfp_diag.sparsity.graph import (
   Graph,
   beside,
@@ -265,6 +265,25 @@ class Evaluation:
     with _recording(self._tapes):
       graph = expand(self.graph, places)
     return type(self)(self.result, graph, self._tapes, self.op_types)
+
+  def inlined(self) -> 'Evaluation | None':
+    """The same function without calls of functions; None if it has none.
+
+    Raises:
+      CannotSay: If an op of them cannot be repeated.
+    """
+    results = [
+      r for r in tf.nest.flatten(self.result) if isinstance(r, tf.Tensor)
+    ]
+    with _recording(self._tapes):
+      found = inline(self.graph, results)
+    if found is None:
+      return None
+    graph, latest = found
+    result = tf.nest.map_structure(
+      lambda r: latest(r) if isinstance(r, tf.Tensor) else r, self.result
+    )
+    return type(self)(result, graph, self._tapes, self.op_types)
 
   def jacobian(self) -> LinearMap:
     """The transposed Jacobian of `ys` by `xs`."""

@@ -50,16 +50,17 @@ class Trial:
     self.evaluation = evaluate.evaluate(problem, list(tensors) or problem.parts)
     self.rank = problem.rank_of(self.evaluation.ys)
     decision = decide(problem, self.evaluation, self._request)
+    evaluation = decision.evaluation
     self.notes += decision.notes
     self.decision = decision
     if problem.kind == 'hessian':
-      _, derivative = self.evaluation.hessian()
+      _, derivative = evaluation.hessian()
     else:
-      derivative = self.evaluation.jacobian()
+      derivative = evaluation.jacobian()
     if decision.terms is not None:
-      xs = self.evaluation.xs
+      xs = evaluation.xs
       call = Call(
-        self.evaluation,
+        evaluation,
         derivative,
         xs,
         self.rank,

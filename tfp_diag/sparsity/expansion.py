@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Writes out ops that compute with a normalizer, so that it can be held."""
+"""Writes out calls of functions, and ops with a normalizer: to hold it."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
@@ -20,12 +20,18 @@ from collections.abc import Callable, Collection, Sequence
 import tensorflow as tf
 
 from tfp_diag.sparsity.evaluation import bound_op, repeat_op
-from tfp_diag.sparsity.graph import Graph, gradient_of, has_own_gradient
+from tfp_diag.sparsity.graph import (
+  Graph,
+  function_graph,
+  function_names,
+  gradient_of,
+  has_own_gradient,
+)
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.tape import Loop
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['expand', 'expandable']
+__all__ = ['expand', 'expandable', 'inline']
 
 
 def expandable(walked: Walked, graph: Graph) -> list[int]:
@@ -63,38 +69,169 @@ def expand(graph: Graph, places: Collection[int]) -> Graph:
   Raises:
     CannotSay: If an op cannot be repeated.
   """
-  with graph.graph.as_default():
-    before = len(graph.graph.get_operations())
-    ys = _repeated(graph.ops, places, graph.ys)
-    more = graph.graph.get_operations()[before:]
-  return dataclasses.replace(graph, ys=tuple(ys), ops=(*graph.ops, *more))
+  chosen = {graph.ops[place] for place in places}
+
+  def write_out(op, latest):
+    known = facts(op.type).written_out
+    assert known is not None
+    return [known(op, *map(latest, op.inputs))]
+
+  return _rewritten(graph, chosen, write_out)[0]
 
 
-def _repeated(
-  ops: Sequence, places: Collection[int], targets: Sequence
-) -> list:
+def inline(
+  graph: Graph, more: Sequence = ()
+) -> tuple[Graph, Callable[[tf.Tensor], tf.Tensor]] | None:
+  """Repeats what follows calls of functions, with these written out.
+
+  A function is taken apart at its ops, which must be in the graph that is
+  differentiated, and not in one that it calls.
+
+  Args:
+    graph: `Graph`, to which ops are added.
+    more: Tensors beside `graph.ys` that the function has returned.
+
+  Returns:
+    `Graph` of the same function, and a callable from a Tensor of `graph` to the
+    same one there; None if nothing that matters calls a function.
+
+  Raises:
+    CannotSay: If an op cannot be repeated.
+  """
+  calls = _calls(graph)
+  if not calls:
+    return None
+  _check_writes_nothing(graph.graph, graph.ops)
+  parts = {id(x.handle): x for x in graph.xs if isinstance(x, tf.Variable)}
+  return _rewritten(
+    graph, calls, lambda op, latest: _body(op, latest, parts), more
+  )
+
+
+def _calls(graph: Graph) -> set[tf.Operation]:
+  """The calls between xs and ys."""
+  reached = {x.ref() for x in graph.xs if not isinstance(x, tf.Variable)}
+  needed, found = _needed(graph.ops, graph.ys), set()
+  for op in graph.ops:
+    # Variables are read anywhere.
+    if graph.has_variables or any(x.ref() in reached for x in op.inputs):
+      reached.update(y.ref() for y in op.outputs)
+      if op in needed and facts(op.type).is_call:
+        found.add(op)
+  return found
+
+
+def _needed(ops: Sequence, targets: Sequence) -> set[tf.Operation]:
+  """Those of some ops, in order, from which Tensors are computed."""
+  missing, found = {t.ref() for t in targets}, set()
+  for op in reversed(ops):
+    if any(y.ref() in missing for y in op.outputs):
+      found.add(op)
+      missing.update(x.ref() for x in op.inputs)
+  return found
+
+
+def _check_writes_nothing(graph: tf.Graph, ops: Sequence) -> None:
+  """Raises CannotSay where a variable may change: it is read once more."""
+  for op in ops:
+    known = facts(op.type)
+    for name in function_names(op):
+      body = function_graph(graph, name)
+      _check_writes_nothing(body, body.get_operations())
+    takes = any(x.dtype == tf.resource for x in op.inputs)
+    if takes and known.read is None and not function_names(op):
+      raise CannotSay(f'{op.type} may change a variable')
+
+
+def _rewritten(
+  graph: Graph,
+  chosen: Collection[tf.Operation],
+  rewrite: Callable,
+  more: Sequence = (),
+) -> tuple[Graph, Callable]:
+  """Repeats what follows some ops, which are replaced by others."""
   written = {}
 
   def latest(tensor):
     return written.get(tensor.ref(), tensor)
 
-  for place, op in enumerate(ops):
-    if place in places:
-      write_out = facts(op.type).written_out
-      assert write_out is not None
-      results = [write_out(op, *map(latest, op.inputs))]
-    elif any(tensor.ref() in written for tensor in op.inputs):
-      results = _repeat(op, latest)
-    else:
+  needed = _needed(graph.ops, [*graph.ys, *more])
+  with graph.graph.as_default():
+    before = len(graph.graph.get_operations())
+    for op in graph.ops:
+      if op in chosen:
+        results = rewrite(op, latest)
+      elif op in needed and any(x.ref() in written for x in op.inputs):
+        results = _repeat(op, latest)
+      else:
+        continue
+      written.update((y.ref(), new) for y, new in zip(op.outputs, results))
+    added = graph.graph.get_operations()[before:]
+  ys = tuple(map(latest, graph.ys))
+  ops = (*graph.ops, *added)
+  return dataclasses.replace(graph, ys=ys, ops=ops), latest
+
+
+def _body(op: tf.Operation, latest: Callable, parts: dict) -> Sequence:
+  """Executes the ops of a function instead of a call of it.
+
+  Args:
+    op: `tf.Operation`, the call.
+    latest: Callable, one of its inputs to what that is now.
+    parts: dict: the `id` of a handle -> the `tf.Variable` that is a part.
+
+  Returns:
+    list of Tensors.
+  """
+  (name,) = function_names(op)
+  function = function_graph(op.graph, name)
+  written = {
+    inner.ref(): latest(outer)
+    for inner, outer in zip(function.inputs, op.inputs)
+  }
+
+  def within(tensor):
+    return written[tensor.ref()]
+
+  needed = _needed(function.get_operations(), function.outputs)
+  for inner in function.get_operations():
+    known = facts(inner.type)
+    if inner not in needed or known.is_placeholder:
       continue
-    written.update((y.ref(), new) for y, new in zip(op.outputs, results))
-  return [latest(tensor) for tensor in targets]
+    if known.is_call:
+      results = _body(inner, within, parts)
+    elif known.read is not None:
+      handle, *rest = map(within, inner.inputs)
+      variable = parts.get(id(_from_outside(handle)))
+      if variable is None:
+        results = repeat_op(inner, [handle, *rest])
+      else:
+        # Tapes know the Variable, and not what stands for it in this graph.
+        results = [known.read(inner, variable, *rest)]
+    else:
+      results = _repeat(inner, within)
+    written.update((y.ref(), new) for y, new in zip(inner.outputs, results))
+  return list(map(within, function.outputs))
+
+
+def _from_outside(tensor: tf.Tensor) -> tf.Tensor:
+  """The eager Tensor that a Tensor of a graph stands for."""
+  while tensor.graph is not None and facts(tensor.op.type).is_placeholder:
+    outer = [o for o, i in tensor.graph.captures if i is tensor]
+    if not outer:
+      break
+    (tensor,) = outer
+    if isinstance(tensor, tf.__internal__.EagerTensor):
+      return tensor
+  raise CannotSay('where a variable comes from is not seen')
 
 
 def _repeat(op: tf.Operation, latest: Callable) -> Sequence:
   """Executes an op on what its inputs are now."""
   if op.op_def.is_stateful:
     raise CannotSay(f'{op.type} may give something else the next time')
+  if function_names(op):
+    raise CannotSay(f'{op.type} runs functions')
   if has_own_gradient(op):
     return _repeat_with_gradient(op, latest)
   if facts(op.type).is_constant:

@@ -84,7 +84,10 @@ class OpFacts:
     num_derivatives: How often TensorFlow differentiates it before it takes the
       result for a constant and does not say so; None if there is no end.
     is_for_any_dtype: Whether its rule holds for integers and flags, too.
+    is_call: Whether it runs a function once.
     is_loop: Whether it runs a function again and again.
+    read: A function of a `tf.Operation` that reads a variable and does nothing
+      else, of the `tf.Variable` and of the other inputs, that reads it again.
     is_constant: Whether its result is an attribute.
     is_placeholder: Whether it stands for what is given from outside.
     follows_gradient: Whether a gradient that replaces that of its type is what
@@ -116,7 +119,9 @@ class OpFacts:
   passes_on: bool = False
   num_derivatives: int | None = None
   is_for_any_dtype: bool = False
+  is_call: bool = False
   is_loop: bool = False
+  read: Callable | None = None
   is_constant: bool = False
   is_placeholder: bool = False
   follows_gradient: bool = False

@@ -117,6 +117,7 @@ def ones(*pairs, shape):
 
 EYE = np.eye(6, dtype=bool)
 USES = [
+  ('GatherV2', lambda x: tf.gather(x, pick(x)), EYE[1:2] | EYE[2:3]),
   ('GatherV2', lambda x: tf.gather(rows(x), pick(x)), EYE[2:4] | EYE[4:]),
   (
     'GatherV2',

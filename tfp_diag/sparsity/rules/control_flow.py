@@ -25,6 +25,7 @@ from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 @register_expansion(
   'PartitionedCall',
   'StatefulPartitionedCall',
+  is_call=True,
   passes_on=True,
   follows_gradient=True,
 )
@@ -175,7 +176,7 @@ def _get_optional(walker, scope, instruction, inputs):
   return inputs[0].items
 
 
-@register_expansion('ReadVariableOp')
+@register_expansion('ReadVariableOp', read=lambda _, v: v.read_value())
 def _read_variable(walker, scope, instruction, inputs):
   """A variable: part of xs, or unknown.
 

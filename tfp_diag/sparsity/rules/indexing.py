@@ -123,6 +123,16 @@ def _gather_from_variable(op):
   return Structure.linear({0: Flow.gather(index, params.size)})
 
 
+def _gather_again(op, variable, indices):
+  if op.get_attr('batch_dims'):
+    raise CannotSay('batches of indices')
+  return variable.sparse_read(indices)
+
+
+register_facts('ResourceGather', read=_gather_again)
+register_facts('ResourceGatherNd', read=lambda _, v, i: v.gather_nd(i))
+
+
 @register_rule('Select')
 def _select(op):
   """Picks elements, or whole slices, by a condition."""
