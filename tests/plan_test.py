@@ -498,7 +498,8 @@ def test_loops_run_in_reverse():
   called = tf.function(looped)
   for fn in (looped, called):
     plan = tfp_diag.plan_diag_jacobian(fn, tf.TensorSpec([4]))
-    assert (plan.num_passes, plan.mode, plan.notes[1:]) == (4, 'reverse', ())
+    assert (plan.num_passes, plan.mode) == (4, 'reverse')
+    assert not any('instead of forward mode' in note for note in plan.notes)
     plan = tfp_diag.plan_diag_jacobian(fn, tf.ones([4]), mode='forward')
     assert plan.mode == 'forward'
 

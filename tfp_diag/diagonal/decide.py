@@ -301,10 +301,12 @@ def decide(
     mode = 'reverse'
   elif schedule == 'auto':
     schedule = _schedule(analysis, num_passes, n, samples)
+  if proposals[0].terms is None:
+    evaluation = whole
   if chunk_size is None:
     chunk_size = _chunk_size(evaluation, num_passes, request.memory_limit)
   return Decision(
-    evaluation=whole if proposals[0].terms is None else evaluation,
+    evaluation=evaluation,
     colors=colors,
     pattern=pattern,
     mode=mode,
