@@ -102,7 +102,9 @@ class HessianTerms:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
     (value,) = call.evaluation.ys
-    within = _Call(value, call.derivative, xs)
+    ops = [op for op, *_ in (*self.found.rest, *self.found.fixed)]
+    ops += [op for op, *_ in self.found.few]
+    within = _Call(value, call.derivative, xs, ops)
     diag = [tf.zeros_like(x) for x in xs]
     if self.found.rest:
       diag = sweep.diagonal(
@@ -123,18 +125,25 @@ class _Call:
   """One call of a function, and derivatives between the Tensors in it."""
 
   def __init__(
-    self, value: tf.Tensor, derivative: LinearMap, xs: Sequence
+    self,
+    value: tf.Tensor,
+    derivative: LinearMap,
+    xs: Sequence,
+    ops: Sequence,
   ) -> None:
     self._value = value
     self._derivative = derivative
     self._xs = xs
+    # All in one pass: each takes as long to trace.
+    outputs = [y for op in dict.fromkeys(ops) for y in op.outputs]
+    adjoints = derivative.between([value], outputs).apply(
+      [0], [tf.ones_like(value)], list(range(len(outputs)))
+    )
+    self._adjoints = {y.ref(): a for y, a in zip(outputs, adjoints)}
 
   def adjoints(self, op: tf.Operation) -> list:
     """The derivative of the value by each output of an op, or None."""
-    outputs = list(op.outputs)
-    return self._derivative.between([self._value], outputs).apply(
-      [0], [tf.ones_like(self._value)], list(range(len(outputs)))
-    )
+    return [self._adjoints[y.ref()] for y in op.outputs]
 
   def sum_over_event(self, x: tf.Tensor) -> tf.Tensor:
     """The sum over all axes behind those of the samples."""
