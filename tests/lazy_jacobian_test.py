@@ -403,7 +403,7 @@ def test_gradient_through_a_view_made_inside_the_tape():
 
 
 def test_chunks_and_loops():
-  for chunk_size in (1, 2):
+  for chunk_size in (1, 2, 10):
     np.testing.assert_allclose(
       jacobian(chunk_size=chunk_size).to_dense(), DENSE, rtol=1e-12
     )

@@ -333,10 +333,14 @@ class LazyMatrix:
       static = parts[0].shape[: self._rank]
       sizes = self._sizes_of(others, 'ys' if side == 'columns' else 'xs')
 
+      num = seeds.shape[0]
+      num = tf.shape(seeds)[0] if num is None else num
+
       def one_pass(k):
         results = linear_map.apply(
           list(range(len(seeded))),
-          split(tf.gather(seeds, k), seeded, self._rank),
+          # What is left of the last chunk is computed, and thrown away.
+          split(tf.gather(seeds, tf.minimum(k, num - 1)), seeded, self._rank),
           list(range(len(others))),
         )
         flat = [
@@ -347,8 +351,6 @@ class LazyMatrix:
         ]
         return [tf.concat(flat, -1)]
 
-      num = seeds.shape[0]
-      num = tf.shape(seeds)[0] if num is None else num
       like = tf.zeros(tf.concat([sample, [sum(sizes)]], 0), seeds.dtype)
       like = tf.ensure_shape(like, static.concatenate([sum(sizes)]))
       return blocks.stacked(

@@ -14,6 +14,8 @@
 # ============================================================================
 """Functions that once had a wrong diagonal, and nothing was said of it."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -196,3 +198,62 @@ def test_squares_have_room_where_numbers_have(fn, jit_compile):
   third, second = third_and_second(x)
   np.testing.assert_allclose(second, wanted, rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(third, exact.third, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_a_map_picks_by_number():
+  """An eager Tensor within a graph made the rule of a slice fail."""
+  x = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+
+  def fn(x):
+    def one(i):
+      return tf.reduce_sum(x[i] ** 2 * x[(i + 1) % 3])
+
+    return tf.map_fn(one, tf.range(3), fn_output_signature=tf.float32)
+
+  for call in (
+    lambda: tfp_diag.diag_hessian(fn, x),
+    lambda: tfp_diag.diag_hessian(fn, x, sample_shape=[3]),
+    lambda: tfp_diag.plan_diag_hessian(fn, x),
+  ):
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      with pytest.raises(tfp_diag.sparsity.SampleMixingError, match='Mul'):
+        call()
+
+
+def test_what_may_mix_samples_is_said():
+  """A shift that is computed hides which sample goes where."""
+  x = tf.constant([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+
+  def rolled(x):
+    shift = tf.cast(x[0, 0] * 0.0 + 1.0, tf.int32)
+    return tf.reduce_sum(x**2 * tf.roll(x, shift, 0), -1)
+
+  with pytest.warns(RuntimeWarning, match='mixes samples cannot be seen'):
+    tfp_diag.diag_hessian(rolled, x)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='mixes them'):
+    tfp_diag.diag_hessian(rolled, x, validate_args=True)
+  with warnings.catch_warnings():
+    # The caller has said so.
+    warnings.simplefilter('error')
+    tfp_diag.diag_hessian(rolled, x, sample_shape=[3])
+
+
+def test_loops_of_tensorflow_1():
+  """Those of `tf.nn.ctc_loss` have no graph that was traced."""
+  labels, lengths = tf.constant([[1, 2]]), tf.constant([2])
+
+  def loss(x):
+    logits = tf.reshape(x, [5, 1, 3])
+    return tf.nn.ctc_loss(
+      labels, logits, lengths, [5], logits_time_major=True, blank_index=0
+    )
+
+  x = tf.random.stateless_normal([15], [1, 2])
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    y = loss(x)
+  want = tape.gradient(y, x)
+  np.testing.assert_allclose(
+    tf.reshape(tfp_diag.jacobian(loss, x), [-1]), want, rtol=1e-5
+  )

@@ -166,9 +166,9 @@ def check(
       diag,
       len(xs),
       lambda draw: again(mode, sample_signs(draw)),
-      '`sample_shape` promises independent samples, but `fn` mixes them, so '
-      'the diagonal is wrong. Pass `sample_shape=None` to treat everything as '
-      'event, or make `fn` work on each sample alone.',
+      'Samples are taken for independent, but `fn` mixes them, so the diagonal '
+      'is wrong. Make `fn` work on each sample alone, or treat everything as '
+      'event: `sample_shape=()`, with one scalar for a Hessian.',
     )
   if mode == 'forward':
     _assert_agreement(

@@ -232,6 +232,9 @@ def decide(
           f'{_NOT_LINEAR} {_NOT_FORWARD}', RuntimeWarning, stacklevel=2
         )
       request = request._replace(mode='reverse')
+  is_told = problem.has_sample_shape or plan is not None or request.validate
+  if analysis is not None and analysis.may_mix and not is_told:
+    warnings.warn(_MAY_MIX, RuntimeWarning, stacklevel=2)
   if analysis is not None and not analysis.walked.num_samples:
     # Of no sample there is nothing to take apart.
     analysis = None
@@ -321,6 +324,12 @@ def decide(
 _NOT_LINEAR = (
   'A `tf.custom_gradient` is not seen to be linear in its cotangent, so that '
   'passes are neither transposed nor taken apart.'
+)
+_MAY_MIX = (
+  'Whether `fn` mixes samples cannot be seen, for an op of it hides what its '
+  'results depend on; samples are taken for independent, and if they are not, '
+  'the diagonal is wrong. Pass `validate_args=True` to check that, or '
+  '`sample_shape`, which says so.'
 )
 _NOT_INLINED = (
   '`fn` calls a function that cannot be written out op by op, so that the '

@@ -39,6 +39,7 @@ class Problem:
     parts: List of Tensors, `tf.TensorSpec`s or Variables.
     rank: Python int, the number of sample dimensions, or None: to be told from
       what the function returns.
+    has_sample_shape: Python bool, whether the caller has said what a sample is.
     fn_name: Python str, the argument that `fn` was given as.
     promised: The sample shape that is to be checked at run time, or None.
     is_closure: Whether `fn` takes no arguments and reads the Variables `parts`.
@@ -77,7 +78,8 @@ class Problem:
     self.xs = xs
     self.parts = batching.convert_parts(nest.flatten(xs))
     self.rank: int | None = None
-    if sample_shape is not None:
+    self.has_sample_shape = sample_shape is not None
+    if self.has_sample_shape:
       batching.check_sample_shape(self.parts, sample_shape)
       self.rank = batching.sample_rank(sample_shape)
     self.is_closure = fn is not None and nest.takes_variables(fn, self.parts)

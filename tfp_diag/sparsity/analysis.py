@@ -89,12 +89,18 @@ def analyze(
 
 
 class Analysis:
-  """A function, walked once, of which more than one thing is asked."""
+  """A function, walked once, of which more than one thing is asked.
+
+  Attributes:
+    walked: `Walked`.
+    may_mix: `bool`: whether ops without a rule were given the benefit of the
+      doubt that they do not mix samples.
+  """
 
   def __init__(self, walked: Walked, is_hessian: bool, may_mix: bool) -> None:
     self.walked = walked
     self._is_hessian = is_hessian
-    self._may_mix = may_mix
+    self.may_mix = may_mix
 
   def linear_up_to(self, ops: Collection) -> 'Analysis':
     """The same, as if there were no curvature up to some ops.
@@ -115,7 +121,7 @@ class Analysis:
         before.update(v for v in step.inputs if v.depends)
     tape = without(self.walked.tape, linear)
     walked = dataclasses.replace(self.walked, tape=tape)
-    return Analysis(walked, self._is_hessian, self._may_mix)
+    return Analysis(walked, self._is_hessian, self.may_mix)
 
   @functools.cached_property
   def pattern(self) -> SparsityPattern:
@@ -200,7 +206,7 @@ class Analysis:
       matrix, notes = _hessian(tape, walked, counts)
     else:
       matrix, notes = _hessian_by_paths(tape, self.paths, counts)
-    if self._may_mix:
+    if self.may_mix:
       notes = [
         *notes,
         'Ops without a rule may mix samples; they were taken not to, as the '

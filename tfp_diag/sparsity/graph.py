@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.framework import function_def_to_graph
 
 from tfp_diag.sparsity.registry import facts
 
@@ -247,7 +248,7 @@ def function_graph(graph: tf.Graph, name: str) -> Any:
 
   There is no public way from the name of a function to the graph that was
   traced, which is needed because the gradients of custom functions live in it;
-  this is the only place that uses the private one.
+  this is the only place that uses private ones.
 
   Args:
     graph: `tf.Graph`.
@@ -261,6 +262,11 @@ def function_graph(graph: tf.Graph, name: str) -> Any:
     # Where tapes wrap a loop or a branch, it is known to the graph around.
     graph = graph.outer_graph
     function = graph._get_function(name)
+  if not hasattr(function, 'graph'):
+    # Of TensorFlow 1, as the loops of `tf.nn.ctc_loss` still are.
+    function.graph = function_def_to_graph.function_def_to_graph(
+      function.definition
+    )
   return function.graph
 
 

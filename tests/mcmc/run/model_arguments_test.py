@@ -52,6 +52,10 @@ def _discrete():
   yield tfd.MixtureSameFamily(mixed, tfd.Normal([0.0, 1.0], 1.0), name='mixed')
 
 
+def _of(distribution):
+  return tfd.JointDistributionNamed({'z': distribution})
+
+
 @tfd.JointDistributionCoroutineAutoBatched
 def _not_a_number():
   x = yield tfd.Normal(0.0, 1.0, name='x')
@@ -135,6 +139,22 @@ def run(model, n_draws=3, **kwargs):
     ),
     (_SEQUENTIAL, {}, r"The variable 'x' of `joint_dist` is a Poisson"),
     (_NAMED, {}, r"The variable 'b' of `joint_dist` is a Poisson"),
+    (_of(tfd.LKJ(3, 2.0)), {}, "'z' .* is a LKJ, .* wrong log-determinant"),
+    (
+      _of(tfd.Sample(tfd.LKJ(3, 2.0), 2)),
+      {},
+      "'z' .* is a Sample of LKJ, .*`tfd.CholeskyLKJ`",
+    ),
+    (
+      _of(tfd.SphericalUniform(3)),
+      {},
+      "'z' .* is a SphericalUniform, .* does not reach all of its values",
+    ),
+    (
+      _of(tfd.VonMisesFisher([1.0, 0.0], 1.0)),
+      {},
+      "'z' .* is a VonMisesFisher, .* does not reach all of its values",
+    ),
     # Starts.
     (
       _model,
@@ -174,6 +194,30 @@ def run(model, n_draws=3, **kwargs):
 def test_what_does_not_fit_is_named(model, arguments, match):
   with pytest.raises(ValueError, match=match):
     run(model, **arguments)
+
+
+@pytest.mark.parametrize(
+  'distribution',
+  [
+    tfd.Dirichlet([0.3, 1.0, 2.0]),
+    tfd.CholeskyLKJ(3, 2.0),
+    tfd.WishartTriL(4, tf.eye(3)),
+    tfd.RelaxedOneHotCategorical(0.5, logits=[0.0, 1.0, 2.0]),
+    tfd.TransformedDistribution(
+      tfd.Sample(tfd.Normal(0.0, 2.0), 3), tfp.bijectors.Ascending()
+    ),
+    *(tfd.HalfCauchy(0.0, 1.0), tfd.Cauchy(0.0, 1e3), tfd.Pareto(0.5)),
+    *(tfd.Gamma(0.05, 1.0), tfd.Beta(0.1, 0.1), tfd.Kumaraswamy(0.2, 5.0)),
+    *(
+      tfd.Uniform(-1.0, 1.0),
+      tfd.LogitNormal(0.0, 9.0),
+      tfd.VonMises(0.0, 1.0),
+    ),
+  ],
+  ids=lambda d: d.name,
+)
+def test_bijectors_that_reach_all_values(distribution):
+  model_arguments.check_latent_variables(_of(distribution))
 
 
 @pytest.mark.parametrize(

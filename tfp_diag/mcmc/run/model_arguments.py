@@ -270,21 +270,39 @@ def check_latent_variables(model):
     model: A `tfd.JointDistribution`, pinned or not.
 
   Raises:
-    ValueError: if a variable that is not pinned is discrete, or its
-      distribution has no bijector from all of Rⁿ; names it.
+    ValueError: if a variable that is not pinned is discrete, or TFP has no
+      bijector from all of Rⁿ to all of its values for it, or a wrong one; names
+      it.
   """
   whole = getattr(model, 'distribution', model)
   free = _names(model)
   drawn, _ = whole.sample_distributions(seed=tf.zeros([2], tf.int32))
   for name, distribution in _by_name(whole, drawn).items():
-    if name not in free or not _is_immovable(distribution):
+    if name not in free:
       continue
-    raise ValueError(
-      f'The variable {name!r} of `joint_dist` is a {_kind(distribution)}, '
-      'which has no bijector from all of Rⁿ: it is discrete, or a mixture, and '
-      f'cannot be moved along a gradient. Pin it (`{name}=...`), sum it out, '
-      'or pass a log density as a callable, with `bijectors`.'
-    )
+    kind = _kind(distribution)
+    if _is_immovable(distribution):
+      raise ValueError(
+        f'The variable {name!r} of `joint_dist` is a {kind}, which has no '
+        'bijector from all of Rⁿ: it is discrete, or a mixture, and cannot be '
+        f'moved along a gradient. Pin it (`{name}=...`), sum it out, or pass a '
+        'log density as a callable, with `bijectors`.'
+      )
+    if 'LKJ' in kind.split(' of '):
+      raise ValueError(
+        f'The variable {name!r} of `joint_dist` is a {kind}, for which TFP has '
+        'a bijector with a wrong log-determinant: the draws would have another '
+        'law. Write it as a `tfd.CholeskyLKJ`, whose draws times their '
+        'transposes have the law of a `tfd.LKJ`.'
+      )
+    if _is_partly_reached(distribution):
+      raise ValueError(
+        f'The variable {name!r} of `joint_dist` is a {kind}, and the bijector '
+        'that TFP has for it does not reach all of its values. Write it with '
+        'another distribution (a direction, say, as a `tfd.Sample` of a '
+        '`tfd.Normal`, divided by its norm), or pass a log density as a '
+        'callable, with `bijectors`.'
+      )
 
 
 def _is_immovable(distribution):
@@ -296,6 +314,26 @@ def _is_immovable(distribution):
   except Exception:
     # Not known; sampling will tell.
     return False
+
+
+def _is_partly_reached(distribution):
+  """Whether most of some draws do not come back through the bijector."""
+  try:
+    bijector = distribution.experimental_default_event_space_bijector()
+    draws = distribution.sample(16, seed=tf.zeros([2], tf.int32))
+    # Copies: a bijector remembers by identity what it computed elsewhere.
+    back = bijector.forward(
+      tf.nest.map_structure(tf.identity, bijector.inverse(draws))
+    )
+  except Exception:
+    # Not known; sampling will tell.
+    return False
+  is_off = np.zeros(16, bool)
+  for x, y in zip(tf.nest.flatten(draws), tf.nest.flatten(back)):
+    x, y = (np.reshape(part, [16, -1]) for part in (x, y))
+    # Extreme draws may overflow on the way.
+    is_off |= np.any(np.abs(x - y) > 0.01 * np.abs(x).max(), axis=1)
+  return is_off.mean() > 0.5
 
 
 def _kind(distribution):

@@ -307,7 +307,10 @@ def _item(walker, instruction, item, element_shape, output=0):
   if not tensor.depends:
     if not tensor.is_known:
       return Value(shape, dtype)
-    return Value(shape, dtype, compute=lambda t: t[i], parents=(tensor,))
+    # An eager Tensor would add an op to the graph that is being built.
+    return Value(
+      shape, dtype, compute=lambda t: np.asarray(t)[i], parents=(tensor,)
+    )
   value = Value(shape, dtype, depends=True)
   index = np.arange(i * value.rows, (i + 1) * value.rows)
   structure = Structure.linear({0: Flow.gather(index, tensor.rows)})
