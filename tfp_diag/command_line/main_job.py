@@ -67,9 +67,13 @@ def main_job(options):
     if not options.json:
       print(text, flush=True)
 
-  comparisons = compare_diagonals()
-  say(f'1. Diagonals of Hessians\n\n{describe_diagonals(comparisons)}\n')
-  say(f'2. Draws from {target.name}: {target.description}\n')
+  # Who has a function asks about that.
+  comparisons = compare_diagonals() if options.fn is None else []
+  number = ''
+  if comparisons:
+    say(f'1. Diagonals of Hessians\n\n{describe_diagonals(comparisons)}\n')
+    number = '2. '
+  say(f'{number}Draws from {target.name}: {target.description}\n')
   began = time.perf_counter()
   with _explaining(options), _brief_warnings():
     _say_what_takes_long(options)

@@ -93,10 +93,10 @@ def _parser():
   parser = OneSentenceParser(
     prog='python -m tfp_diag',
     description=(
-      'Compares diagonals of Hessians with their closed form, then draws from '
-      'a posterior with tfp_diag.mcmc.sample_posterior and judges the draws. '
-      'Another command, python -m tfp_diag plan, shows the structure of a log '
-      'density.'
+      'Compares diagonals of Hessians with their closed form (not with --fn), '
+      'then draws from a posterior with tfp_diag.mcmc.sample_posterior and '
+      'judges the draws. Another command, python -m tfp_diag plan, shows the '
+      'structure of a log density.'
     ),
     epilog=f'{_list_of_targets()}\n\n{_EXIT_STATUS}',
     formatter_class=argparse.RawDescriptionHelpFormatter,
