@@ -21,6 +21,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.diagonal import graphs
 from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts, newton_starts
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.adapt.tuning import (
@@ -311,14 +312,16 @@ def warm_up(
 def _starts(target_log_prob_fn, state, jit_compile):
   """`NewtonStarts`, or the start itself where there are no derivatives."""
 
-  @tf.function(autograph=False, jit_compile=jit_compile or None)
-  def run(state):
-    return newton_starts(target_log_prob_fn, state)
-
   try:
-    # Not by `run`, of which each call of the driver makes another one, which
-    # TensorFlow would warn of.
-    return run.get_concrete_function(state)(state)
+    # XLA takes seconds, once for equal calls.
+    run = graphs.compiled(
+      (),
+      'mcmc_starts',
+      lambda state: newton_starts(target_log_prob_fn, state),
+      [tf.TensorSpec(state.shape, state.dtype)],
+      jit_compile,
+    )
+    return run([state])
   except (ValueError, TypeError, tf.errors.OpError) as e:
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '
