@@ -35,7 +35,17 @@ import numpy as np
 from tfp_diag.mcmc.run.directory_lock import LOCK_NAME, directory_lock
 from tfp_diag.mcmc.run.rows import FileRows, as_bytes
 
-__all__ = ['INDEX_NAME', 'CheckpointDirectory', 'Progress', 'another_run']
+__all__ = [
+  'INDEX_NAME',
+  'WARM_UP_NAME',
+  'CheckpointDirectory',
+  'Progress',
+  'another_run',
+  'check_may_resume',
+  'is_begun',
+  'locked_directory',
+  'refusal',
+]
 
 INDEX_NAME = 'index.json'
 
@@ -104,33 +114,14 @@ class CheckpointDirectory:
     self._block_ends = [0]
     self._rows_digest = ''
 
-  def exists(self):
-    """Whether there is a checkpoint."""
-    return os.path.exists(self._file(_NAME))
+  def exists(self, resume):
+    """Whether there is a checkpoint, which must be one that may go on."""
+    check_may_resume(self._path, resume)
+    return is_begun(self._path)
 
   def locked(self):
-    """Keeps other runs out.
-
-    Returns:
-      A context manager: the files are for its holder alone to write. It makes
-      the directory.
-
-    Raises:
-      ValueError: if the path is taken by something else, or (the context
-        manager) by another run.
-    """
-    if os.path.isdir(self._path):
-      own = {_TEMPORARY, _TEMPORARY_INDEX, LOCK_NAME, WARM_UP_NAME}
-      others = {*os.listdir(self._path)} - own
-    else:
-      others = {'it is a file'} if os.path.exists(self._path) else set()
-    if others and _NAME not in others:
-      raise ValueError(
-        f'`checkpoint` is {self._path!r}, where something else is '
-        f'({", ".join(sorted(others)[:3])}). Pass the path of a directory that '
-        'does not exist yet.'
-      )
-    return directory_lock(self._path)
+    """Keeps other runs out; see `locked_directory`."""
+    return locked_directory(self._path)
 
   def create(self, progress):
     """Writes the checkpoint of a run without rows.
@@ -280,7 +271,7 @@ class CheckpointDirectory:
 
   def refusal(self, why):
     """The error of a checkpoint that a call has no use for."""
-    return _refusal(self._path, why)
+    return refusal(self._path, why)
 
   def _unreadable(self, why):
     return self.refusal(
@@ -292,17 +283,60 @@ class CheckpointDirectory:
     return another_run(self._path, name, found, given)
 
 
+def is_begun(path):
+  """Whether a directory has the checkpoint of a run."""
+  return os.path.exists(os.path.join(path, _NAME))
+
+
+def locked_directory(path):
+  """Keeps other runs out of a directory.
+
+  Args:
+    path: Python `str` or path.
+
+  Returns:
+    A context manager: the files are for its holder alone to write. It makes the
+    directory.
+
+  Raises:
+    ValueError: if the path is taken by something else, or (the context manager)
+      by another run.
+  """
+  path = os.fspath(path)
+  if os.path.isdir(path):
+    own = {_TEMPORARY, _TEMPORARY_INDEX, LOCK_NAME, WARM_UP_NAME}
+    others = {*os.listdir(path)} - own
+  else:
+    others = {'it is a file'} if os.path.exists(path) else set()
+  if others and _NAME not in others:
+    raise ValueError(
+      f'`checkpoint` is {path!r}, where something else is '
+      f'({", ".join(sorted(others)[:3])}). Pass the path of a directory that '
+      'does not exist yet.'
+    )
+  return directory_lock(path)
+
+
+def check_may_resume(path, resume):
+  """Raises a ValueError if there is a run, but `resume` is false."""
+  if is_begun(path) and not resume:
+    raise refusal(
+      path, 'exists. Pass `resume=True` to go on with it, or another path'
+    )
+
+
 def another_run(path, name, found, given):
   """The error of a checkpoint that was begun with something else."""
   found, given = _excerpt(found, given), _excerpt(given, found)
-  return _refusal(
+  return refusal(
     path,
     f'cannot be resumed with another {name}: it has {found}, but this call '
     f'has {given}. Pass what the run began with, or another path',
   )
 
 
-def _refusal(path, why):
+def refusal(path, why):
+  """The error of a checkpoint that a call has no use for."""
   return ValueError(f'The checkpoint {os.fspath(path)!r} {why}.')
 
 

@@ -14,6 +14,7 @@
 # ============================================================================
 """Draws from a posterior, with one call."""
 
+import contextlib
 import json
 import math
 import os
@@ -33,7 +34,14 @@ from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
-from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME, another_run
+from tfp_diag.mcmc.run.checkpoint import (
+  WARM_UP_NAME,
+  another_run,
+  check_may_resume,
+  is_begun,
+  locked_directory,
+  refusal,
+)
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
 from tfp_diag.mcmc.run.sample import check_run_options, sample
 from tfp_diag.mcmc.run.stop_when import StopWhen
@@ -284,22 +292,29 @@ def sample_posterior(
     'target_accept_prob': target_accept_prob,
     'max_num_steps': max_num_steps,
   }
-  found = _kept_warm_up(checkpoint, settings) if resume else None
-  if found is None:
-    found = warm_up(
-      log_prob_fn,
-      state,
-      num_warmup_steps,
-      seed=warmup_seed,
-      preconditioner=preconditioner,
-      is_single=is_single,
-      target_accept_prob=target_accept_prob,
-      max_num_steps=max_num_steps,
-      use_curvature=use_curvature,
-      tries_local=kernel == 'auto' and preconditioner == 'auto',
-      jit_compile=jit_compile,
-    )
-    _keep_warm_up(found, checkpoint, settings)
+  with contextlib.ExitStack() as held:
+    found = None
+    if checkpoint is not None:
+      # Before anything is computed, and until what was found is written.
+      held.enter_context(locked_directory(checkpoint))
+      check_may_resume(checkpoint, resume)
+      found = _kept_warm_up(checkpoint, settings) if resume else None
+    if found is None:
+      found = warm_up(
+        log_prob_fn,
+        state,
+        num_warmup_steps,
+        seed=warmup_seed,
+        preconditioner=preconditioner,
+        is_single=is_single,
+        target_accept_prob=target_accept_prob,
+        max_num_steps=max_num_steps,
+        use_curvature=use_curvature,
+        tries_local=kernel == 'auto' and preconditioner == 'auto',
+        jit_compile=jit_compile,
+      )
+      if checkpoint is not None:
+        _keep_warm_up(found, checkpoint, settings)
   if num_steps_between_results is None:
     num_steps_between_results = _num_steps_between(found, max_num_steps)
   run = sample(
@@ -351,10 +366,7 @@ def _num_steps_between(found, max_num_steps):
 
 def _keep_warm_up(found, checkpoint, settings):
   """Writes what was found beside a checkpoint, as a whole or not at all."""
-  if checkpoint is None:
-    return
   folder = pathlib.Path(checkpoint)
-  folder.mkdir(parents=True, exist_ok=True)
   handle, name = tempfile.mkstemp(dir=folder, suffix='.npz.new')
   with os.fdopen(handle, 'wb') as file:
     np.savez(
@@ -380,10 +392,15 @@ def _keep_warm_up(found, checkpoint, settings):
 
 def _kept_warm_up(checkpoint, settings):
   """What an earlier process has found with these settings, or None."""
-  if checkpoint is None:
-    return None
   path = pathlib.Path(checkpoint) / WARM_UP_NAME
   if not path.exists():
+    if is_begun(checkpoint):
+      raise refusal(
+        checkpoint,
+        f'cannot be resumed: it has no {WARM_UP_NAME}, so that it is of '
+        'another function, or that file was deleted. Pass another path, or '
+        'put the file back',
+      )
     return None
   with np.load(path, allow_pickle=False) as kept:
     began_with = json.loads(str(kept['settings']))

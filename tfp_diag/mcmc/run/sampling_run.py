@@ -116,15 +116,17 @@ class SamplingRun:
         _names(state),
         _names(self._block.trace_structure),
       )
+    is_begun = False
     with contextlib.ExitStack() as held:
       if self._directory is not None:
         held.enter_context(self._directory.locked())
-        if self._directory.exists():
-          self._resume(self._directory, resume)
+        is_begun = self._directory.exists(resume)
+        if is_begun:
+          self._resume(self._directory)
           seed = self._directory.seed
       if seed is None:
         seed = tfp.random.sanitize_seed(None).numpy()
-      if self._directory is not None and not self._directory.exists():
+      if self._directory is not None and not is_begun:
         self._directory.seed = seed
         self._directory.create(self._progress)
       # Until `close`, from here on.
@@ -232,11 +234,7 @@ class SamplingRun:
       + [repr(self._block.trace_structure)],
     }
 
-  def _resume(self, directory, may_resume):
-    if not may_resume:
-      raise directory.refusal(
-        'exists. Pass `resume=True` to go on with it, or another path'
-      )
+  def _resume(self, directory):
     progress = directory.load()
     if progress.step > self._schedule.num_steps:
       raise directory.refusal(
