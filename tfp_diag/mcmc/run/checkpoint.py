@@ -50,13 +50,15 @@ __all__ = [
 INDEX_NAME = 'index.json'
 
 _FORMAT = 'tfp_diag.mcmc.sample'
-_VERSION = 1
+_VERSION = 2
 # What a driver has found before the run.
 WARM_UP_NAME = 'warm_up.npz'
 _NAME = 'checkpoint.npz'
 # One name each, so that a process that was killed leaves one file at most.
 _TEMPORARY = 'checkpoint.npz.part'
 _TEMPORARY_INDEX = 'index.json.part'
+# Of a `Progress`.
+_LISTS = ('state', 'results', 'probe_state', 'probe_results', 'probe_trace')
 # Characters, in an error.
 _EXCERPT = 160
 
@@ -72,6 +74,9 @@ class Progress(typing.NamedTuple):
     probe_log_prob: The target log density there, as the kernel's bootstrap
       gives it in eager mode: by this the target is known again. None for a
       kernel that does not tell.
+    probe_results: List of arrays, of what that bootstrap gives: by this the
+      functions and objects of the kernel are known again.
+    probe_trace: List of arrays, of what is traced there.
   """
 
   step: int
@@ -79,6 +84,8 @@ class Progress(typing.NamedTuple):
   results: list
   probe_state: list
   probe_log_prob: typing.Any
+  probe_results: list
+  probe_trace: list
 
 
 class CheckpointDirectory:
@@ -166,10 +173,10 @@ class CheckpointDirectory:
     if self.seed is None:
       self.seed = arrays['seed']
     elif not np.array_equal(self.seed, arrays['seed']):
-      raise self._other('`seed`', arrays['seed'].tolist(), self.seed.tolist())
+      raise self.other('`seed`', arrays['seed'].tolist(), self.seed.tolist())
     for name, given in self._settings.items():
       if meta['settings'].get(name) != given:
-        raise self._other(name, meta['settings'].get(name), given)
+        raise self.other(name, meta['settings'].get(name), given)
     self._block_ends = arrays['block_ends'].tolist()
     self._rows_digest = meta['rows_digest']
     if self._block_ends[-1] == 0:
@@ -186,6 +193,8 @@ class CheckpointDirectory:
       results=_listed(arrays, 'results'),
       probe_state=_listed(arrays, 'probe_state'),
       probe_log_prob=arrays.get('probe_log_prob'),
+      probe_results=_listed(arrays, 'probe_results'),
+      probe_trace=_listed(arrays, 'probe_trace'),
     )
 
   def read(self, num_rows):
@@ -208,7 +217,7 @@ class CheckpointDirectory:
       'seed': self.seed,
       'block_ends': np.array(self._block_ends, np.int64),
     }
-    for name in ('state', 'results', 'probe_state'):
+    for name in _LISTS:
       for i, x in enumerate(getattr(progress, name)):
         arrays[f'{name}_{i}'] = np.asarray(x)
     if progress.probe_log_prob is not None:
@@ -279,7 +288,8 @@ class CheckpointDirectory:
       'start again'
     )
 
-  def _other(self, name, found, given):
+  def other(self, name, found, given):
+    """The error of a checkpoint that was begun with something else."""
     return another_run(self._path, name, found, given)
 
 
