@@ -19,11 +19,21 @@ Functions cannot be compared from process to process, but their values can.
 
 import numpy as np
 
-__all__ = ['first_difference', 'kept_values', 'same_log_prob']
+from tfp_diag.mcmc.run.trace import innermost
+
+__all__ = [
+  'check_previous_results',
+  'first_difference',
+  'kept_values',
+  'same_log_prob',
+]
 
 # By how much the same log density may differ, on another machine or device.
 _SAME_LOG_PROB = {'float32': 3e-6, 'float64': 1e-12}
 _SAME_NEAR_ZERO = {'float32': 1e-4, 'float64': 1e-8}
+# The same, of a graph and of eager mode; what is less changes no acceptance.
+_SAME_AT_START = {'float32': 1e-5, 'float64': 1e-10}
+_SAME_ACCEPTANCE = {'float32': 1e-2, 'float64': 1e-6}
 # The same for what else a kernel has computed, derivatives above all, in shares
 # of the largest number; and where that is zero but for rounding.
 _SAME = {'float32': 1e-2, 'float64': 1e-6}
@@ -49,6 +59,56 @@ def same_log_prob(now, before):
     _SAME_NEAR_ZERO.get(now.dtype.name, 1e-2),
     equal_nan=True,
   )
+
+
+def check_previous_results(kernel, state, bootstrapped, results):
+  """Refuses kernel results of another state or target, where they tell.
+
+  Args:
+    kernel: A `tfp.mcmc.TransitionKernel`.
+    state: The state that a run starts with.
+    bootstrapped: What the kernel's `bootstrap_results` has returned for it.
+    results: What was given in the place of that.
+
+  Raises:
+    ValueError: if these have another log density.
+  """
+  here = innermost(bootstrapped, 'target_log_prob')
+  found = innermost(results, 'target_log_prob')
+  if here is None or found is None:
+    return
+  here, found = np.asarray(here), np.asarray(found)
+  if here.shape != found.shape:
+    raise ValueError(
+      '`previous_kernel_results` has log densities of the shape '
+      f'{list(found.shape)}, but at the start they have {list(here.shape)}. '
+      f'{_START_THERE}'
+    )
+  name = here.dtype.name
+  same = np.isclose(
+    found,
+    here,
+    _SAME_AT_START.get(name, 1e-2),
+    _SAME_ACCEPTANCE.get(name, 1e-2),
+    equal_nan=True,
+  )
+  if np.all(same):
+    return
+  again = innermost(kernel.bootstrap_results(state), 'target_log_prob')
+  if np.asarray(again).tobytes() != here.tobytes():
+    return  # It is random: nothing can be said.
+  first = tuple(map(int, np.argwhere(~same)[0]))
+  raise ValueError(
+    '`previous_kernel_results` is of another state or target: its log density '
+    f'is {found[first]}, but at the start it is {here[first]} (chain '
+    f'{", ".join(map(str, first)) or "0"}). {_START_THERE}'
+  )
+
+
+_START_THERE = (
+  'Start at the `final_state` of the call that returned them, with the target '
+  'and the data of that call; or pass None, with which the kernel begins anew.'
+)
 
 
 def kept_values(tensors):

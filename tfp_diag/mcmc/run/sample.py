@@ -161,7 +161,7 @@ def sample(
       there are, and how the run goes on.
     ValueError: if an argument does not fit, if XLA cannot compile the kernel,
       if there is a checkpoint but `resume` is false, or if it is damaged or of
-      another run, target, seed or version.
+      another run, target, kernel, seed or version.
     RuntimeError: if called inside a `tf.function`.
 
   #### Examples

@@ -28,6 +28,7 @@ from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
 from tfp_diag.mcmc.run.probe import (
+  check_previous_results,
   first_difference,
   kept_values,
   same_log_prob,
@@ -128,6 +129,8 @@ class SamplingRun:
         if is_begun:
           self._resume(self._directory)
           seed = self._directory.seed
+      if previous_kernel_results is not None and not is_begun:
+        check_previous_results(kernel, state, bootstrapped, results)
       if seed is None:
         seed = tfp.random.sanitize_seed(None).numpy()
       if self._directory is not None and not is_begun:
