@@ -175,6 +175,38 @@ def test_a_call_that_is_refused_harms_no_run(run):
   assert contents(path) == before
 
 
+def test_a_warm_up_of_something_else_is_refused(run):
+  path, draws = run
+  with pytest.raises(ValueError, match='number of coordinates: it has 2, but'):
+    draw(path, 12, resume=True, init=tf.ones([8, 3]))
+  # Killed between the warm-up and the first block.
+  for file in path.iterdir():
+    if file.name != 'warm_up.npz':
+      file.unlink()
+  with pytest.raises(ValueError, match='another target: at a state of it'):
+    draw(path, log_prob=lambda x: 2.0 * normal(x), resume=True)
+  assert set(contents(path)) == {'warm_up.npz'}
+  np.testing.assert_array_equal(draw(path, resume=True).draws, draws)
+  os.truncate(path / 'warm_up.npz', 300)
+  with pytest.raises(
+    ValueError, match=r'warm_up\.npz is damaged \(.*Pass another path, or del'
+  ):
+    draw(path, 12, resume=True)
+
+
+def test_a_kill_while_the_warm_up_is_written(begun, tmp_path, monkeypatch):
+  def die(*args, **kwargs):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'replace', die)
+    with pytest.raises(KeyboardInterrupt):
+      draw(tmp_path)
+  assert len(contents(tmp_path)) == 1
+  np.testing.assert_array_equal(draw(tmp_path).draws, begun[1])
+  assert not list(tmp_path.glob('*.part'))
+
+
 def test_what_is_not_its_own_is_refused_before_the_warm_up(
   tmp_path, monkeypatch
 ):

@@ -33,18 +33,22 @@ import zipfile
 import numpy as np
 
 from tfp_diag.mcmc.run.directory_lock import LOCK_NAME, directory_lock
+from tfp_diag.mcmc.run.probe import same_log_prob
 from tfp_diag.mcmc.run.rows import FileRows, as_bytes
 
 __all__ = [
   'INDEX_NAME',
+  'TEMPORARY_WARM_UP',
   'WARM_UP_NAME',
   'CheckpointDirectory',
   'Progress',
   'another_run',
   'check_may_resume',
+  'check_target',
   'is_begun',
   'locked_directory',
   'refusal',
+  'unreadable',
 ]
 
 INDEX_NAME = 'index.json'
@@ -57,6 +61,7 @@ _NAME = 'checkpoint.npz'
 # One name each, so that a process that was killed leaves one file at most.
 _TEMPORARY = 'checkpoint.npz.part'
 _TEMPORARY_INDEX = 'index.json.part'
+TEMPORARY_WARM_UP = 'warm_up.npz.part'
 # Of a `Progress`.
 _LISTS = ('state', 'results', 'probe_state', 'probe_results', 'probe_trace')
 # Characters, in an error.
@@ -282,11 +287,12 @@ class CheckpointDirectory:
     """The error of a checkpoint that a call has no use for."""
     return refusal(self._path, why)
 
+  def check_target(self, now, before):
+    """Raises a ValueError if this run has another target."""
+    check_target(self._path, now, before)
+
   def _unreadable(self, why):
-    return self.refusal(
-      f'cannot be resumed: {why}. Pass another path, or delete this one to '
-      'start again'
-    )
+    return unreadable(self._path, why)
 
   def other(self, name, found, given):
     """The error of a checkpoint that was begun with something else."""
@@ -314,8 +320,8 @@ def locked_directory(path):
   """
   path = os.fspath(path)
   if os.path.isdir(path):
-    own = {_TEMPORARY, _TEMPORARY_INDEX, LOCK_NAME, WARM_UP_NAME}
-    others = {*os.listdir(path)} - own
+    own = {_TEMPORARY, _TEMPORARY_INDEX, TEMPORARY_WARM_UP}
+    others = {*os.listdir(path)} - own - {LOCK_NAME, WARM_UP_NAME}
   else:
     others = {'it is a file'} if os.path.exists(path) else set()
   if others and _NAME not in others:
@@ -333,6 +339,37 @@ def check_may_resume(path, resume):
     raise refusal(
       path, 'exists. Pass `resume=True` to go on with it, or another path'
     )
+
+
+def check_target(path, now, before):
+  """Refuses to go on with another target.
+
+  Args:
+    path: Python `str` or path.
+    now: Array, the log density at a state of the run.
+    before: Array, what it was.
+
+  Raises:
+    ValueError: if they differ by more than by rounding.
+  """
+  same = same_log_prob(now, before)
+  if not np.all(same):
+    first = tuple(np.argwhere(~same)[0])
+    raise refusal(
+      path,
+      'was written for another target: at a state of it the log density was '
+      f'{before[first]}, and is now {now[first]}. Pass the target and the '
+      'data of that run, or another path',
+    )
+
+
+def unreadable(path, why):
+  """The error of a checkpoint that is damaged."""
+  return refusal(
+    path,
+    f'cannot be resumed: {why}. Pass another path, or delete this one to start '
+    'again',
+  )
 
 
 def another_run(path, name, found, given):

@@ -19,7 +19,6 @@ import json
 import math
 import os
 import pathlib
-import tempfile
 import typing
 from collections.abc import Callable
 from typing import Any, Literal
@@ -35,12 +34,15 @@ from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 from tfp_diag.mcmc.run.checkpoint import (
+  TEMPORARY_WARM_UP,
   WARM_UP_NAME,
   another_run,
   check_may_resume,
+  check_target,
   is_begun,
   locked_directory,
   refusal,
+  unreadable,
 )
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
 from tfp_diag.mcmc.run.sample import check_run_options, sample
@@ -52,6 +54,8 @@ __all__ = ['PosteriorDraws', 'sample_posterior']
 
 _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
+# Of what is kept of a warm-up.
+_VERSION = 2
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.125
 # How many of the longest trajectories a draw may cost.
@@ -284,21 +288,30 @@ def sample_posterior(
   state = layout.join(start)
 
   settings = {
-    'num_chains': int(state.shape[0]),
-    'kernel': kernel,
-    'preconditioner': preconditioner,
-    'num_warmup_steps': num_warmup_steps,
-    'use_curvature': use_curvature,
-    'target_accept_prob': target_accept_prob,
-    'max_num_steps': max_num_steps,
+    'version of the format': _VERSION,
+    '`num_chains`': int(state.shape[0]),
+    'number of coordinates': layout.size,
+    'dtype': state.dtype.name,
+    '`kernel`': kernel,
+    '`preconditioner`': preconditioner,
+    '`num_warmup_steps`': num_warmup_steps,
+    '`use_curvature`': use_curvature,
+    '`target_accept_prob`': target_accept_prob,
+    '`max_num_steps`': max_num_steps,
   }
+
+  def log_prob_at(position):
+    return np.asarray(log_prob_fn(tf.constant(position, state.dtype)))
+
   with contextlib.ExitStack() as held:
     found = None
     if checkpoint is not None:
       # Before anything is computed, and until what was found is written.
       held.enter_context(locked_directory(checkpoint))
       check_may_resume(checkpoint, resume)
-      found = _kept_warm_up(checkpoint, settings) if resume else None
+      found = None
+      if resume:
+        found = _kept_warm_up(checkpoint, settings, log_prob_at)
     if found is None:
       found = warm_up(
         log_prob_fn,
@@ -314,7 +327,7 @@ def sample_posterior(
         jit_compile=jit_compile,
       )
       if checkpoint is not None:
-        _keep_warm_up(found, checkpoint, settings)
+        _keep_warm_up(found, checkpoint, settings, log_prob_at(found.state))
   if num_steps_between_results is None:
     num_steps_between_results = _num_steps_between(found, max_num_steps)
   run = sample(
@@ -364,14 +377,15 @@ def _num_steps_between(found, max_num_steps):
   return max(min(stride, most), 1) - 1
 
 
-def _keep_warm_up(found, checkpoint, settings):
+def _keep_warm_up(found, checkpoint, settings, log_prob):
   """Writes what was found beside a checkpoint, as a whole or not at all."""
   folder = pathlib.Path(checkpoint)
-  handle, name = tempfile.mkstemp(dir=folder, suffix='.npz.new')
-  with os.fdopen(handle, 'wb') as file:
+  # One name, so that a process that was killed leaves one file at most.
+  with open(folder / TEMPORARY_WARM_UP, 'wb') as file:
     np.savez(
       file,
       state=found.state,
+      log_prob=log_prob,
       kind=found.scale.kind,
       **{f'scale_{k}': v for k, v in found.scale.arrays().items()},
       numbers=np.array(
@@ -387,10 +401,12 @@ def _keep_warm_up(found, checkpoint, settings):
       windows=np.array(found.windows, np.float64),
       settings=np.array(json.dumps(settings)),
     )
-  os.replace(name, folder / WARM_UP_NAME)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(folder / TEMPORARY_WARM_UP, folder / WARM_UP_NAME)
 
 
-def _kept_warm_up(checkpoint, settings):
+def _kept_warm_up(checkpoint, settings, log_prob_at):
   """What an earlier process has found with these settings, or None."""
   path = pathlib.Path(checkpoint) / WARM_UP_NAME
   if not path.exists():
@@ -402,30 +418,39 @@ def _kept_warm_up(checkpoint, settings):
         'put the file back',
       )
     return None
-  with np.load(path, allow_pickle=False) as kept:
+  try:
+    with np.load(path, allow_pickle=False) as archive:
+      kept = {name: archive[name] for name in archive.files}
     began_with = json.loads(str(kept['settings']))
-    for name, given in settings.items():
-      if began_with[name] != given:
-        raise another_run(checkpoint, f'`{name}`', began_with[name], given)
-    scale = {
-      k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
-    }
-    step_size, integration_time, damping, autocorrelation_time = map(
-      float, kept['numbers']
-    )
-    num_newton_steps, num_gradients = map(int, kept['counts'])
-    return WarmUp(
-      state=kept['state'],
-      scale=SCALES[str(kept['kind'])](**scale),
-      step_size=step_size,
-      integration_time=integration_time,
-      damping=damping,
-      autocorrelation_time=autocorrelation_time,
-      windows=tuple(
-        Window(int(n), h, t, gamma, a, int(r), int(g))
-        for n, h, t, gamma, a, r, g in kept['windows'].tolist()
-      ),
-      num_newton_steps=num_newton_steps,
-      num_gradients=num_gradients,
-      gradients_per_step=int(kept['gradients_per_step']),
-    )
+  except Exception as e:
+    # A damaged archive raises errors of many types in several libraries.
+    why = str(e) or type(e).__name__
+    raise unreadable(
+      checkpoint, f'its {WARM_UP_NAME} is damaged ({why})'
+    ) from e
+  for name, given in settings.items():
+    if began_with.get(name) != given:
+      raise another_run(checkpoint, name, began_with.get(name), given)
+  check_target(checkpoint, log_prob_at(kept['state']), kept['log_prob'])
+  scale = {
+    k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
+  }
+  step_size, integration_time, damping, autocorrelation_time = map(
+    float, kept['numbers']
+  )
+  num_newton_steps, num_gradients = map(int, kept['counts'])
+  return WarmUp(
+    state=kept['state'],
+    scale=SCALES[str(kept['kind'])](**scale),
+    step_size=step_size,
+    integration_time=integration_time,
+    damping=damping,
+    autocorrelation_time=autocorrelation_time,
+    windows=tuple(
+      Window(int(n), h, t, gamma, a, int(r), int(g))
+      for n, h, t, gamma, a, r, g in kept['windows'].tolist()
+    ),
+    num_newton_steps=num_newton_steps,
+    num_gradients=num_gradients,
+    gradients_per_step=int(kept['gradients_per_step']),
+  )

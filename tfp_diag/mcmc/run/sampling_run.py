@@ -31,7 +31,6 @@ from tfp_diag.mcmc.run.probe import (
   check_previous_results,
   first_difference,
   kept_values,
-  same_log_prob,
 )
 from tfp_diag.mcmc.run.replicas import ReplicatedBlock
 from tfp_diag.mcmc.run.rows import MemoryRows
@@ -261,14 +260,7 @@ class SamplingRun:
       return
     _, results = self._bootstrapped(self._progress.probe_state)
     now = np.asarray(innermost(results, 'target_log_prob'))
-    same = same_log_prob(now, before)
-    if not np.all(same):
-      first = tuple(np.argwhere(~same)[0])
-      raise directory.refusal(
-        'was written for another target: at a state of it the log density was '
-        f'{before[first]}, and is now {now[first]}. Pass the target and the '
-        'data of that run, or another path'
-      )
+    directory.check_target(now, before)
 
   def _check_functions(self, directory):
     """Refuses to go on with a kernel or a trace that gives something else."""
