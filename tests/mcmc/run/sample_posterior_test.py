@@ -160,6 +160,28 @@ def run(begun, tmp_path):
   return shutil.copytree(begun[0], tmp_path / 'run'), begun[1]
 
 
+def test_the_draws_of_a_checkpoint_are_named_and_called_unconstrained(tmp_path):
+  def log_prob(shift, rate):
+    return -0.5 * tf.reduce_sum(shift**2, [-1, -2]) - rate
+
+  found = draw(
+    tmp_path,
+    log_prob=log_prob,
+    init=dict(shift=tf.ones([8, 3, 2]), rate=tf.ones([8])),
+    bijectors=dict(shift=None, rate=tfp.bijectors.Exp()),
+  )
+  draws, trace = tfp_diag.mcmc.load_draws(tmp_path)
+  assert list(draws) == ['unconstrained.rate', 'unconstrained.shift']
+  rate, shift = draws.values()
+  np.testing.assert_array_equal(shift, found.draws['shift'])
+  np.testing.assert_allclose(np.exp(rate), found.draws['rate'], rtol=1e-6)
+  assert isinstance(shift, np.memmap) and not shift.flags.owndata
+  said = str(tfp_diag.mcmc.summarize(draws, trace))
+  assert 'unconstrained.shift[2, 1]' in said
+  posterior = tfp_diag.mcmc.to_arviz(draws, trace)['posterior']
+  assert posterior['unconstrained.rate'].shape == (8, 10)
+
+
 def test_a_call_that_is_refused_harms_no_run(run):
   path, draws = run
   before = contents(path)

@@ -100,7 +100,16 @@ class CheckpointDirectory:
     seed: int32 array of shape [2].
   """
 
-  def __init__(self, path, settings, seed, row_specs, draw_names, trace_names):
+  def __init__(
+    self,
+    path,
+    settings,
+    seed,
+    row_specs,
+    draw_names,
+    trace_names,
+    unconstrained=None,
+  ):
     """Names the files; nothing is read or written yet.
 
     Args:
@@ -113,12 +122,15 @@ class CheckpointDirectory:
         first.
       draw_names: List of Python `str`s, what the index calls those.
       trace_names: List of Python `str`s, what it calls the others.
+      unconstrained: Dict from some draw names to what their vectors hold: from
+        names of unconstrained parts to event shapes, in their order.
     """
     self._path = os.fspath(path)
     self._settings = settings
     self.seed = seed
     self._draw_files = {n: f'draws_{i}.npy' for i, n in enumerate(draw_names)}
     self._trace_files = {n: f'trace_{i}.npy' for i, n in enumerate(trace_names)}
+    self._unconstrained = unconstrained
     files = [*self._draw_files.values(), *self._trace_files.values()]
     self._rows = FileRows([self._file(name) for name in files], row_specs)
     # Rows are hashed block by block, each block together with the hash of those
@@ -248,6 +260,8 @@ class CheckpointDirectory:
       'draws': self._draw_files,
       'trace': self._trace_files,
     }
+    if self._unconstrained:
+      index['unconstrained'] = self._unconstrained
     with open(self._file(_TEMPORARY_INDEX), 'wb') as file:
       file.write(json.dumps(index, indent=2).encode())
     # Windows replaces no file that somebody reads; the next block tries again.

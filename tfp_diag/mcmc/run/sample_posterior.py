@@ -45,7 +45,9 @@ from tfp_diag.mcmc.run.checkpoint import (
   unreadable,
 )
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
-from tfp_diag.mcmc.run.sample import check_run_options, sample
+from tfp_diag.mcmc.run.sample import check_run_options, results_of
+from tfp_diag.mcmc.run.sampling_run import SamplingRun, part_names
+from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
@@ -56,6 +58,8 @@ _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
 # Of what is kept of a warm-up.
 _VERSION = 2
+# Of trajectories.
+_BLOCK_SIZE = 100
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.125
 # How many of the longest trajectories a draw may cost.
@@ -178,7 +182,8 @@ def sample_posterior(
       of shape [draws, chains, coordinates].
     progress_bar: As for `mcmc.sample`.
     checkpoint: Path of a directory in which the run is saved, as for
-      `mcmc.sample`, and what the warm-up has found.
+      `mcmc.sample`, and what the warm-up has found. Its draws are those of the
+      unconstrained parts, and `load_draws` calls them so.
     resume: Python `bool`, whether a run that is in `checkpoint` goes on. With
       `seed=None` it goes on with its own seed.
     jit_compile: Python `bool`, whether XLA compiles the steps.
@@ -309,7 +314,6 @@ def sample_posterior(
       # Before anything is computed, and until what was found is written.
       held.enter_context(locked_directory(checkpoint))
       check_may_resume(checkpoint, resume)
-      found = None
       if resume:
         found = _kept_warm_up(checkpoint, settings, log_prob_at)
     if found is None:
@@ -330,18 +334,22 @@ def sample_posterior(
         _keep_warm_up(found, checkpoint, settings, log_prob_at(found.state))
   if num_steps_between_results is None:
     num_steps_between_results = _num_steps_between(found, max_num_steps)
-  run = sample(
+  schedule = Schedule(num_draws, 0, num_steps_between_results, _BLOCK_SIZE)
+  sampling_run = SamplingRun(
     found.kernel(log_prob_fn, state.dtype, max_num_steps),
     tf.constant(found.state, state.dtype),
-    num_draws,
-    num_steps_between_results=num_steps_between_results,
+    schedule,
+    previous_kernel_results=None,
+    trace_fn=None,
     seed=None if seed is None and resume else draws_seed,
-    stop_when=stop_when,
-    progress_bar=progress_bar,
     checkpoint=checkpoint,
     resume=resume,
     jit_compile=jit_compile,
+    strategy=None,
+    name='mcmc_sample',
+    unconstrained=checkpoint and {'x': _parts(target)},
   )
+  run = results_of(sampling_run, schedule, stop_when, progress_bar, checkpoint)
   stride = num_steps_between_results + 1
   if 'n_steps' not in run.trace:
     run.trace['n_steps'] = np.full(
@@ -366,6 +374,15 @@ def sample_posterior(
     num_gradients_warmup=found.num_gradients,
     stopped_by=run.stopped_by,
   )
+
+
+def _parts(target):
+  """The names and event shapes of the unconstrained parts, in their order."""
+  names = part_names(target.constrain(target.start))
+  if len(names) != len(target.start):
+    # A bijector that joins parts, or takes them apart.
+    names = [f'x{i}' for i in range(len(target.start))]
+  return {n: x.shape[1:].as_list() for n, x in zip(names, target.start)}
 
 
 def _num_steps_between(found, max_num_steps):

@@ -36,7 +36,7 @@ from tfp_diag.mcmc.run.replicas import ReplicatedBlock
 from tfp_diag.mcmc.run.rows import MemoryRows
 from tfp_diag.mcmc.run.trace import as_trace, default_trace, innermost
 
-__all__ = ['SamplingRun', 'first_results', 'what_records']
+__all__ = ['SamplingRun', 'first_results', 'part_names', 'what_records']
 
 
 class SamplingRun:
@@ -63,6 +63,7 @@ class SamplingRun:
     jit_compile,
     strategy,
     name,
+    unconstrained=None,
   ):
     """Begins a run, or takes it up where its checkpoint is, which it locks.
 
@@ -78,6 +79,7 @@ class SamplingRun:
       jit_compile: Python `bool`.
       strategy: A `tf.distribute.Strategy`, or None.
       name: Python `str`.
+      unconstrained: As `CheckpointDirectory` takes it.
     """
     # In eager mode, where a kernel sees values and can say what is wrong.
     bootstrapped = kernel.bootstrap_results(state)
@@ -117,8 +119,9 @@ class SamplingRun:
         self._settings(),
         seed,
         self._block.row_specs,
-        _names(state),
-        _names(self._block.trace_structure),
+        part_names(state),
+        part_names(self._block.trace_structure),
+        unconstrained,
       )
     is_begun = False
     with contextlib.ExitStack() as held:
@@ -279,7 +282,7 @@ class SamplingRun:
       )
       if difference is not None:
         i, found, given = difference
-        names = dict(enumerate(_names(structure)))
+        names = dict(enumerate(part_names(structure)))
         entry = f'as {names.get(i, i)!r} at one state'
         raise directory.other(name, f'{found} {entry}', given)
 
@@ -360,8 +363,15 @@ def what_records(kernel, trace_fn):
   return trace
 
 
-def _names(structure):
-  """Distinct names of the leaves, in the order of `tf.nest`."""
+def part_names(structure):
+  """Distinct names of the leaves of a structure.
+
+  Args:
+    structure: A structure.
+
+  Returns:
+    List of Python `str`s in the order of `tf.nest`.
+  """
   count = len(tf.nest.flatten(structure))
   numbered = tf.nest.pack_sequence_as(structure, list(range(count)))
   named = list(named_leaves(numbered))
