@@ -282,8 +282,10 @@ class SamplingRun:
       )
       if difference is not None:
         i, found, given = difference
-        names = dict(enumerate(part_names(structure)))
-        entry = f'as {names.get(i, i)!r} at one state'
+        names = part_names(structure)
+        # A composite Tensor has several entries, but one name.
+        entry = names[i] if len(names) == len(before) else i
+        entry = f'as {entry!r} at one state'
         raise directory.other(name, f'{found} {entry}', given)
 
   def _probed(self, progress, parts):
