@@ -104,7 +104,7 @@ def test_the_index_is_what_other_programs_read(path):
     index = json.load(file)
   assert index == {
     'format': 'tfp_diag.mcmc.sample',
-    'version': 1,
+    'version': 2,
     'num_draws': 7,
     'draws': {'b': 'draws_0.npy', 'a.z': 'draws_1.npy'},
     'trace': {'level': 'trace_0.npy', 'target_log_prob': 'trace_1.npy'},

@@ -280,6 +280,61 @@ def test_another_setting_of_the_kernel_is_refused(path, change):
   sample(8, kernel(), checkpoint=path, resume=True)
 
 
+def diagonal(*values):
+  return tf.linalg.LinearOperatorDiag(tf.constant(values))
+
+
+def langevin(**settings):
+  return tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, -1), 1.0, **settings
+  )
+
+
+def volatility(scale):
+  return lambda x: scale * (1.0 + tf.sigmoid(x))
+
+
+@pytest.mark.parametrize(
+  ('before', 'now', 'match'),
+  [
+    (
+      {'preconditioner': diagonal(1.0, 1.0)},
+      {'preconditioner': diagonal(5.0, 0.1)},
+      "another settings of the kernel: .*OperatorDiag', 'diag': 'float32",
+    ),
+    (
+      {'volatility_fn': volatility(1.0)},
+      {'volatility_fn': volatility(0.01)},
+      r"another kernel: it has 1\.\d+ as '.*volatility.*' at one state",
+    ),
+  ],
+  ids=['operator', 'volatility'],
+)
+def test_another_object_or_function_of_the_kernel_is_refused(
+  path, before, now, match
+):
+  sample(2, langevin(**before), checkpoint=path)
+  with pytest.raises(ValueError, match=match):
+    sample(4, langevin(**now), checkpoint=path, resume=True)
+  sample(4, langevin(**before), checkpoint=path, resume=True)
+
+
+def test_another_trace_of_the_same_shape_is_refused(path):
+  def recorded(entry):
+    return lambda _, results: {'v': entry(results), 'time': tf.timestamp()}
+
+  steps = recorded(lambda results: 0.0 * results.target_log_prob)
+  sample(2, trace_fn=steps, checkpoint=path)
+  arguments = dict(checkpoint=path, resume=True)
+  with pytest.raises(
+    ValueError, match=r"`trace_fn`: it has -?0.0 as 'v' at one state, but"
+  ):
+    sample(4, trace_fn=recorded(lambda r: r.target_log_prob), **arguments)
+  # The time is another one in each call.
+  found = sample(4, trace_fn=steps, **arguments)
+  assert len(found.trace['time']) == 4
+
+
 def test_counts_of_numpy(path):
   counts = {
     'num_burnin_steps': np.int64(3),

@@ -116,6 +116,29 @@ def test_kernels_run_and_record_what_they_have(name):
     )
 
 
+def test_results_of_another_state_or_target_are_refused():
+  first = sample(mala())
+  before = dict(
+    previous_kernel_results=first.final_kernel_results, jit_compile=False
+  )
+  with pytest.raises(
+    ValueError, match=r'`previous_kernel_results` is of another state or tar'
+  ):
+    sample(mala(), **before)
+  with pytest.raises(ValueError, match=r'of the shape \[3\], .* have \[4\]'):
+    sample(mala(), num_chains=4, **before)
+
+  def goes_on(log_prob):
+    kernel = tfp_diag.mcmc.PreconditionedMALA(log_prob, step_size=0.5)
+    return tfp_diag.mcmc.sample(kernel, first.final_state, 2, **before)
+
+  with pytest.raises(ValueError, match=r'but at the start it is 4\d\.'):
+    goes_on(lambda x: log_prob(x) + 50.0)
+  goes_on(log_prob)
+  # Log densities that are random, as estimates are.
+  goes_on(lambda x: log_prob(x) + tf.random.normal([3], 0.0, 9.0))
+
+
 def test_each_part_may_have_a_step_size():
   kernel = tfp_diag.mcmc.PreconditionedMALA(
     lambda x, y: log_prob(x) - y**2, step_size=[0.5, 0.25]

@@ -15,6 +15,8 @@
 """Posteriors with one call: against closed forms, and what can go wrong."""
 
 import math
+import os
+import shutil
 import sys
 
 import numpy as np
@@ -119,6 +121,133 @@ def test_a_run_goes_on_with_its_warm_up(correlated, tmp_path, monkeypatch):
   for a, b in zip(longer.draws, found.draws):
     np.testing.assert_array_equal(a, b)
   assert longer.warm_up.windows == found.warm_up.windows
+
+
+def normal(x):
+  return -0.5 * tf.reduce_sum(x**2, -1)
+
+
+def draw(path, num_draws=10, log_prob=normal, **kwargs):
+  """Some draws of a small target, with hardly a warm-up."""
+  settings = dict(
+    init=tf.ones([8, 2]),
+    kernel='mala',
+    preconditioner='diagonal',
+    num_warmup_steps=4,
+    use_curvature=False,
+    num_steps_between_results=0,
+    jit_compile=False,
+    checkpoint=path,
+    seed=1,
+  )
+  return sample_posterior(log_prob, num_draws, **{**settings, **kwargs})
+
+
+def contents(path):
+  return {p.name: p.read_bytes() for p in path.iterdir() if p.name != '.lock'}
+
+
+@pytest.fixture(scope='module')
+def begun(tmp_path_factory):
+  """The directory of a run of ten draws, and those; to be copied."""
+  path = tmp_path_factory.mktemp('begun') / 'run'
+  return path, draw(path).draws.numpy()
+
+
+@pytest.fixture
+def run(begun, tmp_path):
+  """A copy of it, and the draws."""
+  return shutil.copytree(begun[0], tmp_path / 'run'), begun[1]
+
+
+def test_the_draws_of_a_checkpoint_are_named_and_called_unconstrained(tmp_path):
+  def log_prob(shift, rate):
+    return -0.5 * tf.reduce_sum(shift**2, [-1, -2]) - rate
+
+  found = draw(
+    tmp_path,
+    log_prob=log_prob,
+    init=dict(shift=tf.ones([8, 3, 2]), rate=tf.ones([8])),
+    bijectors=dict(shift=None, rate=tfp.bijectors.Exp()),
+  )
+  draws, trace = tfp_diag.mcmc.load_draws(tmp_path)
+  assert list(draws) == ['unconstrained.rate', 'unconstrained.shift']
+  rate, shift = draws.values()
+  np.testing.assert_array_equal(shift, found.draws['shift'])
+  np.testing.assert_allclose(np.exp(rate), found.draws['rate'], rtol=1e-6)
+  assert isinstance(shift, np.memmap) and not shift.flags.owndata
+  said = str(tfp_diag.mcmc.summarize(draws, trace))
+  assert 'unconstrained.shift[2, 1]' in said
+  posterior = tfp_diag.mcmc.to_arviz(draws, trace)['posterior']
+  assert posterior['unconstrained.rate'].shape == (8, 10)
+
+
+def test_a_call_that_is_refused_harms_no_run(run):
+  path, draws = run
+  before = contents(path)
+  with pytest.raises(ValueError, match='Pass `resume=True`'):
+    draw(path, seed=2)  # Of which the warm-up is another one.
+  assert contents(path) == before
+  np.testing.assert_array_equal(draw(path, 12, resume=True).draws[:10], draws)
+  # A run of `sample`, say.
+  os.unlink(path / 'warm_up.npz')
+  before = contents(path)
+  with pytest.raises(ValueError, match=r'it has no warm_up\.npz'):
+    draw(path, 12, resume=True, seed=2)
+  assert contents(path) == before
+
+
+def test_a_warm_up_of_something_else_is_refused(run):
+  path, draws = run
+  with pytest.raises(ValueError, match='number of coordinates: it has 2, but'):
+    draw(path, 12, resume=True, init=tf.ones([8, 3]))
+  # Killed between the warm-up and the first block.
+  for file in path.iterdir():
+    if file.name != 'warm_up.npz':
+      file.unlink()
+  with pytest.raises(ValueError, match='another target: at a state of it'):
+    draw(path, log_prob=lambda x: 2.0 * normal(x), resume=True)
+  assert set(contents(path)) == {'warm_up.npz'}
+  np.testing.assert_array_equal(draw(path, resume=True).draws, draws)
+  os.truncate(path / 'warm_up.npz', 300)
+  with pytest.raises(
+    ValueError, match=r'warm_up\.npz is damaged \(.*Pass another path, or del'
+  ):
+    draw(path, 12, resume=True)
+
+
+def test_a_kill_while_the_warm_up_is_written(begun, tmp_path, monkeypatch):
+  def die(*args, **kwargs):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(os, 'replace', die)
+    with pytest.raises(KeyboardInterrupt):
+      draw(tmp_path)
+  assert len(contents(tmp_path)) == 1
+  np.testing.assert_array_equal(draw(tmp_path).draws, begun[1])
+  assert not list(tmp_path.glob('*.part'))
+
+
+def test_what_is_not_its_own_is_refused_before_the_warm_up(
+  tmp_path, monkeypatch
+):
+  warm_up = {'begun': 0}
+
+  def spy(*args, **kwargs):
+    warm_up['begun'] += 1
+    assert warm_up['begun'] == 1
+    with pytest.raises(ValueError, match='in use by another run'):
+      draw(tmp_path / 'mine')
+    raise InterruptedError
+
+  monkeypatch.setattr(sample_posterior_module, 'warm_up', spy)
+  with pytest.raises(InterruptedError):
+    draw(tmp_path / 'mine')
+  (tmp_path / 'thesis.tex').touch()
+  with pytest.raises(ValueError, match=r'something else is \(mine, thesis.tex'):
+    draw(tmp_path)
+  assert sorted(os.listdir(tmp_path)) == ['mine', 'thesis.tex']
 
 
 def test_a_few_directions_and_a_run_that_goes_on(tmp_path):

@@ -33,20 +33,37 @@ import zipfile
 import numpy as np
 
 from tfp_diag.mcmc.run.directory_lock import LOCK_NAME, directory_lock
+from tfp_diag.mcmc.run.probe import same_log_prob
 from tfp_diag.mcmc.run.rows import FileRows, as_bytes
 
-__all__ = ['INDEX_NAME', 'CheckpointDirectory', 'Progress', 'another_run']
+__all__ = [
+  'INDEX_NAME',
+  'TEMPORARY_WARM_UP',
+  'WARM_UP_NAME',
+  'CheckpointDirectory',
+  'Progress',
+  'another_run',
+  'check_may_resume',
+  'check_target',
+  'is_begun',
+  'locked_directory',
+  'refusal',
+  'unreadable',
+]
 
 INDEX_NAME = 'index.json'
 
 _FORMAT = 'tfp_diag.mcmc.sample'
-_VERSION = 1
+_VERSION = 2
 # What a driver has found before the run.
 WARM_UP_NAME = 'warm_up.npz'
 _NAME = 'checkpoint.npz'
 # One name each, so that a process that was killed leaves one file at most.
 _TEMPORARY = 'checkpoint.npz.part'
 _TEMPORARY_INDEX = 'index.json.part'
+TEMPORARY_WARM_UP = 'warm_up.npz.part'
+# Of a `Progress`.
+_LISTS = ('state', 'results', 'probe_state', 'probe_results', 'probe_trace')
 # Characters, in an error.
 _EXCERPT = 160
 
@@ -62,6 +79,9 @@ class Progress(typing.NamedTuple):
     probe_log_prob: The target log density there, as the kernel's bootstrap
       gives it in eager mode: by this the target is known again. None for a
       kernel that does not tell.
+    probe_results: List of arrays, of what that bootstrap gives: by this the
+      functions and objects of the kernel are known again.
+    probe_trace: List of arrays, of what is traced there.
   """
 
   step: int
@@ -69,6 +89,8 @@ class Progress(typing.NamedTuple):
   results: list
   probe_state: list
   probe_log_prob: typing.Any
+  probe_results: list
+  probe_trace: list
 
 
 class CheckpointDirectory:
@@ -78,7 +100,16 @@ class CheckpointDirectory:
     seed: int32 array of shape [2].
   """
 
-  def __init__(self, path, settings, seed, row_specs, draw_names, trace_names):
+  def __init__(
+    self,
+    path,
+    settings,
+    seed,
+    row_specs,
+    draw_names,
+    trace_names,
+    unconstrained=None,
+  ):
     """Names the files; nothing is read or written yet.
 
     Args:
@@ -91,12 +122,15 @@ class CheckpointDirectory:
         first.
       draw_names: List of Python `str`s, what the index calls those.
       trace_names: List of Python `str`s, what it calls the others.
+      unconstrained: Dict from some draw names to what their vectors hold: from
+        names of unconstrained parts to event shapes, in their order.
     """
     self._path = os.fspath(path)
     self._settings = settings
     self.seed = seed
     self._draw_files = {n: f'draws_{i}.npy' for i, n in enumerate(draw_names)}
     self._trace_files = {n: f'trace_{i}.npy' for i, n in enumerate(trace_names)}
+    self._unconstrained = unconstrained
     files = [*self._draw_files.values(), *self._trace_files.values()]
     self._rows = FileRows([self._file(name) for name in files], row_specs)
     # Rows are hashed block by block, each block together with the hash of those
@@ -104,33 +138,14 @@ class CheckpointDirectory:
     self._block_ends = [0]
     self._rows_digest = ''
 
-  def exists(self):
-    """Whether there is a checkpoint."""
-    return os.path.exists(self._file(_NAME))
+  def exists(self, resume):
+    """Whether there is a checkpoint, which must be one that may go on."""
+    check_may_resume(self._path, resume)
+    return is_begun(self._path)
 
   def locked(self):
-    """Keeps other runs out.
-
-    Returns:
-      A context manager: the files are for its holder alone to write. It makes
-      the directory.
-
-    Raises:
-      ValueError: if the path is taken by something else, or (the context
-        manager) by another run.
-    """
-    if os.path.isdir(self._path):
-      own = {_TEMPORARY, _TEMPORARY_INDEX, LOCK_NAME, WARM_UP_NAME}
-      others = {*os.listdir(self._path)} - own
-    else:
-      others = {'it is a file'} if os.path.exists(self._path) else set()
-    if others and _NAME not in others:
-      raise ValueError(
-        f'`checkpoint` is {self._path!r}, where something else is '
-        f'({", ".join(sorted(others)[:3])}). Pass the path of a directory that '
-        'does not exist yet.'
-      )
-    return directory_lock(self._path)
+    """Keeps other runs out; see `locked_directory`."""
+    return locked_directory(self._path)
 
   def create(self, progress):
     """Writes the checkpoint of a run without rows.
@@ -175,10 +190,10 @@ class CheckpointDirectory:
     if self.seed is None:
       self.seed = arrays['seed']
     elif not np.array_equal(self.seed, arrays['seed']):
-      raise self._other('`seed`', arrays['seed'].tolist(), self.seed.tolist())
+      raise self.other('`seed`', arrays['seed'].tolist(), self.seed.tolist())
     for name, given in self._settings.items():
       if meta['settings'].get(name) != given:
-        raise self._other(name, meta['settings'].get(name), given)
+        raise self.other(name, meta['settings'].get(name), given)
     self._block_ends = arrays['block_ends'].tolist()
     self._rows_digest = meta['rows_digest']
     if self._block_ends[-1] == 0:
@@ -195,6 +210,8 @@ class CheckpointDirectory:
       results=_listed(arrays, 'results'),
       probe_state=_listed(arrays, 'probe_state'),
       probe_log_prob=arrays.get('probe_log_prob'),
+      probe_results=_listed(arrays, 'probe_results'),
+      probe_trace=_listed(arrays, 'probe_trace'),
     )
 
   def read(self, num_rows):
@@ -217,7 +234,7 @@ class CheckpointDirectory:
       'seed': self.seed,
       'block_ends': np.array(self._block_ends, np.int64),
     }
-    for name in ('state', 'results', 'probe_state'):
+    for name in _LISTS:
       for i, x in enumerate(getattr(progress, name)):
         arrays[f'{name}_{i}'] = np.asarray(x)
     if progress.probe_log_prob is not None:
@@ -243,6 +260,8 @@ class CheckpointDirectory:
       'draws': self._draw_files,
       'trace': self._trace_files,
     }
+    if self._unconstrained:
+      index['unconstrained'] = self._unconstrained
     with open(self._file(_TEMPORARY_INDEX), 'wb') as file:
       file.write(json.dumps(index, indent=2).encode())
     # Windows replaces no file that somebody reads; the next block tries again.
@@ -280,29 +299,105 @@ class CheckpointDirectory:
 
   def refusal(self, why):
     """The error of a checkpoint that a call has no use for."""
-    return _refusal(self._path, why)
+    return refusal(self._path, why)
+
+  def check_target(self, now, before):
+    """Raises a ValueError if this run has another target."""
+    check_target(self._path, now, before)
 
   def _unreadable(self, why):
-    return self.refusal(
-      f'cannot be resumed: {why}. Pass another path, or delete this one to '
-      'start again'
+    return unreadable(self._path, why)
+
+  def other(self, name, found, given):
+    """The error of a checkpoint that was begun with something else."""
+    return another_run(self._path, name, found, given)
+
+
+def is_begun(path):
+  """Whether a directory has the checkpoint of a run."""
+  return os.path.exists(os.path.join(path, _NAME))
+
+
+def locked_directory(path):
+  """Keeps other runs out of a directory.
+
+  Args:
+    path: Python `str` or path.
+
+  Returns:
+    A context manager: the files are for its holder alone to write. It makes the
+    directory.
+
+  Raises:
+    ValueError: if the path is taken by something else, or (the context manager)
+      by another run.
+  """
+  path = os.fspath(path)
+  if os.path.isdir(path):
+    own = {_TEMPORARY, _TEMPORARY_INDEX, TEMPORARY_WARM_UP}
+    others = {*os.listdir(path)} - own - {LOCK_NAME, WARM_UP_NAME}
+  else:
+    others = {'it is a file'} if os.path.exists(path) else set()
+  if others and _NAME not in others:
+    raise ValueError(
+      f'`checkpoint` is {path!r}, where something else is '
+      f'({", ".join(sorted(others)[:3])}). Pass the path of a directory that '
+      'does not exist yet.'
+    )
+  return directory_lock(path)
+
+
+def check_may_resume(path, resume):
+  """Raises a ValueError if there is a run, but `resume` is false."""
+  if is_begun(path) and not resume:
+    raise refusal(
+      path, 'exists. Pass `resume=True` to go on with it, or another path'
     )
 
-  def _other(self, name, found, given):
-    return another_run(self._path, name, found, given)
+
+def check_target(path, now, before):
+  """Refuses to go on with another target.
+
+  Args:
+    path: Python `str` or path.
+    now: Array, the log density at a state of the run.
+    before: Array, what it was.
+
+  Raises:
+    ValueError: if they differ by more than by rounding.
+  """
+  same = same_log_prob(now, before)
+  if not np.all(same):
+    first = tuple(np.argwhere(~same)[0])
+    raise refusal(
+      path,
+      'was written for another target: at a state of it the log density was '
+      f'{before[first]}, and is now {now[first]}. Pass the target and the '
+      'data of that run, or another path',
+    )
+
+
+def unreadable(path, why):
+  """The error of a checkpoint that is damaged."""
+  return refusal(
+    path,
+    f'cannot be resumed: {why}. Pass another path, or delete this one to start '
+    'again',
+  )
 
 
 def another_run(path, name, found, given):
   """The error of a checkpoint that was begun with something else."""
   found, given = _excerpt(found, given), _excerpt(given, found)
-  return _refusal(
+  return refusal(
     path,
     f'cannot be resumed with another {name}: it has {found}, but this call '
     f'has {given}. Pass what the run began with, or another path',
   )
 
 
-def _refusal(path, why):
+def refusal(path, why):
+  """The error of a checkpoint that a call has no use for."""
   return ValueError(f'The checkpoint {os.fspath(path)!r} {why}.')
 
 

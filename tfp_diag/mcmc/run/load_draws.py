@@ -15,6 +15,7 @@
 """Reads the draws of a run, also while it goes on."""
 
 import json
+import math
 import os
 
 import numpy as np
@@ -36,7 +37,9 @@ def load_draws(
 
   The directory is read as any program can: `index.json`, which is replaced as a
   whole after each block, has the entries 'num_draws' and, for 'draws' and
-  'trace', from names to `.npy` files. These may have more draws by now.
+  'trace', from names to `.npy` files. These may have more draws by now. With
+  'unconstrained', it says which vectors of the draws are unconstrained parts
+  joined along the last axis: their names and event shapes, in their order.
 
   Args:
     checkpoint: Path of the directory that `sample` was given.
@@ -44,7 +47,9 @@ def load_draws(
   Returns:
     draws: Dict from names to read-only `np.memmap`s [draws, chains...,
       event...]. The names are those of `to_arviz`: keys and fields of the
-      state, or x, or x0, x1, ...
+      state, or x, or x0, x1, ... Those of `sample_posterior` are unconstrained
+      and called so: 'unconstrained.rate' is the logarithm of a rate, say. So
+      are those of `windowed_adaptive_mala`, which are called x0, x1, ...
     trace: Dict of such, as `trace_fn` called them.
 
   Raises:
@@ -95,4 +100,17 @@ def load_draws(
       for name, file in files.items()
     }
 
-  return load(index['draws']), load(index['trace'])
+  draws = load(index['draws'])
+  for name, shapes in index.get('unconstrained', {}).items():
+    draws |= _taken_apart(draws.pop(name), shapes)
+  return draws, load(index['trace'])
+
+
+def _taken_apart(vectors, shapes):
+  """The parts of vectors, views, by names that say what they are."""
+  parts, start = {}, 0
+  for name, shape in shapes.items():
+    end = start + math.prod(shape)
+    part = vectors[..., start:end].reshape([*vectors.shape[:-1], *shape])
+    parts[f'unconstrained.{name}'], start = part, end
+  return parts

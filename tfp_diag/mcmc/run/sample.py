@@ -161,7 +161,7 @@ def sample(
       there are, and how the run goes on.
     ValueError: if an argument does not fit, if XLA cannot compile the kernel,
       if there is a checkpoint but `resume` is false, or if it is damaged or of
-      another run, target, seed or version.
+      another run, target, kernel, seed or version.
     RuntimeError: if called inside a `tf.function`.
 
   #### Examples
@@ -234,21 +234,41 @@ def sample(
       'depends on its step size.',
       stacklevel=2,
     )
-  with contextlib.closing(
-    SamplingRun(
-      kernel,
-      _as_state(current_state),
-      schedule,
-      previous_kernel_results=previous_kernel_results,
-      trace_fn=trace_fn,
-      seed=as_seed(seed),
-      checkpoint=checkpoint,
-      resume=resume,
-      jit_compile=jit_compile,
-      strategy=strategy,
-      name=name or 'mcmc_sample',
-    )
-  ) as run:
+  run = SamplingRun(
+    kernel,
+    _as_state(current_state),
+    schedule,
+    previous_kernel_results=previous_kernel_results,
+    trace_fn=trace_fn,
+    seed=as_seed(seed),
+    checkpoint=checkpoint,
+    resume=resume,
+    jit_compile=jit_compile,
+    strategy=strategy,
+    name=name or 'mcmc_sample',
+  )
+  return results_of(
+    run, schedule, stop_when, progress_bar, checkpoint, draws_on_disk
+  )
+
+
+def results_of(
+  run, schedule, stop_when, progress_bar, checkpoint, draws_on_disk=False
+):
+  """Makes a run, and closes it.
+
+  Args:
+    run: A `SamplingRun`.
+    schedule: Its `Schedule`.
+    stop_when: As for `sample`.
+    progress_bar: As for `sample`.
+    checkpoint: As for `sample`.
+    draws_on_disk: As for `sample`.
+
+  Returns:
+    A `SampleResults`.
+  """
+  with contextlib.closing(run):
     try:
       stopped_by = _make_blocks(
         run, schedule, stop_when, progress_bar, checkpoint
@@ -371,7 +391,7 @@ def _say_what_is_left(schedule, num_steps_made, checkpoint):
     f'{schedule.num_steps:,} steps and returns the '
     f'{schedule.num_rows(num_steps_made):,} of {schedule.num_results:,} draws '
     f'made until then. {_how_to_resume(checkpoint)}',
-    stacklevel=4,
+    stacklevel=5,
   )
 
 

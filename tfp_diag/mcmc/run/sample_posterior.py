@@ -14,11 +14,11 @@
 # ============================================================================
 """Draws from a posterior, with one call."""
 
+import contextlib
 import json
 import math
 import os
 import pathlib
-import tempfile
 import typing
 from collections.abc import Callable
 from typing import Any, Literal
@@ -33,9 +33,21 @@ from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
-from tfp_diag.mcmc.run.checkpoint import WARM_UP_NAME, another_run
+from tfp_diag.mcmc.run.checkpoint import (
+  TEMPORARY_WARM_UP,
+  WARM_UP_NAME,
+  another_run,
+  check_may_resume,
+  check_target,
+  is_begun,
+  locked_directory,
+  refusal,
+  unreadable,
+)
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
-from tfp_diag.mcmc.run.sample import check_run_options, sample
+from tfp_diag.mcmc.run.sample import check_run_options, results_of
+from tfp_diag.mcmc.run.sampling_run import SamplingRun, part_names
+from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
@@ -44,6 +56,10 @@ __all__ = ['PosteriorDraws', 'sample_posterior']
 
 _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
+# Of what is kept of a warm-up.
+_VERSION = 2
+# Of trajectories.
+_BLOCK_SIZE = 100
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.125
 # How many of the longest trajectories a draw may cost.
@@ -166,7 +182,8 @@ def sample_posterior(
       of shape [draws, chains, coordinates].
     progress_bar: As for `mcmc.sample`.
     checkpoint: Path of a directory in which the run is saved, as for
-      `mcmc.sample`, and what the warm-up has found.
+      `mcmc.sample`, and what the warm-up has found. Its draws are those of the
+      unconstrained parts, and `load_draws` calls them so.
     resume: Python `bool`, whether a run that is in `checkpoint` goes on. With
       `seed=None` it goes on with its own seed.
     jit_compile: Python `bool`, whether XLA compiles the steps.
@@ -276,44 +293,63 @@ def sample_posterior(
   state = layout.join(start)
 
   settings = {
-    'num_chains': int(state.shape[0]),
-    'kernel': kernel,
-    'preconditioner': preconditioner,
-    'num_warmup_steps': num_warmup_steps,
-    'use_curvature': use_curvature,
-    'target_accept_prob': target_accept_prob,
-    'max_num_steps': max_num_steps,
+    'version of the format': _VERSION,
+    '`num_chains`': int(state.shape[0]),
+    'number of coordinates': layout.size,
+    'dtype': state.dtype.name,
+    '`kernel`': kernel,
+    '`preconditioner`': preconditioner,
+    '`num_warmup_steps`': num_warmup_steps,
+    '`use_curvature`': use_curvature,
+    '`target_accept_prob`': target_accept_prob,
+    '`max_num_steps`': max_num_steps,
   }
-  found = _kept_warm_up(checkpoint, settings) if resume else None
-  if found is None:
-    found = warm_up(
-      log_prob_fn,
-      state,
-      num_warmup_steps,
-      seed=warmup_seed,
-      preconditioner=preconditioner,
-      is_single=is_single,
-      target_accept_prob=target_accept_prob,
-      max_num_steps=max_num_steps,
-      use_curvature=use_curvature,
-      tries_local=kernel == 'auto' and preconditioner == 'auto',
-      jit_compile=jit_compile,
-    )
-    _keep_warm_up(found, checkpoint, settings)
+
+  def log_prob_at(position):
+    return np.asarray(log_prob_fn(tf.constant(position, state.dtype)))
+
+  with contextlib.ExitStack() as held:
+    found = None
+    if checkpoint is not None:
+      # Before anything is computed, and until what was found is written.
+      held.enter_context(locked_directory(checkpoint))
+      check_may_resume(checkpoint, resume)
+      if resume:
+        found = _kept_warm_up(checkpoint, settings, log_prob_at)
+    if found is None:
+      found = warm_up(
+        log_prob_fn,
+        state,
+        num_warmup_steps,
+        seed=warmup_seed,
+        preconditioner=preconditioner,
+        is_single=is_single,
+        target_accept_prob=target_accept_prob,
+        max_num_steps=max_num_steps,
+        use_curvature=use_curvature,
+        tries_local=kernel == 'auto' and preconditioner == 'auto',
+        jit_compile=jit_compile,
+      )
+      if checkpoint is not None:
+        _keep_warm_up(found, checkpoint, settings, log_prob_at(found.state))
   if num_steps_between_results is None:
     num_steps_between_results = _num_steps_between(found, max_num_steps)
-  run = sample(
+  schedule = Schedule(num_draws, 0, num_steps_between_results, _BLOCK_SIZE)
+  sampling_run = SamplingRun(
     found.kernel(log_prob_fn, state.dtype, max_num_steps),
     tf.constant(found.state, state.dtype),
-    num_draws,
-    num_steps_between_results=num_steps_between_results,
+    schedule,
+    previous_kernel_results=None,
+    trace_fn=None,
     seed=None if seed is None and resume else draws_seed,
-    stop_when=stop_when,
-    progress_bar=progress_bar,
     checkpoint=checkpoint,
     resume=resume,
     jit_compile=jit_compile,
+    strategy=None,
+    name='mcmc_sample',
+    unconstrained=checkpoint and {'x': _parts(target)},
   )
+  run = results_of(sampling_run, schedule, stop_when, progress_bar, checkpoint)
   stride = num_steps_between_results + 1
   if 'n_steps' not in run.trace:
     run.trace['n_steps'] = np.full(
@@ -340,6 +376,15 @@ def sample_posterior(
   )
 
 
+def _parts(target):
+  """The names and event shapes of the unconstrained parts, in their order."""
+  names = part_names(target.constrain(target.start))
+  if len(names) != len(target.start):
+    # A bijector that joins parts, or takes them apart.
+    names = [f'x{i}' for i in range(len(target.start))]
+  return {n: x.shape[1:].as_list() for n, x in zip(names, target.start)}
+
+
 def _num_steps_between(found, max_num_steps):
   """How many trajectories to leave out between two draws."""
   stride = math.ceil(_SHARE_OF_DRAW * found.autocorrelation_time)
@@ -349,17 +394,15 @@ def _num_steps_between(found, max_num_steps):
   return max(min(stride, most), 1) - 1
 
 
-def _keep_warm_up(found, checkpoint, settings):
+def _keep_warm_up(found, checkpoint, settings, log_prob):
   """Writes what was found beside a checkpoint, as a whole or not at all."""
-  if checkpoint is None:
-    return
   folder = pathlib.Path(checkpoint)
-  folder.mkdir(parents=True, exist_ok=True)
-  handle, name = tempfile.mkstemp(dir=folder, suffix='.npz.new')
-  with os.fdopen(handle, 'wb') as file:
+  # One name, so that a process that was killed leaves one file at most.
+  with open(folder / TEMPORARY_WARM_UP, 'wb') as file:
     np.savez(
       file,
       state=found.state,
+      log_prob=log_prob,
       kind=found.scale.kind,
       **{f'scale_{k}': v for k, v in found.scale.arrays().items()},
       numbers=np.array(
@@ -375,40 +418,56 @@ def _keep_warm_up(found, checkpoint, settings):
       windows=np.array(found.windows, np.float64),
       settings=np.array(json.dumps(settings)),
     )
-  os.replace(name, folder / WARM_UP_NAME)
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(folder / TEMPORARY_WARM_UP, folder / WARM_UP_NAME)
 
 
-def _kept_warm_up(checkpoint, settings):
+def _kept_warm_up(checkpoint, settings, log_prob_at):
   """What an earlier process has found with these settings, or None."""
-  if checkpoint is None:
-    return None
   path = pathlib.Path(checkpoint) / WARM_UP_NAME
   if not path.exists():
+    if is_begun(checkpoint):
+      raise refusal(
+        checkpoint,
+        f'cannot be resumed: it has no {WARM_UP_NAME}, so that it is of '
+        'another function, or that file was deleted. Pass another path, or '
+        'put the file back',
+      )
     return None
-  with np.load(path, allow_pickle=False) as kept:
+  try:
+    with np.load(path, allow_pickle=False) as archive:
+      kept = {name: archive[name] for name in archive.files}
     began_with = json.loads(str(kept['settings']))
-    for name, given in settings.items():
-      if began_with[name] != given:
-        raise another_run(checkpoint, f'`{name}`', began_with[name], given)
-    scale = {
-      k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
-    }
-    step_size, integration_time, damping, autocorrelation_time = map(
-      float, kept['numbers']
-    )
-    num_newton_steps, num_gradients = map(int, kept['counts'])
-    return WarmUp(
-      state=kept['state'],
-      scale=SCALES[str(kept['kind'])](**scale),
-      step_size=step_size,
-      integration_time=integration_time,
-      damping=damping,
-      autocorrelation_time=autocorrelation_time,
-      windows=tuple(
-        Window(int(n), h, t, gamma, a, int(r), int(g))
-        for n, h, t, gamma, a, r, g in kept['windows'].tolist()
-      ),
-      num_newton_steps=num_newton_steps,
-      num_gradients=num_gradients,
-      gradients_per_step=int(kept['gradients_per_step']),
-    )
+  except Exception as e:
+    # A damaged archive raises errors of many types in several libraries.
+    why = str(e) or type(e).__name__
+    raise unreadable(
+      checkpoint, f'its {WARM_UP_NAME} is damaged ({why})'
+    ) from e
+  for name, given in settings.items():
+    if began_with.get(name) != given:
+      raise another_run(checkpoint, name, began_with.get(name), given)
+  check_target(checkpoint, log_prob_at(kept['state']), kept['log_prob'])
+  scale = {
+    k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
+  }
+  step_size, integration_time, damping, autocorrelation_time = map(
+    float, kept['numbers']
+  )
+  num_newton_steps, num_gradients = map(int, kept['counts'])
+  return WarmUp(
+    state=kept['state'],
+    scale=SCALES[str(kept['kind'])](**scale),
+    step_size=step_size,
+    integration_time=integration_time,
+    damping=damping,
+    autocorrelation_time=autocorrelation_time,
+    windows=tuple(
+      Window(int(n), h, t, gamma, a, int(r), int(g))
+      for n, h, t, gamma, a, r, g in kept['windows'].tolist()
+    ),
+    num_newton_steps=num_newton_steps,
+    num_gradients=num_gradients,
+    gradients_per_step=int(kept['gradients_per_step']),
+  )

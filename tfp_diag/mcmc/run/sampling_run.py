@@ -27,15 +27,16 @@ from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
+from tfp_diag.mcmc.run.probe import (
+  check_previous_results,
+  first_difference,
+  kept_values,
+)
 from tfp_diag.mcmc.run.replicas import ReplicatedBlock
 from tfp_diag.mcmc.run.rows import MemoryRows
 from tfp_diag.mcmc.run.trace import as_trace, default_trace, innermost
 
-__all__ = ['SamplingRun', 'first_results', 'what_records']
-
-# By how much the same log density may differ, on another machine or device.
-_SAME_LOG_PROB = {'float32': 3e-6, 'float64': 1e-12}
-_SAME_NEAR_ZERO = {'float32': 1e-4, 'float64': 1e-8}
+__all__ = ['SamplingRun', 'first_results', 'part_names', 'what_records']
 
 
 class SamplingRun:
@@ -62,6 +63,7 @@ class SamplingRun:
     jit_compile,
     strategy,
     name,
+    unconstrained=None,
   ):
     """Begins a run, or takes it up where its checkpoint is, which it locks.
 
@@ -77,11 +79,13 @@ class SamplingRun:
       jit_compile: Python `bool`.
       strategy: A `tf.distribute.Strategy`, or None.
       name: Python `str`.
+      unconstrained: As `CheckpointDirectory` takes it.
     """
     # In eager mode, where a kernel sees values and can say what is wrong.
     bootstrapped = kernel.bootstrap_results(state)
     results = first_results(bootstrapped, previous_kernel_results)
     self._kernel = kernel
+    self._trace_fn = what_records(kernel, trace_fn)
     self._structures = state, results
     self._schedule = schedule
     make_block = SamplingBlock
@@ -89,7 +93,7 @@ class SamplingRun:
       make_block = functools.partial(ReplicatedBlock, strategy)
     self._block = make_block(
       kernel,
-      what_records(kernel, trace_fn),
+      self._trace_fn,
       schedule,
       state,
       results,
@@ -102,6 +106,8 @@ class SamplingRun:
       results=to_tensors(results),
       probe_state=to_tensors(state),
       probe_log_prob=innermost(bootstrapped, 'target_log_prob'),
+      probe_results=[],
+      probe_trace=[],
     )
     seed = None if seed is None else seed.numpy()
     self._directory: CheckpointDirectory | None = None
@@ -113,19 +119,25 @@ class SamplingRun:
         self._settings(),
         seed,
         self._block.row_specs,
-        _names(state),
-        _names(self._block.trace_structure),
+        part_names(state),
+        part_names(self._block.trace_structure),
+        unconstrained,
       )
+    is_begun = False
     with contextlib.ExitStack() as held:
       if self._directory is not None:
         held.enter_context(self._directory.locked())
-        if self._directory.exists():
-          self._resume(self._directory, resume)
+        is_begun = self._directory.exists(resume)
+        if is_begun:
+          self._resume(self._directory)
           seed = self._directory.seed
+      if previous_kernel_results is not None and not is_begun:
+        check_previous_results(kernel, state, bootstrapped, results)
       if seed is None:
         seed = tfp.random.sanitize_seed(None).numpy()
-      if self._directory is not None and not self._directory.exists():
+      if self._directory is not None and not is_begun:
         self._directory.seed = seed
+        self._progress = self._probed(self._progress, self._progress.state)
         self._directory.create(self._progress)
       # Until `close`, from here on.
       self._held = held.pop_all()
@@ -174,9 +186,7 @@ class SamplingRun:
       # The start may be a point at which all targets agree, such as zero.
       # Where a chain has left the finite numbers that start remains.
       with contextlib.suppress(ValueError):
-        progress = progress._replace(
-          probe_state=state, probe_log_prob=self._log_prob(state)
-        )
+        progress = self._probed(progress, state)
     # In what follows are steps on the way to the next result.
     rows = [row.numpy()[:num_new] for row in rows] if num_new else []
     self._kept.append(rows, num_rows, progress)
@@ -232,11 +242,7 @@ class SamplingRun:
       + [repr(self._block.trace_structure)],
     }
 
-  def _resume(self, directory, may_resume):
-    if not may_resume:
-      raise directory.refusal(
-        'exists. Pass `resume=True` to go on with it, or another path'
-      )
+  def _resume(self, directory):
     progress = directory.load()
     if progress.step > self._schedule.num_steps:
       raise directory.refusal(
@@ -248,33 +254,64 @@ class SamplingRun:
       results=[tf.constant(x) for x in progress.results],
     )
     self._check_target(directory)
+    self._check_functions(directory)
 
   def _check_target(self, directory):
     """Refuses to go on with another target."""
     before = self._progress.probe_log_prob
     if before is None:
       return
-    state = [tf.constant(x) for x in self._progress.probe_state]
-    now = np.asarray(self._log_prob(state))
-    same = np.isclose(
-      now,
-      before,
-      _SAME_LOG_PROB.get(now.dtype.name, 1e-2),
-      _SAME_NEAR_ZERO.get(now.dtype.name, 1e-2),
-      equal_nan=True,
-    )
-    if not np.all(same):
-      first = tuple(np.argwhere(~same)[0])
-      raise directory.refusal(
-        'was written for another target: at a state of it the log density was '
-        f'{before[first]}, and is now {now[first]}. Pass the target and the '
-        'data of that run, or another path'
-      )
+    _, results = self._bootstrapped(self._progress.probe_state)
+    now = np.asarray(innermost(results, 'target_log_prob'))
+    directory.check_target(now, before)
 
-  def _log_prob(self, parts):
+  def _check_functions(self, directory):
+    """Refuses to go on with a kernel or a trace that gives something else."""
+    progress = self._progress
+    for name, compute, structure, before in (
+      ('kernel', self._results_at, self._structures[1], progress.probe_results),
+      (
+        '`trace_fn`',
+        self._trace_at,
+        self._block.trace_structure,
+        progress.probe_trace,
+      ),
+    ):
+      difference = first_difference(
+        functools.partial(compute, progress.probe_state), before
+      )
+      if difference is not None:
+        i, found, given = difference
+        names = part_names(structure)
+        # A composite Tensor has several entries, but one name.
+        entry = names[i] if len(names) == len(before) else i
+        entry = f'as {entry!r} at one state'
+        raise directory.other(name, f'{found} {entry}', given)
+
+  def _probed(self, progress, parts):
+    """The progress with what is found at a state, to be known again."""
+    _, results = self._bootstrapped(parts)
+    return progress._replace(
+      probe_state=parts,
+      probe_log_prob=innermost(results, 'target_log_prob'),
+      probe_results=kept_values(to_tensors(results)),
+      probe_trace=kept_values(self._trace_at(parts)),
+    )
+
+  def _results_at(self, parts):
+    return to_tensors(self._bootstrapped(parts)[1])
+
+  def _trace_at(self, parts):
+    return tf.nest.flatten(self._trace_fn(*self._bootstrapped(parts)))
+
+  def _bootstrapped(self, parts):
+    """A state, and the kernel results that the kernel begins with there."""
+    parts = [tf.constant(x) for x in parts]
     state = tf.nest.pack_sequence_as(self._structures[0], parts)
     results = self._kernel.bootstrap_results(state)
-    return innermost(results, 'target_log_prob')
+    return state, tf.nest.map_structure(
+      tf.convert_to_tensor, results, expand_composites=True
+    )
 
 
 def first_results(bootstrapped, previous_kernel_results):
@@ -328,8 +365,15 @@ def what_records(kernel, trace_fn):
   return trace
 
 
-def _names(structure):
-  """Distinct names of the leaves, in the order of `tf.nest`."""
+def part_names(structure):
+  """Distinct names of the leaves of a structure.
+
+  Args:
+    structure: A structure.
+
+  Returns:
+    List of Python `str`s in the order of `tf.nest`.
+  """
   count = len(tf.nest.flatten(structure))
   numbered = tf.nest.pack_sequence_as(structure, list(range(count)))
   named = list(named_leaves(numbered))
@@ -343,8 +387,8 @@ def _names(structure):
 def _parameters(kernel):
   """The classes of a kernel and its inner ones, and their plain parameters.
 
-  A function cannot be compared from process to process; the target, at least,
-  is by its values.
+  A function cannot be compared from process to process; what it gives at one
+  state is, by `_check_functions`.
   """
 
   def describe(value):
@@ -354,6 +398,11 @@ def _parameters(kernel):
       found = {k: describe(v) for k, v in sorted(given.items())}
       found = {k: v for k, v in found.items() if v is not None}
       return {'kernel': type(value).__name__, **found}
+    if isinstance(value, tf.linalg.LinearOperator):
+      given = value.parameters
+      found = {k: describe(v) for k, v in sorted(given.items()) if k != 'name'}
+      found = {k: v for k, v in found.items() if v is not None}
+      return {'operator': type(value).__name__, **found}
     if isinstance(value, (list, tuple)):
       return [describe(v) for v in value]
     if isinstance(value, (bool, numbers.Number, str)):
