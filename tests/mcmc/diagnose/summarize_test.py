@@ -25,6 +25,7 @@ import tensorflow_probability as tfp
 
 from tfp_diag.mcmc import (
   PreconditionedMALA,
+  StopWhen,
   nested_rhat,
   sample,
   summarize,
@@ -334,6 +335,34 @@ def test_kernel_results_are_a_trace():
 def test_errors(args, kwargs, error, match):
   with pytest.raises(error, match=match):
     summarize(*args, **kwargs)
+
+
+def test_one_value_per_draw_may_be_that_of_all_chains():
+  """A chain that is elsewhere does not become a coordinate."""
+  draws = ar1(0.0, [500, 8, 2])
+  draws[:, 3] += 3.0
+  trace = {'accept_ratio': np.full(500, 0.8)}
+  found = summarize(draws, trace)
+  assert found.names == ('x[0]', 'x[1]') and found.chain_shape == (8,)
+  assert 'R-hat is 1.01 or more for x[0], x[1]' in found.warnings[0]
+  assert not StopWhen(max_rhat=1.05)(draws, trace)
+  # Other columns know better, and who asks for it has it.
+  trace['is_accepted'] = np.ones([500, 8, 2], bool)
+  assert summarize(draws, trace).chain_shape == (8, 2)
+  del trace['is_accepted']
+  assert summarize(draws, trace, chain_ndims=0).chain_shape == ()
+  # Flags are no means: there is one chain, of a matrix.
+  trace['is_accepted'] = np.ones([500], bool)
+  assert summarize(draws, trace).chain_shape == ()
+  # Nor can a vector of draws have chains.
+  del trace['is_accepted']
+  assert summarize([draws[:, 0, 0], draws], trace).chain_shape == ()
+
+
+def test_columns_of_other_uses_have_any_shape():
+  draws = ar1(0.0, [500, 8, 2])
+  found = summarize(draws, {'scale': np.ones([500, 2]), 'x': np.ones(3)})
+  assert found.chain_shape == (8,)
 
 
 def test_a_step_size_of_each_coordinate():
