@@ -261,11 +261,15 @@ def op_scope(name: str | None, default: str) -> Any:
 
 
 def check_path(name: str, value: Any) -> None:
-  """Raises a TypeError if `value` is no path of a file or a folder."""
+  """Raises an error if `value` is no path of a file or a folder."""
   if not isinstance(value, (str, os.PathLike)):
     raise TypeError(
       f'`{name}` is {shown(value)}; it is the path of a file or a folder, a '
       'str or a `pathlib.Path`.'
+    )
+  if not os.fspath(value):
+    raise ValueError(
+      f'`{name}` is an empty path; pass that of a file or a folder.'
     )
 
 

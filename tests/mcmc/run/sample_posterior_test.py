@@ -16,6 +16,7 @@
 
 import math
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -254,10 +255,50 @@ def test_refuses_arguments(kwargs, error, match):
     sample_posterior(3.0, 10)
   with pytest.raises(ValueError, match=r'whose state is not known; pass .init'):
     sample_posterior(lambda x: -(x**2), 10)
-  with pytest.raises(ValueError, match='along one axis; reshape it'):
+  with pytest.raises(ValueError, match='along one axis, so reshape'):
     sample_posterior(
       lambda x: -tf.reduce_sum(x**2, -1), 10, init=tf.zeros([2, 3, 4])
     )
+
+
+def _of_all(x):
+  return -tf.reduce_sum(x**2)
+
+
+@pytest.mark.parametrize(
+  ('log_prob', 'match'),
+  [
+    (lambda x: -(x**2), r'shape \(8, 2\), .* each of the 8 chains.*axis=-1'),
+    (_of_all, r'returned .* shape \(\), but .* each of the 8 chains.*axis=-1'),
+    (
+      lambda x: -tf.reduce_sum(x**2, -1, keepdims=True),
+      r'`joint_dist_or_log_prob` returned .* shape \(8, 1\) for an `init`',
+    ),
+    (
+      lambda x: -tf.reduce_sum((x - tf.reduce_mean(x, 0)) ** 2, -1),
+      '`target_log_prob_fn` mixes chains at Mean .*Reduce over the last axes',
+    ),
+    (lambda x: -np.sum(np.square(x), -1), 'NumPy and .* cut gradients: use'),
+  ],
+  ids=['not_reduced', 'of_all', 'keepdims', 'mixes', 'numpy'],
+)
+def test_says_what_is_wrong_with_a_log_density(log_prob, match):
+  with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter('always', UserWarning)
+    with pytest.raises(ValueError, match=match) as error:
+      sample_posterior(
+        log_prob, 5, init=tf.ones([8, 2]), num_warmup_steps=2, jit_compile=False
+      )
+  # One sentence, without the words of other functions.
+  assert not said or 'NumPy' in str(error.value)
+  for word in ('sample_shape', 'A Hessian', '`xs`', '`fn`'):
+    assert word not in str(error.value)
+
+
+def test_it_is_no_part_of_a_graph():
+  draw = tf.function(lambda: sample_posterior(_of_all, 5), autograph=False)
+  with pytest.raises(RuntimeError, match='`sample_posterior` runs in Python'):
+    draw()
 
 
 def test_it_is_public():

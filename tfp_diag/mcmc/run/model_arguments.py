@@ -38,6 +38,7 @@ __all__ = [
   'check_pins',
   'check_positive',
   'check_start',
+  'check_variables_left',
   'named_log_prob_parts',
 ]
 
@@ -261,6 +262,22 @@ def _fits(shape, event_shape, leading_shape):
   return num_leading <= len(leading_shape) and all(
     n in (None, 1, m) for n, m in zip(shape[:num_leading].as_list(), allowed)
   )
+
+
+def check_variables_left(model):
+  """Refuses a model of which every variable is pinned.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+
+  Raises:
+    ValueError: if there is no other.
+  """
+  if not tf.nest.flatten(model.event_shape):
+    raise ValueError(
+      'Every variable of `joint_dist` is pinned, so that nothing is left to '
+      'sample; leave out the pin of what is not observed.'
+    )
 
 
 def check_latent_variables(model):

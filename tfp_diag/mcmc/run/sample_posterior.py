@@ -181,6 +181,7 @@ def sample_posterior(
     ValueError: if the model has a batch shape, an argument does not fit, or the
       log density or its gradient cannot be used at the start.
     TypeError: if `joint_dist_or_log_prob` is neither a model nor callable.
+    RuntimeError: if called inside a `tf.function`.
 
   #### Examples
 
@@ -230,6 +231,11 @@ def sample_posterior(
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
        arXiv:2603.18845.
   """
+  if not tf.executing_eagerly():
+    raise RuntimeError(
+      '`sample_posterior` runs in Python, block by block, and cannot be part '
+      'of a `tf.function`; use `windowed_adaptive_mala` there.'
+    )
   arguments.check_choice('kernel', kernel, _KERNELS)
   arguments.check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
   if kernel == 'malt' and preconditioner == 'local':
@@ -266,11 +272,7 @@ def sample_posterior(
   start = target.start
   log_prob = target.log_prob_fn(*start)
   target.check_start(log_prob)
-  if log_prob.shape.rank != 1:
-    raise ValueError(
-      f'`init` has chains of the shape {log_prob.shape}, but here they must be '
-      'along one axis; reshape it.'
-    )
+  _check_one_axis(log_prob, start, target.model is not None)
   layout = VectorLayout(start, 1)
   log_prob_fn = layout.of_vector(target.log_prob_fn)
   state = layout.join(start)
@@ -337,6 +339,25 @@ def sample_posterior(
     num_gradients=int(stride * run.trace['n_steps'].sum()),
     num_gradients_warmup=found.num_gradients,
     stopped_by=run.stopped_by,
+  )
+
+
+def _check_one_axis(log_prob, start, is_model):
+  """Refuses chains along several axes, and a density that is not of each."""
+  if log_prob.shape.rank == 1:
+    return
+  if is_model:
+    raise ValueError(
+      f'`init` has chains of the shape {log_prob.shape}, but here they must be '
+      'along one axis; reshape it.'
+    )
+  chains = f'{start[0].shape[0]} chains' if start[0].shape.rank else 'chains'
+  raise ValueError(
+    f'`joint_dist_or_log_prob` returned a log density of shape '
+    f'{log_prob.shape}, but must return one value for each of the {chains}, '
+    'which are the first axis of `init`. Reduce over the last axes, as '
+    '`tf.reduce_sum(..., axis=-1)` does; chains must be along one axis, so '
+    'reshape `init` if they are along several.'
   )
 
 

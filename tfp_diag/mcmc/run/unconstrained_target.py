@@ -28,6 +28,7 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_latent_variables,
   check_pins,
   check_start,
+  check_variables_left,
 )
 
 __all__ = [
@@ -151,6 +152,7 @@ def target_of_model(model, pins, init, chain_shape, seed):
       'Make it a single distribution, with a JointDistribution...AutoBatched '
       'or `tfd.Independent`, and let `n_chains` add the chains.'
     )
+  check_variables_left(pinned)
   check_latent_variables(pinned)
   bijector = pinned.experimental_default_event_space_bijector()
   if init is None:
@@ -250,6 +252,7 @@ def target_of_log_prob(
   log_prob = batching.checked_value(
     nest.call_fn(target_log_prob_fn, init), name
   )
+  _check_chains(log_prob, parts, name)
   batching.check_value(log_prob, parts, None, name)
   chain_ndims = log_prob.shape.rank
 
@@ -272,6 +275,21 @@ def target_of_log_prob(
     start=[tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)],
     constrain=constrain,
   )
+
+
+def _check_chains(log_prob, parts, name):
+  """Refuses a log density whose shape does not lead that of each part."""
+  rank = log_prob.shape.rank
+  for x in parts:
+    if rank is None or x.shape.rank is None:
+      continue
+    if not log_prob.shape.is_compatible_with(x.shape[:rank]):
+      raise ValueError(
+        f'`{name}` returned a log density of shape {log_prob.shape} for an '
+        f'`init` with a part of shape {x.shape}, but must return one value for '
+        'each chain, and the chains are the first axes of `init`. Reduce over '
+        'the last axes, as `tf.reduce_sum(..., axis=-1)` does.'
+      )
 
 
 def as_start(init):

@@ -44,6 +44,7 @@ from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
 from tfp_diag.mcmc.run.schedule import Schedule
+from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = ['WarmUp', 'Window', 'warm_up']
 
@@ -319,6 +320,9 @@ def _starts(target_log_prob_fn, state, jit_compile):
     # Not by `run`, of which each call of the driver makes another one, which
     # TensorFlow would warn of.
     return run.get_concrete_function(state)(state)
+  except SampleMixingError:
+    # The kernel refuses such a density, in words of chains.
+    return _as_they_are(state)
   except (ValueError, TypeError, tf.errors.OpError) as e:
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '
