@@ -158,10 +158,15 @@ def summarize(
   num_divergences = _count(statistics, 'diverging', np.asarray)
   warnings = [
     *sampler_warnings(
-      stuck_chains, num_chains, num_not_finite, num_divergences
+      stuck_chains,
+      num_chains,
+      num_draws * num_chains,
+      num_not_finite,
+      num_divergences,
     ),
     *parameter_warnings(
       names,
+      [len(part.coordinate_names()) for part in parts],
       columns,
       num_draws,
       num_chains,

@@ -48,6 +48,8 @@ _PRECONDITIONERS = ('auto', *SCALES)
 _SHARE_OF_DRAW = 0.125
 # How many of the longest trajectories a draw may cost.
 _MOST_TRAJECTORIES = 8
+# From which share of the steps on divergences are a fault of the model.
+_MANY_DIVERGENCES = 1e-3
 
 
 class PosteriorDraws(typing.NamedTuple):
@@ -326,11 +328,7 @@ def sample_posterior(
     raise KeyboardInterrupt
   draws = target.constrain(layout.split_all(run.draws))
   summary = summarize(draws, run.trace)
-  warn_if_not_converged(
-    summary,
-    'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
-    'without centering.',
-  )
+  warn_if_not_converged(summary, _way_out(summary))
   return PosteriorDraws(
     draws=draws,
     trace=run.trace,
@@ -340,6 +338,17 @@ def sample_posterior(
     num_gradients_warmup=found.num_gradients,
     stopped_by=run.stopped_by,
   )
+
+
+def _way_out(summary):
+  """A sentence: what to try if draws have not converged."""
+  num_steps = summary.num_draws * int(np.prod(summary.chain_shape))
+  if (summary.num_divergences or 0) >= _MANY_DIVERGENCES * num_steps:
+    return (
+      'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
+      'without centering.'
+    )
+  return 'Draw more, or warm up for longer (`num_warmup_steps`).'
 
 
 def _check_one_axis(log_prob, start, is_model):
