@@ -295,6 +295,16 @@ def test_says_what_is_wrong_with_a_log_density(log_prob, match):
     assert word not in str(error.value)
 
 
+@pytest.mark.parametrize(('count', 'is_many'), [(1, False), (2, True)])
+def test_a_model_is_at_fault_for_many_divergences(count, is_many):
+  diverging = np.arange(2000).reshape([500, 4]) < count
+  draws = np.random.default_rng(0).normal(size=[500, 4])
+  way = sample_posterior_module._way_out(
+    tfp_diag.mcmc.summarize(draws, {'diverging': diverging})
+  )
+  assert ('without centering' in way) == is_many
+
+
 def test_it_is_no_part_of_a_graph():
   draw = tf.function(lambda: sample_posterior(_of_all, 5), autograph=False)
   with pytest.raises(RuntimeError, match='`sample_posterior` runs in Python'):
@@ -412,6 +422,36 @@ def test_no_other_scale_is_tried_where_one_is_asked_for(tmp_path):
     np.testing.assert_array_equal(a[:20], b)
   found = sample_posterior(funnel, 20, preconditioner='dense', **options)
   assert found.warm_up.scale.kind == 'dense'
+
+
+def test_a_warm_up_is_shown_on_some_lines():
+  window = warm_up_module.Window(50, 0.5, 2.0, 1.0, 0.91, 3, 120)
+  found = warm_up_module.WarmUp(
+    state=np.zeros([64, 100]),
+    scale=DenseScale(np.eye(100)),
+    step_size=0.25,
+    integration_time=1.5,
+    damping=0.8,
+    autocorrelation_time=2.0,
+    windows=(window, window._replace(num_steps=100)),
+    num_newton_steps=7,
+    num_gradients=1234,
+  )
+  assert repr(found) == (
+    '<WarmUp: step size 0.25, integration time 1.5, damping 0.8, dense scale, '
+    '2 windows, 1,234 gradients per chain>'
+  )
+  first, _, header, _, *rows = str(found).splitlines()
+  assert first == repr(found)
+  assert header.split() == [
+    *('window', 'steps', 'step', 'size', 'T', 'acceptance', 'rescued')
+  ]
+  assert [row.split() for row in rows] == [
+    ['0', '50', '0.5', '2', '0.910', '3'],
+    ['1', '100', '0.5', '2', '0.910', '3'],
+  ]
+  assert str(found._replace(windows=())).count('\n') == 0
+  assert found._repr_html_().startswith('<pre>&lt;WarmUp: step size 0.25')
 
 
 def test_steps_that_are_too_long_somewhere_get_shorter(monkeypatch):
