@@ -244,7 +244,13 @@ def test_a_diagonal_scale():
     ({'num_chains': 0}, ValueError, 'num_chains'),
     ({'num_warmup_steps': -1}, ValueError, 'num_warmup_steps'),
     ({'n_chains': 4}, ValueError, 'called .num_chains. here'),
-    ({'rates': 1.0}, ValueError, "'rates' is neither an argument nor"),
+    ({'rates': 1.0}, ValueError, 'a variable of `joint_dist_or_log_prob`, wh'),
+    ({'rate': 1.0}, ValueError, 'of `joint_dist_or_log_prob` is pinned'),
+    (
+      {'init': {'r': tf.ones([4])}},
+      ValueError,
+      'those of `joint_dist_or_log_prob` that',
+    ),
     ({'seed': 'x'}, ValueError, 'seed'),
   ],
 )

@@ -115,7 +115,7 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
         '`bijectors` is for a callable; a JointDistribution has its own, from '
         f'`{name}.experimental_default_event_space_bijector()`.'
       )
-    return target_of_model(given, pins, init, chain_shape, seed)
+    return target_of_model(given, pins, init, chain_shape, seed, name)
   if init is None:
     raise ValueError(
       f'`{name}` is a callable, whose state is not known; pass `init`, a '
@@ -124,7 +124,7 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
   return target_of_log_prob(given, init, bijectors, name)
 
 
-def target_of_model(model, pins, init, chain_shape, seed):
+def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   """A `tfd.JointDistribution` in the coordinates of its default bijector.
 
   Args:
@@ -135,6 +135,7 @@ def target_of_model(model, pins, init, chain_shape, seed):
       density is not finite, as TFP's windowed samplers do.
     chain_shape: List of Python `int`s, for None.
     seed: PRNG seed.
+    name: Python `str`, the argument that the model was given as.
 
   Returns:
     An `UnconstrainedTarget`.
@@ -147,18 +148,18 @@ def target_of_model(model, pins, init, chain_shape, seed):
   pinned = model.experimental_pin(**pins) if pins else model
   if any(tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)):
     raise ValueError(
-      f'`joint_dist` has the batch shape {pinned.batch_shape}, but the step '
+      f'`{name}` has the batch shape {pinned.batch_shape}, but the step '
       'size and the scale would be shared by its different distributions. '
       'Make it a single distribution, with a JointDistribution...AutoBatched '
       'or `tfd.Independent`, and let `n_chains` add the chains.'
     )
-  check_variables_left(pinned)
-  check_latent_variables(pinned)
+  check_variables_left(pinned, name)
+  check_latent_variables(pinned, name)
   bijector = pinned.experimental_default_event_space_bijector()
   if init is None:
     init = _random_start(pinned, chain_shape, seed)
   else:
-    check_init(pinned, init)
+    check_init(pinned, init, name)
   unconstrained = _traced(lambda: bijector.inverse(init))
 
   def pack(parts):
