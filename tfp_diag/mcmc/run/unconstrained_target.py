@@ -176,10 +176,14 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   def traced_log_prob_fn(*parts):
     return _traced(log_prob_fn, *parts)
 
+  def constrain(parts):
+    parts = [tf.convert_to_tensor(x) for x in parts]
+    return _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
+
   return UnconstrainedTarget(
     log_prob_fn=traced_log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
-    constrain=lambda parts: bijector.forward(pack(parts)),
+    constrain=constrain,
     model=pinned,
   )
 
