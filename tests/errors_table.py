@@ -240,7 +240,13 @@ WRONG = {
   },
   'name': {'number': 7, 'empty': [], 'ragged': RAGGED, 'an object': object()},
   'text': {**NOTHING, 'number': 7, 'empty': []},
-  'path': {**NOTHING, 'number': 7.5, 'empty': [], 'a dict': {}},
+  'path': {
+    **NOTHING,
+    'number': 7.5,
+    'empty': [],
+    'a dict': {},
+    'an empty path': '',
+  },
   'names': {'number': 7, 'an object': object(), 'numbers': [1, 2]},
   'axis name': {'number': 7, 'an object': object(), 'numbers': [1, 2]},
   'draws': {

@@ -397,6 +397,9 @@ def test_help_lists_the_targets(capsys):
     assert LISTED_TARGETS[name] == target.description
   assert list(LISTED_TARGETS) == list(targets.TARGETS)
   assert '  3    the draws have not converged' in printed
+  for default in (64, 400, 'auto', 0):
+    assert f'default: {default}' in printed
+    assert f' ({default})' not in printed
 
 
 @pytest.mark.parametrize(

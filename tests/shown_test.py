@@ -44,6 +44,12 @@ def test_a_line_and_a_page(name):
   assert value._repr_html_() == f'<pre>{html.escape(str(value))}</pre>'
 
 
+def test_one_warning_is_one():
+  found = mcmc.summarize(np.random.default_rng(0).normal(size=[500, 1]))
+  assert repr(found).endswith(' 1 warning>')
+  assert repr(_values()['Summary']).endswith(' warnings>')
+
+
 def test_lazy_matrices():
   matrix = tfp_diag.LazyJacobian(tf.sin, tf.ones([3]))
   assert matrix._repr_html_() == f'<pre>{html.escape(repr(matrix))}</pre>'

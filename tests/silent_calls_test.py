@@ -17,11 +17,16 @@
 import logging
 import warnings
 
+import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 import tfp_diag
 from tests import errors_table
+from tfp_diag.mcmc.run.unconstrained_target import as_target
+
+tfd = tfp.distributions
 
 # These sample, and are slow; TensorFlow warns from the fifth trace on.
 _FEWER = ('sample_posterior', 'windowed_adaptive_mala')
@@ -73,6 +78,30 @@ def test_ten_plans_say_nothing():
     tfp_diag.plan_diag_hessian(lambda x: tf.reduce_sum(x**3), x)(x)
 
   assert _said(plan_and_call, 10) == []
+
+
+def test_a_model_that_vectorizes_itself_says_nothing():
+  """In the start, the log density and the way back to its space."""
+
+  @tfd.JointDistributionCoroutineAutoBatched
+  def model():
+    rate = yield tfd.Gamma(2.0, 1.0, name='rate')
+    yield tfd.Sample(tfd.Poisson(rate), 2, name='counts')
+
+  target = as_target(
+    model,
+    [3],
+    None,
+    None,
+    {'counts': [3.0, 1.0]},
+    (1, 2),
+    tfp_diag.mcmc.windowed_adaptive_mala,
+  )
+  draws = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape([4, 3])
+  assert _said(lambda: target.constrain([draws]), 10) == []
+  np.testing.assert_allclose(
+    target.constrain([draws]).rate, np.log1p(np.exp(draws)), rtol=1e-5
+  )
 
 
 def test_a_warning_of_retracing_is_seen():

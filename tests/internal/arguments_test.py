@@ -38,6 +38,14 @@ def test_what_is_no_chunk(value):
     arguments.check_chunk('chunk_size', value)
 
 
+def test_counts():
+  with pytest.raises(ValueError) as error:
+    arguments.as_count('num_draws', 0)
+  assert str(error.value) == '`num_draws` is 0, but must be a positive integer.'
+  with pytest.raises(ValueError, match=r'a nonnegative .*: how many axes\.$'):
+    arguments.as_count('chain_ndims', -1, 0, 'how many axes')
+
+
 def test_callables():
   arguments.check_callable('fn', len)
   with pytest.raises(TypeError, match='`fn` is 3, which cannot be called'):

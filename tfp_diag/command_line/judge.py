@@ -14,6 +14,7 @@
 # ============================================================================
 """What makes draws of a target enough."""
 
+import math
 import typing
 
 import tensorflow as tf
@@ -102,7 +103,11 @@ class Judge:
     """
     summary = summarize(parameters, trace, min_ess=_LEAST_ESS)
     notes = sampler_warnings(
-      (), 0, summary.num_not_finite, summary.num_divergences
+      (),
+      0,
+      summary.num_draws * math.prod(summary.chain_shape),
+      summary.num_not_finite,
+      summary.num_divergences,
     )
     complaints = [text for text in summary.warnings if text not in notes]
     return Verdict(summary, complaints, notes)

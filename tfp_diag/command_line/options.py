@@ -128,7 +128,9 @@ def _parser():
     'chains start near it',
   )
   how = parser.add_argument_group('how')
-  how.add_argument('--chains', type=int, default=64, help='(%(default)s)')
+  how.add_argument(
+    '--chains', type=int, default=64, help='default: %(default)s'
+  )
   how.add_argument(
     '--draws',
     type=int,
@@ -139,14 +141,15 @@ def _parser():
     '--warmup',
     type=int,
     default=400,
-    help='trajectories that find all settings, and are not kept (%(default)s)',
+    help='trajectories that find all settings, and are not kept (default: '
+    '%(default)s)',
   )
   how.add_argument(
     '--kernel',
     choices=KERNELS,
     default='auto',
     help='Langevin trajectories of many steps (malt) or of one (mala); auto '
-    'chooses, and the report says which (%(default)s)',
+    'chooses, and the report says which (default: %(default)s)',
   )
   how.add_argument(
     '--preconditioner',
@@ -154,10 +157,10 @@ def _parser():
     default='auto',
     help='a matrix of all coordinates (dense), a scale for each of them and '
     'some directions (low_rank), or without (diagonal), or the curvature at '
-    'each point (local, for mala); auto chooses (%(default)s)',
+    'each point (local, for mala); auto chooses (default: %(default)s)',
   )
   how.add_argument('--step-size', help=argparse.SUPPRESS)
-  how.add_argument('--seed', type=int, default=0, help='(%(default)s)')
+  how.add_argument('--seed', type=int, default=0, help='default: %(default)s')
   how.add_argument(
     '--no-xla',
     dest='xla',

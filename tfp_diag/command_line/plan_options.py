@@ -86,8 +86,8 @@ def _parser():
     '--sample-shape',
     metavar='SHAPE',
     default=str(SAMPLE_SHAPE),
-    help='the axes of samples that lead the state (%(default)s); "[]" for a '
-    'function of a single state',
+    help='the axes of samples that lead the state (default: %(default)s); "[]" '
+    'for a function of a single state',
   )
   parser.add_argument(
     '--jacobian',

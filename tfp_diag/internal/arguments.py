@@ -128,7 +128,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def as_count(
-  name: str, value: Any, least: int = 1, what: str = 'a number of things'
+  name: str, value: Any, least: int = 1, what: str | None = None
 ) -> int:
   """A number of things as a Python int.
 
@@ -136,7 +136,7 @@ def as_count(
     name: Python str, the argument.
     value: What was given.
     least: Python int.
-    what: Python str, what is counted.
+    what: Python str, what is counted, where the name does not say it.
 
   Returns:
     Python int.
@@ -155,7 +155,8 @@ def as_count(
     if is_integer and number > _MOST:
       bound = f', at most {_MOST:,}'
     raise ValueError(
-      f'`{name}` is {shown(value)}, but must be {at_least}{bound}: {what}.'
+      f'`{name}` is {shown(value)}, but must be {at_least}{bound}'
+      f'{"" if what is None else f": {what}"}.'
     )
   return int(number)
 
@@ -261,11 +262,15 @@ def op_scope(name: str | None, default: str) -> Any:
 
 
 def check_path(name: str, value: Any) -> None:
-  """Raises a TypeError if `value` is no path of a file or a folder."""
+  """Raises an error if `value` is no path of a file or a folder."""
   if not isinstance(value, (str, os.PathLike)):
     raise TypeError(
       f'`{name}` is {shown(value)}; it is the path of a file or a folder, a '
       'str or a `pathlib.Path`.'
+    )
+  if not os.fspath(value):
+    raise ValueError(
+      f'`{name}` is an empty path; pass that of a file or a folder.'
     )
 
 

@@ -31,8 +31,12 @@ class SampleMixingError(ValueError):
 
   Raised if a function mixes samples, although the sample shape says that they
   are independent. The message names the op where they mix first.
+
+  Attributes:
+    op: Python `str`, that op; or None.
   """
 
+  op: str | None = None
   # Out of a `tf.function` AutoGraph passes on only errors that are made so.
   __init__ = Exception.__init__
 
@@ -59,11 +63,14 @@ def check_samples(walked: Walked) -> bool:
   if wrong and not _certainly_mixes(walked):
     return True
   if wrong:
-    raise SampleMixingError(
-      f'`fn` mixes samples: {_first_mixing_op(tape, walked, wrong)} makes the '
-      'result of one sample depend on another. Pass sample_shape=() to treat '
-      'everything as event, or make `fn` work on each sample alone.'
+    op = _first_mixing_op(tape, walked, wrong)
+    error = SampleMixingError(
+      f'`fn` mixes samples: {op} makes the result of one sample depend on '
+      'another. Pass sample_shape=() to treat everything as event, or make '
+      '`fn` work on each sample alone.'
     )
+    error.op = op
+    raise error
   if not tape.has_fallback:
     return False
   strict = Columns(Groups(walked.num_samples))

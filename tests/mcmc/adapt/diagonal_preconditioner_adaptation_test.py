@@ -23,6 +23,7 @@ from tfp_diag.examples import gaussian
 from tfp_diag.mcmc import (
   DiagonalPreconditionerAdaptation,
   LocalHessianPreconditioner,
+  MetropolisAdjustedLangevinTrajectories,
   PreconditionedMALA,
   UncalibratedPreconditionedLangevin,
 )
@@ -434,3 +435,12 @@ def test_refuses_a_hessian_through_a_transformation_inside():
   kernel = DiagonalPreconditionerAdaptation(kernel, 5, 'hessian')
   with pytest.raises(ValueError, match=r'TransformedTransitionKernel.*outside'):
     kernel.bootstrap_results([tf.ones([4]), tf.ones([4, 2])])
+
+
+def test_trajectories_are_refused():
+  kernel = MetropolisAdjustedLangevinTrajectories(
+    lambda x: -tf.reduce_sum(x**2, -1), 0.1, 1.0, 0.5
+  )
+  adapted = DiagonalPreconditionerAdaptation(kernel, 10)
+  with pytest.raises(TypeError, match='contain, a PreconditionedMALA, but the'):
+    adapted.bootstrap_results(tf.zeros([4, 2]))

@@ -25,6 +25,7 @@ import tensorflow_probability as tfp
 
 from tfp_diag.mcmc import (
   PreconditionedMALA,
+  StopWhen,
   nested_rhat,
   sample,
   summarize,
@@ -162,12 +163,28 @@ def test_chains_that_never_moved_are_named():
 
 
 def test_a_parameter_that_never_moved_is_named():
-  found = bad(draws=set_at(np.s_[..., 3], 0.1))
+  draws = {'a': ar1(0.3, [1000, 8, 3]), 'b': np.full([1000, 8], 0.1)}
+  found = summarize(draws)
   assert found.stuck_chains == ()
   assert np.isnan(found.r_hat[3]) and np.isnan(found.ess_bulk[3])
   assert found.sd[3] == 0.0
   (warning,) = found.warnings
-  assert warning.startswith('x[3] never moved: all draws are the same')
+  assert warning.startswith('b never moved: all draws are the same')
+  # All of a part.
+  draws['b'] = np.full([1000, 8, 2], [0.1, 0.2])
+  (warning,) = summarize(draws).warnings
+  assert warning.startswith('b[0], b[1] never moved: all draws are the same')
+
+
+def test_entries_that_are_constants_of_a_part_are_no_fault():
+  """A Cholesky factor of a correlation; and a chain that holds another one."""
+  draws = np.zeros([1000, 8, 2, 2])
+  draws[..., 0, 0] = 1.0
+  draws[..., 1, :] = ar1(0.3, [1000, 8, 2])
+  assert summarize(draws).warnings == ()
+  draws[:, 3, 0, 1] = 0.5
+  (warning,) = summarize(draws).warnings
+  assert 'R-hat is 1.01 or more for x[0, 1], at worst inf' in warning
 
 
 def test_draws_that_are_not_finite_are_named():
@@ -203,7 +220,18 @@ def test_proposals_that_are_not_finite_are_counted():
 def test_divergences_are_counted():
   found = bad(diverging=set_at(np.s_[10:12], True))
   assert found.num_divergences == 16
-  assert found.warnings[0].startswith('16 steps diverged')
+  assert found.warnings[0].startswith('16 of 8,000 steps diverged (0.2 %):')
+
+
+@pytest.mark.parametrize(
+  ('count', 'said'),
+  [(2, '2 of 32,000 steps diverged (0.006 %)'), (5_000, '(15.6 %)')],
+)
+def test_divergences_are_a_share(count, said):
+  draws, diverging = ar1(0.3, [1000, 32]), np.zeros([1000, 32], bool)
+  diverging.ravel()[:count] = True
+  (warning,) = summarize(draws, {'diverging': diverging}).warnings
+  assert said in warning
 
 
 def test_tuning_is_left_out():
@@ -334,6 +362,34 @@ def test_kernel_results_are_a_trace():
 def test_errors(args, kwargs, error, match):
   with pytest.raises(error, match=match):
     summarize(*args, **kwargs)
+
+
+def test_one_value_per_draw_may_be_that_of_all_chains():
+  """A chain that is elsewhere does not become a coordinate."""
+  draws = ar1(0.0, [500, 8, 2])
+  draws[:, 3] += 3.0
+  trace = {'accept_ratio': np.full(500, 0.8)}
+  found = summarize(draws, trace)
+  assert found.names == ('x[0]', 'x[1]') and found.chain_shape == (8,)
+  assert 'R-hat is 1.01 or more for x[0], x[1]' in found.warnings[0]
+  assert not StopWhen(max_rhat=1.05)(draws, trace)
+  # Other columns know better, and who asks for it has it.
+  trace['is_accepted'] = np.ones([500, 8, 2], bool)
+  assert summarize(draws, trace).chain_shape == (8, 2)
+  del trace['is_accepted']
+  assert summarize(draws, trace, chain_ndims=0).chain_shape == ()
+  # Flags are no means: there is one chain, of a matrix.
+  trace['is_accepted'] = np.ones([500], bool)
+  assert summarize(draws, trace).chain_shape == ()
+  # Nor can a vector of draws have chains.
+  del trace['is_accepted']
+  assert summarize([draws[:, 0, 0], draws], trace).chain_shape == ()
+
+
+def test_columns_of_other_uses_have_any_shape():
+  draws = ar1(0.0, [500, 8, 2])
+  found = summarize(draws, {'scale': np.ones([500, 2]), 'x': np.ones(3)})
+  assert found.chain_shape == (8,)
 
 
 def test_a_step_size_of_each_coordinate():

@@ -605,6 +605,18 @@ _LOWER_2 = tf.linalg.LinearOperatorDiag([1.0, 2.0])
     ({'preconditioner': 0.0}, ValueError, 'not positive'),
     ({'preconditioner': np.array([1.0, -1.0, 1.0])}, ValueError, 'not posit'),
     ({'preconditioner': _LOWER_2}, ValueError, 'must be square and act on'),
+    *(
+      ({'preconditioner': operator}, ValueError, 'singular, or not finite')
+      for operator in (
+        tf.linalg.LinearOperatorFullMatrix(tf.ones([3, 3])),
+        tf.linalg.LinearOperatorDiag([1.0, np.nan, 1.0]),
+        tf.linalg.LinearOperatorDiag([1.0, 0.0, 1.0]),
+        tf.linalg.LinearOperatorLowerTriangular(
+          [[1.0, 0.0, 0.0], [np.inf, 1.0, 0.0], [0.0, 0.0, 1.0]]
+        ),
+        tf.linalg.LinearOperatorZeros(3),
+      )
+    ),
     (
       {'preconditioner': tf.linalg.LinearOperatorFullMatrix(tf.ones([3, 2]))},
       ValueError,
@@ -641,6 +653,29 @@ def test_refuses_what_does_not_fit(kwargs, error, match):
   kernel = PreconditionedMALA(**arguments)
   with pytest.raises(error, match=match):
     kernel.bootstrap_results(tf.ones([4, 3]))
+
+
+_RANK_TWO = np.float32([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+_CORRELATED = np.float32([[1, 0.999, 0], [1, 1, 0], [0, 0, 1e-12]])
+
+
+@pytest.mark.parametrize(
+  ('operator', 'is_invertible'),
+  [
+    (tf.linalg.LinearOperatorFullMatrix(_RANK_TWO), False),
+    (tf.linalg.LinearOperatorFullMatrix(_CORRELATED), True),
+    (tf.linalg.LinearOperatorDiag([1e-12, -1.0, 1e12]), True),
+  ],
+)
+def test_a_matrix_of_constants_is_invertible(operator, is_invertible):
+  """In a graph, too; and units of any size are no fault."""
+  kernel = PreconditionedMALA(_TARGET.log_prob, 0.1, operator)
+  start = tf.function(kernel.bootstrap_results, autograph=False)
+  if is_invertible:
+    start(tf.ones([4, 3]))
+    return
+  with pytest.raises(ValueError, match='LinearOperatorFullMatrix that is sing'):
+    start(tf.ones([4, 3]))
 
 
 def test_refuses_a_state_of_the_wrong_kind():

@@ -129,6 +129,11 @@ def run(model, n_draws=3, **kwargs):
     (_model, {'counts': [[1.0], [2.0, 3.0]]}, r"'counts' is no array"),
     (_by_hand, {'counts': [_COUNTS] * 3}, r"'counts' has the shape \(3, 5\)"),
     (_NAMED, {'b': tf.ones([3])}, r"'b' has the shape \(3,\), .* has \(\)"),
+    (
+      _model,
+      {**_DATA, 'rate': 1.0, 'shift': np.zeros(2, 'f')},
+      'Every variable of `joint_dist` is pinned, .* nothing is left to sample',
+    ),
     # Variables.
     (_discrete, {}, r"The variable 'side' .* is a Bernoulli, .*`side=\.\.\.`"),
     (_discrete, {'side': 1}, r"The variable 'number' .* a Sample of Poisson,"),

@@ -18,6 +18,7 @@ import math
 import os
 import shutil
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -372,7 +373,13 @@ def test_a_diagonal_scale():
     ({'num_chains': 0}, ValueError, 'num_chains'),
     ({'num_warmup_steps': -1}, ValueError, 'num_warmup_steps'),
     ({'n_chains': 4}, ValueError, 'called .num_chains. here'),
-    ({'rates': 1.0}, ValueError, "'rates' is neither an argument nor"),
+    ({'rates': 1.0}, ValueError, 'a variable of `joint_dist_or_log_prob`, wh'),
+    ({'rate': 1.0}, ValueError, 'of `joint_dist_or_log_prob` is pinned'),
+    (
+      {'init': {'r': tf.ones([4])}},
+      ValueError,
+      'those of `joint_dist_or_log_prob` that',
+    ),
     ({'seed': 'x'}, ValueError, 'seed'),
   ],
 )
@@ -383,10 +390,60 @@ def test_refuses_arguments(kwargs, error, match):
     sample_posterior(3.0, 10)
   with pytest.raises(ValueError, match=r'whose state is not known; pass .init'):
     sample_posterior(lambda x: -(x**2), 10)
-  with pytest.raises(ValueError, match='along one axis; reshape it'):
+  with pytest.raises(ValueError, match='along one axis, so reshape'):
     sample_posterior(
       lambda x: -tf.reduce_sum(x**2, -1), 10, init=tf.zeros([2, 3, 4])
     )
+
+
+def _of_all(x):
+  return -tf.reduce_sum(x**2)
+
+
+@pytest.mark.parametrize(
+  ('log_prob', 'match'),
+  [
+    (lambda x: -(x**2), r'shape \(8, 2\), .* each of the 8 chains.*axis=-1'),
+    (_of_all, r'returned .* shape \(\), but .* each of the 8 chains.*axis=-1'),
+    (
+      lambda x: -tf.reduce_sum(x**2, -1, keepdims=True),
+      r'`joint_dist_or_log_prob` returned .* shape \(8, 1\) for an `init`',
+    ),
+    (
+      lambda x: -tf.reduce_sum((x - tf.reduce_mean(x, 0)) ** 2, -1),
+      '`target_log_prob_fn` mixes chains at Mean .*Reduce over the last axes',
+    ),
+    (lambda x: -np.sum(np.square(x), -1), 'NumPy and .* cut gradients: use'),
+  ],
+  ids=['not_reduced', 'of_all', 'keepdims', 'mixes', 'numpy'],
+)
+def test_says_what_is_wrong_with_a_log_density(log_prob, match):
+  with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter('always', UserWarning)
+    with pytest.raises(ValueError, match=match) as error:
+      sample_posterior(
+        log_prob, 5, init=tf.ones([8, 2]), num_warmup_steps=2, jit_compile=False
+      )
+  # One sentence, without the words of other functions.
+  assert not said or 'NumPy' in str(error.value)
+  for word in ('sample_shape', 'A Hessian', '`xs`', '`fn`'):
+    assert word not in str(error.value)
+
+
+@pytest.mark.parametrize(('count', 'is_many'), [(1, False), (2, True)])
+def test_a_model_is_at_fault_for_many_divergences(count, is_many):
+  diverging = np.arange(2000).reshape([500, 4]) < count
+  draws = np.random.default_rng(0).normal(size=[500, 4])
+  way = sample_posterior_module._way_out(
+    tfp_diag.mcmc.summarize(draws, {'diverging': diverging})
+  )
+  assert ('without centering' in way) == is_many
+
+
+def test_it_is_no_part_of_a_graph():
+  draw = tf.function(lambda: sample_posterior(_of_all, 5), autograph=False)
+  with pytest.raises(RuntimeError, match='`sample_posterior` runs in Python'):
+    draw()
 
 
 def test_it_is_public():
@@ -500,6 +557,36 @@ def test_no_other_scale_is_tried_where_one_is_asked_for(tmp_path):
     np.testing.assert_array_equal(a[:20], b)
   found = sample_posterior(funnel, 20, preconditioner='dense', **options)
   assert found.warm_up.scale.kind == 'dense'
+
+
+def test_a_warm_up_is_shown_on_some_lines():
+  window = warm_up_module.Window(50, 0.5, 2.0, 1.0, 0.91, 3, 120)
+  found = warm_up_module.WarmUp(
+    state=np.zeros([64, 100]),
+    scale=DenseScale(np.eye(100)),
+    step_size=0.25,
+    integration_time=1.5,
+    damping=0.8,
+    autocorrelation_time=2.0,
+    windows=(window, window._replace(num_steps=100)),
+    num_newton_steps=7,
+    num_gradients=1234,
+  )
+  assert repr(found) == (
+    '<WarmUp: step size 0.25, integration time 1.5, damping 0.8, dense scale, '
+    '2 windows, 1,234 gradients per chain>'
+  )
+  first, _, header, _, *rows = str(found).splitlines()
+  assert first == repr(found)
+  assert header.split() == [
+    *('window', 'steps', 'step', 'size', 'T', 'acceptance', 'rescued')
+  ]
+  assert [row.split() for row in rows] == [
+    ['0', '50', '0.5', '2', '0.910', '3'],
+    ['1', '100', '0.5', '2', '0.910', '3'],
+  ]
+  assert str(found._replace(windows=())).count('\n') == 0
+  assert found._repr_html_().startswith('<pre>&lt;WarmUp: step size 0.25')
 
 
 def test_steps_that_are_too_long_somewhere_get_shorter(monkeypatch):

@@ -163,3 +163,9 @@ def test_the_trace_says_which_axes_are_chains():
 def test_what_is_not_callable_is_refused():
   with pytest.raises(ValueError, match=r'`stop_when` is 1\.01, but must be'):
     sample(10, 1.01)
+
+
+@pytest.mark.parametrize('says', [np.array([True, True]), [False]])
+def test_one_truth_value_is_asked_for(says):
+  with pytest.raises(ValueError, match=r'stop_when. returned .* True or False'):
+    sample(40, lambda draws, trace: says)

@@ -250,7 +250,8 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
           'itself; put it outside of this adaptation.'
         )
       kernel = _innermost_kernel(self.inner_kernel)
-      if not hasattr(results.accepted_results, 'preconditioner'):
+      has_scale = hasattr(results.accepted_results, 'preconditioner')
+      if not has_scale or not hasattr(kernel, 'volatility_fn'):
         raise TypeError(
           '`inner_kernel` must be, or contain, a PreconditionedMALA, but the '
           f'innermost kernel is a {type(kernel).__name__}.'

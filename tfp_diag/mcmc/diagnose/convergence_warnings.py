@@ -28,12 +28,15 @@ _MOST_NAMES = 5
 
 
 def parameter_warnings(
-  names, columns, num_draws, num_chains, group_size, min_ess
+  names, part_sizes, columns, num_draws, num_chains, group_size, min_ess
 ):
   """What is wrong with parameters.
 
   Args:
     names: Sequence of `str`.
+    part_sizes: Sequence of Python `int`s, how many parameters each part has.
+      One that is the same in all draws is no fault where others of its part
+      move, as the zeros of a triangular matrix.
     columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
       'ess_tail', and 'nested_r_hat', which is judged in the place of 'r_hat'
       where there is one.
@@ -52,9 +55,10 @@ def parameter_warnings(
   if not np.all(is_finite):
     found.append(f'{_listed(names, ~is_finite)} became NaN or infinite.')
   is_constant = is_finite & (columns['sd'] == 0.0)
-  if np.any(is_constant):
+  never_moved = is_constant & ~_of_parts(is_finite & ~is_constant, part_sizes)
+  if np.any(never_moved):
     found.append(
-      f'{_listed(names, is_constant)} never moved: all draws are the same, and '
+      f'{_listed(names, never_moved)} never moved: all draws are the same, and '
       'R-hat and ESS are not defined.'
     )
   usable = is_finite & ~is_constant
@@ -84,12 +88,21 @@ def parameter_warnings(
   return found
 
 
-def sampler_warnings(stuck_chains, num_chains, num_not_finite, num_divergences):
+def _of_parts(flags, sizes):
+  """Whether any parameter of the same part has the flag."""
+  parts = np.split(flags, np.cumsum(sizes)[:-1])
+  return np.concatenate([np.full(len(part), np.any(part)) for part in parts])
+
+
+def sampler_warnings(
+  stuck_chains, num_chains, num_steps, num_not_finite, num_divergences
+):
   """What is wrong with chains and proposals.
 
   Args:
     stuck_chains: Tuple of the indices of chains that never moved.
     num_chains: Python `int`.
+    num_steps: Python `int`, of all chains together.
     num_not_finite: Python `int`, how many proposals were not finite, or None.
     num_divergences: Python `int`, or None.
 
@@ -111,10 +124,19 @@ def sampler_warnings(stuck_chains, num_chains, num_not_finite, num_divergences):
     )
   if num_divergences:
     found.append(
-      f'{num_divergences:,} steps diverged: the step size is too large '
+      f'{num_divergences:,} of {num_steps:,} steps diverged '
+      f'({_percent(num_divergences / num_steps)}): the step size is too large '
       'somewhere, and what lies there may be missing.'
     )
   return found
+
+
+def _percent(share):
+  """A share as text, of one digit where it is small."""
+  number = 100.0 * share
+  digits = 1 if number < 1.0 else 3
+  number = float(f'{number:.{digits}g}')
+  return f'{np.format_float_positional(number, trim="-")} %'
 
 
 def _listed(names, chosen):

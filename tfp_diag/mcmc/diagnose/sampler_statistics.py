@@ -20,7 +20,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
-from tfp_diag.mcmc.diagnose.named_draws import as_numbers, joined_chains
+from tfp_diag.mcmc.diagnose.named_draws import (
+  as_draws,
+  as_numbers,
+  joined_chains,
+)
 
 __all__ = ['chain_ndims_of', 'sampler_statistics']
 
@@ -48,12 +52,13 @@ _PER_CHAIN = (
 )
 
 
-def chain_ndims_of(trace, chain_ndims):
+def chain_ndims_of(trace, chain_ndims, draws):
   """How many axes of the draws belong to the chains.
 
   Args:
     trace: A dict of statistics, kernel results, or None.
     chain_ndims: Python `int` that counts where it is given, or None.
+    draws: Structure of arrays [draw, chain..., event...].
 
   Returns:
     Python `int`, 1 where nothing is known.
@@ -63,13 +68,23 @@ def chain_ndims_of(trace, chain_ndims):
       'chain_ndims', chain_ndims, 0, 'how many axes belong to the chains'
     )
   found = _statistics(trace)
-  for name in _PER_CHAIN:
-    if name in found:
-      return found[name].ndim - 1
-  return 1
+  columns = [found[name] for name in _PER_CHAIN if name in found]
+  for column in columns:
+    if column.ndim > 1:
+      return column.ndim - 1
+  if not columns:
+    return 1
+  # One value per draw is that of a single chain, or one for all chains. Means
+  # over chains are no flags, and kernel results are as they were.
+  is_of_chain = not isinstance(trace, collections.abc.Mapping) or any(
+    column.dtype == bool for column in columns
+  )
+  ranks = [as_draws(part).ndim for part in tf.nest.flatten(draws)]
+  may_have_chains = ranks and min(ranks) >= 2 and max(ranks) >= 3
+  return 1 if may_have_chains and not is_of_chain else 0
 
 
-def sampler_statistics(trace, num_draws, chain_shape):
+def sampler_statistics(trace, num_draws, chain_shape, names=None):
   """The statistics in a trace.
 
   Args:
@@ -78,6 +93,7 @@ def sampler_statistics(trace, num_draws, chain_shape):
       `trace_fn=lambda _, results: results` records; or None.
     num_draws: Python `int`.
     chain_shape: Tuple of Python `int`s.
+    names: Sequence of `str`, which statistics are used. Default: all.
 
   Returns:
     Dict from names to arrays [draw, chains, event...] with the axes of the
@@ -96,10 +112,13 @@ def sampler_statistics(trace, num_draws, chain_shape):
   return {
     name: _per_chain(name, value, num_draws, chain_shape)
     for name, value in found.items()
+    if (names is None or name in names)
     # A step size may be one of each coordinate, for all chains.
-    if not name.startswith('step_size')
-    or value.ndim < 2
-    or value.shape[: len(of_chains)] == of_chains
+    and (
+      not name.startswith('step_size')
+      or value.ndim < 2
+      or value.shape[: len(of_chains)] == of_chains
+    )
   }
 
 

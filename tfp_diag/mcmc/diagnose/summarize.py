@@ -41,6 +41,15 @@ from tfp_diag.mcmc.diagnose.summary import Summary
 
 __all__ = ['summarize', 'warn_if_not_converged']
 
+# What is read of a trace; other columns may have any shape.
+_STATISTICS = (
+  'is_accepted',
+  'log_accept_ratio',
+  'accept_ratio',
+  'diverging',
+  'tune',
+)
+
 
 def summarize(
   draws: Any,
@@ -126,9 +135,11 @@ def summarize(
       'num_superchains', num_superchains, 1, 'how many groups of chains'
     )
   parts, chain_shape = named_draws(
-    draws, chain_ndims_of(trace, chain_ndims), var_names
+    draws, chain_ndims_of(trace, chain_ndims, draws), var_names
   )
-  statistics = sampler_statistics(trace, len(parts[0].values), chain_shape)
+  statistics = sampler_statistics(
+    trace, len(parts[0].values), chain_shape, _STATISTICS
+  )
   parts, statistics = _without_tuning(parts, statistics)
   num_draws, num_chains = parts[0].values.shape[:2]
   if num_draws == 0 or num_chains == 0:
@@ -147,10 +158,15 @@ def summarize(
   num_divergences = _count(statistics, 'diverging', np.asarray)
   warnings = [
     *sampler_warnings(
-      stuck_chains, num_chains, num_not_finite, num_divergences
+      stuck_chains,
+      num_chains,
+      num_draws * num_chains,
+      num_not_finite,
+      num_divergences,
     ),
     *parameter_warnings(
       names,
+      [len(part.coordinate_names()) for part in parts],
       columns,
       num_draws,
       num_chains,

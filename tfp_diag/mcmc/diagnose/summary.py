@@ -126,9 +126,10 @@ class Summary(typing.NamedTuple):
   def __repr__(self):
     """One line: how much there is, and whether all is well."""
     shape = ' x '.join(map(str, self.chain_shape)) or '1'
+    count = len(self.warnings)
     return (
       f'<Summary of {len(self.names):,} parameters: {shape} chains of '
-      f'{self.num_draws:,} draws, {len(self.warnings)} warnings>'
+      f'{self.num_draws:,} draws, {count} warning{"" if count == 1 else "s"}>'
     )
 
   def _repr_html_(self):

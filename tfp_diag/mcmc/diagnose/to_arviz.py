@@ -110,7 +110,7 @@ def to_arviz(
       )
   arviz = _arviz_module()
   parts, chain_shape = named_draws(
-    draws, chain_ndims_of(trace, chain_ndims), var_names
+    draws, chain_ndims_of(trace, chain_ndims, draws), var_names
   )
   posterior = {part.name: part.values for part in parts}
   statistics = sampler_statistics(trace, len(parts[0].values), chain_shape)

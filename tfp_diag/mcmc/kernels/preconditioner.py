@@ -16,6 +16,7 @@
 
 import dataclasses
 import typing
+import weakref
 
 import numpy as np
 import tensorflow as tf
@@ -24,8 +25,13 @@ from tfp_diag.internal import arguments
 
 __all__ = ['as_factors']
 
+# A matrix of more coordinates is judged by its determinant alone.
+_MOST_FOR_SINGULAR_VALUES = 512
+# An eager chain asks in every step.
+_INVERTIBLE: weakref.WeakSet = weakref.WeakSet()
 
-def as_factors(preconditioner, parts, event_ndims):
+
+def as_factors(preconditioner, parts, event_ndims, is_adapted=False):
   """Turns what the user gave into one factor per part.
 
   Args:
@@ -33,6 +39,8 @@ def as_factors(preconditioner, parts, event_ndims):
       these with one entry per part. A single one serves all parts.
     parts: List of Tensors, the state.
     event_ndims: List of `int`s, the event rank of each part.
+    is_adapted: Python `bool`: whether an adapter wrote it, step by step, so
+      that operators are not looked into.
 
   Returns:
     List of factors with `matvec(x)` and `adjoint_matvec(x)`, both from the
@@ -40,7 +48,8 @@ def as_factors(preconditioner, parts, event_ndims):
 
   Raises:
     TypeError: if an operator's dtype is not that of its part.
-    ValueError: if the number of entries or a shape does not fit.
+    ValueError: if the number of entries or a shape does not fit, or a scale is
+      known not to be positive and finite, or an operator not to be invertible.
   """
   if isinstance(preconditioner, (list, tuple)):
     entries = list(preconditioner)
@@ -53,18 +62,20 @@ def as_factors(preconditioner, parts, event_ndims):
       'coordinates of a single part is a Tensor or an array, not a list.'
     )
   return [
-    _as_factor(entry, part, ndims, index)
+    _as_factor(entry, part, ndims, index, is_adapted)
     for index, (entry, part, ndims) in enumerate(
       zip(entries, parts, event_ndims)
     )
   ]
 
 
-def _as_factor(entry, part, event_ndims, index):
+def _as_factor(entry, part, event_ndims, index, is_adapted):
   if entry is None:
     return _Identity()
   if isinstance(entry, tf.linalg.LinearOperator):
     _check_operator(entry, part, event_ndims, index)
+    if not is_adapted:
+      _check_invertible(entry, index)
     return _Operator(entry)
   if isinstance(entry, str):
     raise TypeError(
@@ -107,6 +118,81 @@ def _check_operator(operator, part, event_ndims, index):
       'axis.'
     )
   _check_broadcast(shape[:-2].concatenate(size), part, index)
+
+
+def _check_invertible(operator, index):
+  """Refuses an operator that is known to lose a direction."""
+  if operator in _INVERTIBLE:
+    return
+  if not _is_invertible(operator):
+    raise ValueError(
+      f'`preconditioner` for part {index} of the state is a '
+      f'{type(operator).__name__} that is singular, or not finite, so that '
+      'chains would not reach every point; give an invertible matrix, such as '
+      'the Cholesky factor of a covariance.'
+    )
+  _INVERTIBLE.add(operator)
+
+
+def _is_invertible(operator):
+  """Whether an operator is; True where its values are not known."""
+  known = _of_known_values(operator)
+  if known is None:
+    return True
+  with tf.init_scope():
+    try:
+      if isinstance(known, _TRIANGULAR):
+        pivots = known.diag_part().numpy()
+        is_finite = np.isfinite(known.matvec(tf.ones_like(pivots)))
+        return bool(np.all(is_finite) and np.all(pivots != 0.0))
+      if _size(known) > _MOST_FOR_SINGULAR_VALUES:
+        return bool(np.all(np.isfinite(known.log_abs_determinant())))
+      matrix = known.to_dense().numpy().astype(np.float64)
+    except (
+      NotImplementedError,
+      TypeError,
+      ValueError,
+      tf.errors.OpError,
+    ):
+      # An operator that cannot say it; the chain takes it as it is.
+      return True
+  if not np.all(np.isfinite(matrix)):
+    return False
+  # Rows of any units.
+  norms = np.linalg.norm(matrix, axis=-1, keepdims=True)
+  if not np.all(norms > 0.0):
+    return False
+  values = np.linalg.svd(matrix / norms, compute_uv=False)
+  precision = np.finfo(known.dtype.as_numpy_dtype).eps
+  return bool(np.all(values[..., -1] > precision * values[..., 0]))
+
+
+# Whose diagonal tells whether they are invertible.
+_TRIANGULAR = (
+  tf.linalg.LinearOperatorDiag,
+  tf.linalg.LinearOperatorLowerTriangular,
+)
+
+
+def _of_known_values(operator):
+  """The operator of constants, or None where a value is not known."""
+  try:
+    components = tf.nest.flatten(operator, expand_composites=True)
+    if tf.executing_eagerly():
+      return operator
+    values = [tf.get_static_value(x) for x in components]
+    if any(value is None for value in values):
+      return None
+    with tf.init_scope():
+      return tf.nest.pack_sequence_as(
+        operator, [tf.constant(v) for v in values], expand_composites=True
+      )
+  except (TypeError, ValueError, AttributeError, NotImplementedError):
+    return None
+
+
+def _size(operator):
+  return int(operator.domain_dimension_tensor())
 
 
 def _check_scale(scale, part, index):

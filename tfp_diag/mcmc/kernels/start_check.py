@@ -37,8 +37,15 @@ def check_chains(target_log_prob_fn, parts):
   """
   try:
     refuse_mixing(HessianProblem(target_log_prob_fn, list(parts)))
-  except SampleMixingError:
-    raise
+  except SampleMixingError as e:
+    # For a kernel, which has no sample shape to choose.
+    error = SampleMixingError(
+      f'`target_log_prob_fn` mixes chains at {e.op or "some op"}: the log '
+      'density of one chain depends on the state of another. Reduce over the '
+      'last axes of the state; the first ones are those of the chains.'
+    )
+    error.op = e.op
+    raise error from None
   except Exception:
     # It is evaluated next, and says there what it lacks.
     return

@@ -452,7 +452,10 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     event_ndims = [len(event_axes(x, target_log_prob)) for x in parts]
     # What an adapter wrote comes before what the kernel was made with.
     factors = as_factors(
-      preconditioner or self.preconditioner, parts, event_ndims
+      preconditioner or self.preconditioner,
+      parts,
+      event_ndims,
+      is_adapted=bool(preconditioner),
     )
     if self.discretization == 'exponential':
       return [langevin.ExponentialScale(f) for f in factors]

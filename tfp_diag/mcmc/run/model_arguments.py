@@ -38,6 +38,7 @@ __all__ = [
   'check_pins',
   'check_positive',
   'check_start',
+  'check_variables_left',
   'named_log_prob_parts',
 ]
 
@@ -170,6 +171,7 @@ def check_argument_names(given, driver, model=None):
     for argument in inspect.signature(driver).parameters.values()
     if argument.kind is not argument.VAR_KEYWORD
   ]
+  of_model = next(a for a in arguments if a.startswith('joint_dist'))
   for name in given:
     if name in free:
       continue
@@ -195,18 +197,18 @@ def check_argument_names(given, driver, model=None):
       )
     if name in getattr(model, 'pins', ()):
       raise ValueError(
-        f'{name!r} is pinned already in `joint_dist`; pass the model without '
+        f'{name!r} is pinned already in `{of_model}`; pass the model without '
         'that pin, or leave it out here.'
       )
     close = difflib.get_close_matches(name, [*free, *arguments], 1)
     meant = f' Is {close[0]!r} meant?' if close else ''
     if model is None:
       raise ValueError(
-        f'{name!r} cannot be pinned, or is no argument: `joint_dist` is a '
+        f'{name!r} cannot be pinned, or is no argument: `{of_model}` is a '
         f'callable; close over what is observed.{meant}'
       )
     raise ValueError(
-      f'{name!r} is neither an argument nor a variable of `joint_dist`, which '
+      f'{name!r} is neither an argument nor a variable of `{of_model}`, which '
       f'are {", ".join(map(repr, free))}.{meant}'
     )
 
@@ -263,11 +265,29 @@ def _fits(shape, event_shape, leading_shape):
   )
 
 
-def check_latent_variables(model):
+def check_variables_left(model, of_model='joint_dist'):
+  """Refuses a model of which every variable is pinned.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+    of_model: Python `str`, the argument that the model was given as.
+
+  Raises:
+    ValueError: if there is no other.
+  """
+  if not tf.nest.flatten(model.event_shape):
+    raise ValueError(
+      f'Every variable of `{of_model}` is pinned, so that nothing is left to '
+      'sample; leave out the pin of what is not observed.'
+    )
+
+
+def check_latent_variables(model, of_model='joint_dist'):
   """Refuses a model with a variable that no gradient can move.
 
   Args:
     model: A `tfd.JointDistribution`, pinned or not.
+    of_model: Python `str`, the argument that the model was given as.
 
   Raises:
     ValueError: if a variable that is not pinned is discrete, or TFP has no
@@ -283,21 +303,21 @@ def check_latent_variables(model):
     kind = _kind(distribution)
     if _is_immovable(distribution):
       raise ValueError(
-        f'The variable {name!r} of `joint_dist` is a {kind}, which has no '
+        f'The variable {name!r} of `{of_model}` is a {kind}, which has no '
         'bijector from all of Rⁿ: it is discrete, or a mixture, and cannot be '
         f'moved along a gradient. Pin it (`{name}=...`), sum it out, or pass a '
         'log density as a callable, with `bijectors`.'
       )
     if 'LKJ' in kind.split(' of '):
       raise ValueError(
-        f'The variable {name!r} of `joint_dist` is a {kind}, for which TFP has '
+        f'The variable {name!r} of `{of_model}` is a {kind}, for which TFP has '
         'a bijector with a wrong log-determinant: the draws would have another '
         'law. Write it as a `tfd.CholeskyLKJ`, whose draws times their '
         'transposes have the law of a `tfd.LKJ`.'
       )
     if _is_partly_reached(distribution):
       raise ValueError(
-        f'The variable {name!r} of `joint_dist` is a {kind}, and the bijector '
+        f'The variable {name!r} of `{of_model}` is a {kind}, and the bijector '
         'that TFP has for it does not reach all of its values. Write it with '
         'another distribution (a direction, say, as a `tfd.Sample` of a '
         '`tfd.Normal`, divided by its norm), or pass a log density as a '
@@ -344,12 +364,13 @@ def _kind(distribution):
   return f'{name} of {_kind(inner)}' if is_one else name
 
 
-def check_init(model, init):
+def check_init(model, init, of_model='joint_dist'):
   """Refuses a start that has not the variables or the shapes of the model.
 
   Args:
     model: A `tfd.JointDistribution`, pinned or not.
     init: Structure of Tensors, as a driver was given it.
+    of_model: Python `str`, the argument that the model was given as.
 
   Raises:
     ValueError: if it does not fit; names the variable.
@@ -360,7 +381,7 @@ def check_init(model, init):
   if given is not None and {*given} != {*names}:
     raise ValueError(
       f'`init` has the variables {", ".join(map(repr, given))}, but those of '
-      f'`joint_dist` that are not pinned are {", ".join(map(repr, names))}.'
+      f'`{of_model}` that are not pinned are {", ".join(map(repr, names))}.'
     )
   if not tf.nest.is_nested(init) or len(init) != len(names):
     num = len(init) if tf.nest.is_nested(init) else 'no list of them but one'

@@ -15,12 +15,14 @@
 """Runs any transition kernel, and loses nothing."""
 
 import contextlib
+import functools
 import os
 import typing
 import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
@@ -271,7 +273,11 @@ def results_of(
   with contextlib.closing(run):
     try:
       stopped_by = _make_blocks(
-        run, schedule, stop_when, progress_bar, checkpoint
+        run,
+        schedule,
+        stop_when and functools.partial(_says_enough, stop_when),
+        progress_bar,
+        checkpoint,
       )
       return _results(run, schedule, stopped_by, in_memory=not draws_on_disk)
     except Exception as error:
@@ -346,6 +352,19 @@ def _as_state(current_state):
         'half precision inside.'
       )
   return state
+
+
+def _says_enough(stop_when, draws, trace):
+  """What `stop_when` says, which is one truth value or refused."""
+  found = stop_when(draws, trace)
+  shape = np.shape(found)
+  if shape:
+    raise ValueError(
+      f'`stop_when` returned {arguments.shown(found)}, but must return True or '
+      'False, whether the run can end; reduce it, as by '
+      '`bool(np.all(...))`.'
+    )
+  return bool(found)
 
 
 def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):

@@ -64,6 +64,8 @@ _BLOCK_SIZE = 100
 _SHARE_OF_DRAW = 0.125
 # How many of the longest trajectories a draw may cost.
 _MOST_TRAJECTORIES = 8
+# From which share of the steps on divergences are a fault of the model.
+_MANY_DIVERGENCES = 1e-3
 
 
 class PosteriorDraws(typing.NamedTuple):
@@ -198,6 +200,7 @@ def sample_posterior(
     ValueError: if the model has a batch shape, an argument does not fit, or the
       log density or its gradient cannot be used at the start.
     TypeError: if `joint_dist_or_log_prob` is neither a model nor callable.
+    RuntimeError: if called inside a `tf.function`.
 
   #### Examples
 
@@ -247,6 +250,11 @@ def sample_posterior(
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
        arXiv:2603.18845.
   """
+  if not tf.executing_eagerly():
+    raise RuntimeError(
+      '`sample_posterior` runs in Python, block by block, and cannot be part '
+      'of a `tf.function`; use `windowed_adaptive_mala` there.'
+    )
   arguments.check_choice('kernel', kernel, _KERNELS)
   arguments.check_choice('preconditioner', preconditioner, _PRECONDITIONERS)
   if kernel == 'malt' and preconditioner == 'local':
@@ -283,11 +291,7 @@ def sample_posterior(
   start = target.start
   log_prob = target.log_prob_fn(*start)
   target.check_start(log_prob)
-  if log_prob.shape.rank != 1:
-    raise ValueError(
-      f'`init` has chains of the shape {log_prob.shape}, but here they must be '
-      'along one axis; reshape it.'
-    )
+  _check_one_axis(log_prob, start, target.model is not None)
   layout = VectorLayout(start, 1)
   log_prob_fn = layout.of_vector(target.log_prob_fn)
   state = layout.join(start)
@@ -360,11 +364,7 @@ def sample_posterior(
     raise KeyboardInterrupt
   draws = target.constrain(layout.split_all(run.draws))
   summary = summarize(draws, run.trace)
-  warn_if_not_converged(
-    summary,
-    'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
-    'without centering.',
-  )
+  warn_if_not_converged(summary, _way_out(summary))
   return PosteriorDraws(
     draws=draws,
     trace=run.trace,
@@ -383,6 +383,36 @@ def _parts(target):
     # A bijector that joins parts, or takes them apart.
     names = [f'x{i}' for i in range(len(target.start))]
   return {n: x.shape[1:].as_list() for n, x in zip(names, target.start)}
+
+
+def _way_out(summary):
+  """A sentence: what to try if draws have not converged."""
+  num_steps = summary.num_draws * int(np.prod(summary.chain_shape))
+  if (summary.num_divergences or 0) >= _MANY_DIVERGENCES * num_steps:
+    return (
+      'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
+      'without centering.'
+    )
+  return 'Draw more, or warm up for longer (`num_warmup_steps`).'
+
+
+def _check_one_axis(log_prob, start, is_model):
+  """Refuses chains along several axes, and a density that is not of each."""
+  if log_prob.shape.rank == 1:
+    return
+  if is_model:
+    raise ValueError(
+      f'`init` has chains of the shape {log_prob.shape}, but here they must be '
+      'along one axis; reshape it.'
+    )
+  chains = f'{start[0].shape[0]} chains' if start[0].shape.rank else 'chains'
+  raise ValueError(
+    f'`joint_dist_or_log_prob` returned a log density of shape '
+    f'{log_prob.shape}, but must return one value for each of the {chains}, '
+    'which are the first axis of `init`. Reduce over the last axes, as '
+    '`tf.reduce_sum(..., axis=-1)` does; chains must be along one axis, so '
+    'reshape `init` if they are along several.'
+  )
 
 
 def _num_steps_between(found, max_num_steps):

@@ -107,7 +107,7 @@ class StopWhen(typing.NamedTuple):
     parts = [as_draws(part) for part in tf.nest.flatten(draws)]
     if not parts:
       raise ValueError('`draws` has no parts; pass an array [draw, chain...].')
-    chain_ndims = chain_ndims_of(trace, self.chain_ndims)
+    chain_ndims = chain_ndims_of(trace, self.chain_ndims, parts)
     chain_shape = parts[0].shape[1 : 1 + chain_ndims]
     if self.max_rhat is not None and np.prod(chain_shape) < 2:
       raise ValueError(

@@ -28,6 +28,7 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_latent_variables,
   check_pins,
   check_start,
+  check_variables_left,
 )
 
 __all__ = [
@@ -114,7 +115,7 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
         '`bijectors` is for a callable; a JointDistribution has its own, from '
         f'`{name}.experimental_default_event_space_bijector()`.'
       )
-    return target_of_model(given, pins, init, chain_shape, seed)
+    return target_of_model(given, pins, init, chain_shape, seed, name)
   if init is None:
     raise ValueError(
       f'`{name}` is a callable, whose state is not known; pass `init`, a '
@@ -123,7 +124,7 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
   return target_of_log_prob(given, init, bijectors, name)
 
 
-def target_of_model(model, pins, init, chain_shape, seed):
+def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   """A `tfd.JointDistribution` in the coordinates of its default bijector.
 
   Args:
@@ -134,6 +135,7 @@ def target_of_model(model, pins, init, chain_shape, seed):
       density is not finite, as TFP's windowed samplers do.
     chain_shape: List of Python `int`s, for None.
     seed: PRNG seed.
+    name: Python `str`, the argument that the model was given as.
 
   Returns:
     An `UnconstrainedTarget`.
@@ -146,17 +148,18 @@ def target_of_model(model, pins, init, chain_shape, seed):
   pinned = model.experimental_pin(**pins) if pins else model
   if any(tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)):
     raise ValueError(
-      f'`joint_dist` has the batch shape {pinned.batch_shape}, but the step '
+      f'`{name}` has the batch shape {pinned.batch_shape}, but the step '
       'size and the scale would be shared by its different distributions. '
       'Make it a single distribution, with a JointDistribution...AutoBatched '
       'or `tfd.Independent`, and let `n_chains` add the chains.'
     )
-  check_latent_variables(pinned)
+  check_variables_left(pinned, name)
+  check_latent_variables(pinned, name)
   bijector = pinned.experimental_default_event_space_bijector()
   if init is None:
     init = _random_start(pinned, chain_shape, seed)
   else:
-    check_init(pinned, init)
+    check_init(pinned, init, name)
   unconstrained = _traced(lambda: bijector.inverse(init))
 
   def pack(parts):
@@ -173,10 +176,14 @@ def target_of_model(model, pins, init, chain_shape, seed):
   def traced_log_prob_fn(*parts):
     return _traced(log_prob_fn, *parts)
 
+  def constrain(parts):
+    parts = [tf.convert_to_tensor(x) for x in parts]
+    return _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
+
   return UnconstrainedTarget(
     log_prob_fn=traced_log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
-    constrain=lambda parts: bijector.forward(pack(parts)),
+    constrain=constrain,
     model=pinned,
   )
 
@@ -250,6 +257,7 @@ def target_of_log_prob(
   log_prob = batching.checked_value(
     nest.call_fn(target_log_prob_fn, init), name
   )
+  _check_chains(log_prob, parts, name)
   batching.check_value(log_prob, parts, None, name)
   chain_ndims = log_prob.shape.rank
 
@@ -272,6 +280,21 @@ def target_of_log_prob(
     start=[tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)],
     constrain=constrain,
   )
+
+
+def _check_chains(log_prob, parts, name):
+  """Refuses a log density whose shape does not lead that of each part."""
+  rank = log_prob.shape.rank
+  for x in parts:
+    if rank is None or x.shape.rank is None:
+      continue
+    if not log_prob.shape.is_compatible_with(x.shape[:rank]):
+      raise ValueError(
+        f'`{name}` returned a log density of shape {log_prob.shape} for an '
+        f'`init` with a part of shape {x.shape}, but must return one value for '
+        'each chain, and the chains are the first axes of `init`. Reduce over '
+        'the last axes, as `tf.reduce_sum(..., axis=-1)` does.'
+      )
 
 
 def as_start(init):

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import graphs
+from tfp_diag.internal.text_table import as_html, text_table
 from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts, newton_starts
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.adapt.tuning import (
@@ -45,6 +46,7 @@ from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
 from tfp_diag.mcmc.run.schedule import Schedule
+from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = ['WarmUp', 'Window', 'warm_up']
 
@@ -68,6 +70,8 @@ _DEAR = 500.0
 _OPTIMISM = 2.0
 # Steps with the local curvature, for each trajectory of the other warm-up.
 _LOCAL_STEPS = 5
+# What is printed of a window.
+_OF_WINDOW = ('window', 'steps', 'step size', 'T', 'acceptance', 'rescued')
 
 
 class Window(typing.NamedTuple):
@@ -120,6 +124,36 @@ class WarmUp(typing.NamedTuple):
   num_newton_steps: int
   num_gradients: int
   gradients_per_step: int = 1
+
+  def __repr__(self):
+    """One line; `print` adds a row for each window."""
+    return (
+      f'<WarmUp: step size {self.step_size:.3g}, integration time '
+      f'{self.integration_time:.3g}, damping {self.damping:.3g}, '
+      f'{self.scale.kind} scale, {len(self.windows)} '
+      f'window{"" if len(self.windows) == 1 else "s"}, '
+      f'{self.num_gradients:,} gradients per chain>'
+    )
+
+  def _repr_html_(self):
+    return as_html(str(self))
+
+  def __str__(self):
+    """The line, and a table of the windows."""
+    if not self.windows:
+      return repr(self)
+    cells = [
+      [
+        str(i),
+        f'{w.num_steps:,}',
+        f'{w.step_size:.3g}',
+        f'{w.integration_time:.3g}',
+        f'{w.acceptance:.3f}',
+        f'{w.num_rescued:,}',
+      ]
+      for i, w in enumerate(self.windows)
+    ]
+    return f'{self!r}\n\n{text_table(_OF_WINDOW, cells)}'
 
   def kernel(self, target_log_prob_fn, dtype, max_num_steps):
     """The kernel with all that was found."""
@@ -322,6 +356,9 @@ def _starts(target_log_prob_fn, state, jit_compile):
       jit_compile,
     )
     return run([state])
+  except SampleMixingError:
+    # The kernel refuses such a density, in words of chains.
+    return _as_they_are(state)
   except (ValueError, TypeError, tf.errors.OpError) as e:
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '

@@ -141,7 +141,7 @@ def windowed_adaptive_mala(
   learned in windows of doubling length during the first three quarters.
 
   When: a trace function of your own, a scale that depends on the position, many
-  devices, or all of it as a part of a `tf.function`. When not: else
+  devices, or all of it as a part of a `tf.function`. In all other cases use
   `sample_posterior`, whose trajectories of many steps make more of each
   gradient, and which moves chains that are stuck.
 
