@@ -345,7 +345,6 @@ def warm_up(
 
 def _starts(target_log_prob_fn, state, jit_compile):
   """`NewtonStarts`, or the start itself where there are no derivatives."""
-
   try:
     # XLA takes seconds, once for equal calls.
     run = graphs.compiled(
