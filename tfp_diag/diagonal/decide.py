@@ -595,6 +595,7 @@ def _inlined(
     return None
 
   def retrace_inlined(shapes):
+    assert retrace is not None
     graph = retrace(shapes)
     found = inline(graph)
     return graph if found is None else found[0]

@@ -298,7 +298,7 @@ def sample_posterior(
 
   settings = {
     'version of the format': _VERSION,
-    '`num_chains`': int(state.shape[0]),
+    '`num_chains`': state.shape.as_list()[0],
     'number of coordinates': layout.size,
     'dtype': state.dtype.name,
     '`kernel`': kernel,
