@@ -42,7 +42,7 @@ from tfp_diag.mcmc import sample_posterior
 __all__ = ['main_job']
 
 # What `sample_posterior` warns of, and the report says.
-_SAID_IN_THE_REPORT = ('.* Draw more, warm up', 'The run was interrupted')
+_SAID_IN_THE_REPORT = ('.* Draw more, (or )?warm up', 'The run was interrupted')
 
 
 def main_job(options):
