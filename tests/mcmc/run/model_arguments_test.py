@@ -225,6 +225,15 @@ def test_bijectors_that_reach_all_values(distribution):
   model_arguments.check_latent_variables(_of(distribution))
 
 
+def test_bijectors_are_looked_at_in_a_graph():
+  @tf.function
+  def sample():
+    return run(_of(tfd.SphericalUniform(3)))
+
+  with pytest.raises(ValueError, match='does not reach all of its values'):
+    sample()
+
+
 @pytest.mark.parametrize(
   'model, pins, init, num_chains',
   [

@@ -296,7 +296,7 @@ def check_latent_variables(model, of_model='joint_dist'):
   """
   whole = getattr(model, 'distribution', model)
   free = _names(model)
-  drawn, _ = whole.sample_distributions(seed=tf.zeros([2], tf.int32))
+  drawn = _drawn_distributions(whole)
   for name, distribution in _by_name(whole, drawn).items():
     if name not in free:
       continue
@@ -325,6 +325,17 @@ def check_latent_variables(model, of_model='joint_dist'):
       )
 
 
+def _drawn_distributions(model):
+  """The distributions of the variables: where there are values, if it can."""
+  seed = np.zeros([2], np.int32)
+  try:
+    with tf.init_scope():
+      return model.sample_distributions(seed=seed)[0]
+  except Exception:
+    # A model that is made of Tensors of a graph.
+    return model.sample_distributions(seed=seed)[0]
+
+
 def _is_immovable(distribution):
   dtypes = tf.nest.flatten(distribution.dtype)
   if not all(tf.as_dtype(dtype).is_floating for dtype in dtypes):
@@ -339,18 +350,22 @@ def _is_immovable(distribution):
 def _is_partly_reached(distribution):
   """Whether most of some draws do not come back through the bijector."""
   try:
-    bijector = distribution.experimental_default_event_space_bijector()
-    draws = distribution.sample(16, seed=tf.zeros([2], tf.int32))
-    # Copies: a bijector remembers by identity what it computed elsewhere.
-    back = bijector.forward(
-      tf.nest.map_structure(tf.identity, bijector.inverse(draws))
-    )
+    with tf.init_scope():
+      bijector = distribution.experimental_default_event_space_bijector()
+      draws = distribution.sample(16, seed=tf.zeros([2], tf.int32))
+      # Copies: a bijector remembers by identity what it computed elsewhere.
+      back = bijector.forward(
+        tf.nest.map_structure(tf.identity, bijector.inverse(draws))
+      )
+      pairs = [
+        [np.reshape(part, [16, -1]) for part in pair]
+        for pair in zip(tf.nest.flatten(draws), tf.nest.flatten(back))
+      ]
   except Exception:
-    # Not known; sampling will tell.
+    # Not known, as where it is made of Tensors of a graph; sampling will tell.
     return False
   is_off = np.zeros(16, bool)
-  for x, y in zip(tf.nest.flatten(draws), tf.nest.flatten(back)):
-    x, y = (np.reshape(part, [16, -1]) for part in (x, y))
+  for x, y in pairs:
     # Extreme draws may overflow on the way.
     is_off |= np.any(np.abs(x - y) > 0.01 * np.abs(x).max(), axis=1)
   return is_off.mean() > 0.5
