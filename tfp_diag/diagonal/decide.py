@@ -232,7 +232,9 @@ def decide(
           f'{_NOT_LINEAR} {_NOT_FORWARD}', RuntimeWarning, stacklevel=2
         )
       request = request._replace(mode='reverse')
-  is_told = problem.has_sample_shape or plan is not None or request.validate
+  is_told = problem.has_sample_shape or request.validate
+  # A plan has notes.
+  is_told |= request.is_asked or plan is not None
   if analysis is not None and analysis.may_mix and not is_told:
     warnings.warn(_MAY_MIX, RuntimeWarning, stacklevel=2)
   if analysis is not None and not analysis.walked.num_samples:
