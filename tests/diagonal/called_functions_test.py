@@ -23,6 +23,7 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tests.oracles import by_samples, hessian_diagonal, jacobian_diagonal
+from tfp_diag.sparsity import expansion
 
 tfd = tfp.distributions
 
@@ -259,3 +260,16 @@ def test_a_call_that_xs_do_not_reach_may_do_anything():
     return classes(x + shuffled())
 
   assert tfp_diag.plan_diag_hessian(fn, STATE).num_passes == 1
+
+
+def test_a_fault_of_ours_costs_passes_and_nothing_else(monkeypatch):
+  def fault(*unused_args):
+    raise KeyError('no such Tensor')
+
+  monkeypatch.setattr(expansion, '_body', fault)
+  fn = called(lambda x: 3.0 * classes(x))
+  with pytest.warns(RuntimeWarning, match='fault of tfp_diag'):
+    _, _, diag = tfp_diag.diag_hessian(fn, STATE)
+  np.testing.assert_allclose(
+    diag, 3.0 * hessian(classes, STATE), rtol=1e-9, atol=1e-11
+  )

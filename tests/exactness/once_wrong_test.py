@@ -257,3 +257,19 @@ def test_loops_of_tensorflow_1():
   np.testing.assert_allclose(
     tf.reshape(tfp_diag.jacobian(loss, x), [-1]), want, rtol=1e-5
   )
+
+
+@pytest.mark.parametrize('is_called', [False, True])
+def test_a_placeholder_with_a_default_is_its_default(is_called):
+  """It was taken for something from outside, on which xs have no influence."""
+
+  def fn(x):
+    y = tf.compat.v1.placeholder_with_default(2.0 * x, [3])
+    return tf.reduce_sum(y**3 * tf.reduce_sum(y))
+
+  x = tf.constant([1.0, 2.0, 3.0], tf.float64)
+  tried = tf.function(fn) if is_called else fn
+  _, _, diag = tf.function(
+    lambda x: tfp_diag.diag_hessian(tried, x, sample_shape=[])
+  )(x)
+  np.testing.assert_allclose(diag, 96.0 * x * (6.0 + x), rtol=1e-12)

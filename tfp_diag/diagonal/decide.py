@@ -270,6 +270,8 @@ def decide(
       inlined = _inlined(problem, evaluation, retrace)
     except (CannotSay, budget.PatternTooDenseError) as e:
       inlined, notes = None, (*notes, _NOT_INLINED.format(reason=e))
+    except Exception as e:
+      inlined, notes = None, (*notes, _fault(e, 'Another way'))
     # Terms are ops of this graph, not of functions that it calls.
     analysis, evaluation, retrace = inlined or (analysis, evaluation, retrace)
     if problem.kind == 'hessian' and num_passes > _SWEEP:

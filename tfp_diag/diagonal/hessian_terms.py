@@ -102,8 +102,8 @@ class HessianTerms:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
     (value,) = call.evaluation.ys
-    ops = [op for op, *_ in (*self.found.rest, *self.found.fixed)]
-    ops += [op for op, *_ in self.found.few]
+    found = self.found
+    ops = [op for op, *_ in (*found.rest, *found.fixed, *found.few)]
     within = _Call(value, call.derivative, xs, ops)
     diag = [tf.zeros_like(x) for x in xs]
     if self.found.rest:

@@ -21,7 +21,7 @@ from tfp_diag.sparsity.registry import register_expansion, register_facts
 from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 
 register_facts('Const', is_constant=True)
-register_facts('Placeholder', 'PlaceholderWithDefault', is_placeholder=True)
+register_facts('Placeholder', is_placeholder=True)
 
 
 @register_expansion('Shape')

@@ -140,6 +140,7 @@ def _join_summaries(walker, instruction, alternatives):
 
 @register_expansion(
   'Identity',
+  'PlaceholderWithDefault',
   'PreventGradient',
   'Snapshot',
   'EnsureShape',
