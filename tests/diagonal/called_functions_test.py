@@ -92,7 +92,7 @@ def nested(fn):
   return outer
 
 
-MODELS = [(classes, 1), (network, 1), (own_gradients, 1), (beta, 2)]
+MODELS = [(classes, 1), (network, 1), (own_gradients, 1), (beta, 1)]
 
 
 def hessian(fn, xs):

@@ -420,7 +420,7 @@ def swept_everywhere(fn, *shape):
   spec = tf.TensorSpec(shape, tf.float64)
   graph = trace(lambda parts: fn(parts[0]), lambda y, _: [y], [spec])
   SEEN.update(op.type for op in graph.ops)
-  found = analyze(graph, 1, None, is_hessian=True).sweeps
+  found = next(analyze(graph, 1, None, is_hessian=True).sweeps())
   result = np.zeros(len(found.left_over), bool)
   for one in found.sweeps:
     if not one.frontiers:

@@ -38,7 +38,7 @@ from tfp_diag.sparsity.expansion import expand, expandable, inline
 from tfp_diag.sparsity.graph import Graph, trace
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.registry import CannotSay
-from tfp_diag.sparsity.unique_paths import Sweep
+from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 
 __all__ = [
   'Decision',
@@ -75,6 +75,10 @@ _PRODUCT = 0.5
 # from a term to its frontier, for the work that lies between.
 _SWEEP = 1.05
 _VJP = 0.5
+# A product with the Hessian by a joint frontier, likewise; and what sweeps may
+# cost without a look for joint frontiers.
+_PRODUCT_BEHIND = 1.0
+_FEW_SWEEPS = 2.0
 # With more passes than samples times this, samples do not share them.
 _MAX_SHARED = 8
 # Up to so many passes are written out; see `sweep`.
@@ -523,16 +527,27 @@ def _swept(
   written_out = _written_out(problem, analysis, evaluation, retrace)
   # What a fused normalizer couples is followed through its parts.
   analysis, evaluation = written_out or (analysis, evaluation)
+  found = []
   with budget.at_most(_MOST_PATHS):
-    sweeps = analysis.sweeps
-  if sweeps is None:
-    return []
-  # What costs more than its passes is left to them.
+    for sweeps in analysis.sweeps():
+      found += _sweeps(problem, sweeps, evaluation, pattern)
+      if found and min(p.cost for p in found) < _FEW_SWEEPS:
+        break
+  return sorted(found, key=lambda p: p.cost)[:1]
+
+
+def _sweeps(
+  problem: Problem,
+  sweeps: Sweeps,
+  evaluation: Evaluation,
+  pattern: SparsityPattern | None,
+) -> list[Proposal]:
+  """Those of the sweeps that cost less than passes would."""
   kept = [s for s in sweeps.sweeps if _cost_of_sweep(s) < s.coordinates.sum()]
   if problem.order == 3:
     # A frontier says nothing about third derivatives.
-    kept = [s for s in kept if not s.frontiers]
-  sweeps = sweeps.only(kept)
+    kept = [s for s in kept if not s.frontiers and not s.joints]
+  sweeps = sweeps.only(kept).joined()
   if not kept:
     return []
   left = np.flatnonzero(sweeps.left_over)
@@ -541,15 +556,21 @@ def _swept(
   if pattern is not None:
     colors[left] = color_diagonal(pattern.matrix[left][:, left]).colors
   terms = SquaredSweeps(sweeps, colors, evaluation)
-  cost = sum(map(_cost_of_sweep, kept)) + sweep.num_colors(colors)
+  cost = sum(map(_cost_of_sweep, sweeps.sweeps)) + sweep.num_colors(colors)
   return [Proposal('squared sweeps', terms.num_passes, cost, terms, terms.note)]
 
 
 def _cost_of_sweep(one: Sweep) -> float:
   links = [link for frontier in one.frontiers for link in frontier.links]
-  return _SWEEP + sum(
-    (2 if link.is_by_rows else 3) * _VJP * link.num_passes * link.work
-    for link in links
+  return (
+    _SWEEP
+    + sum(
+      (2 if link.is_by_rows else 3) * _VJP * link.num_passes * link.work
+      for link in links
+    )
+    + sum(
+      _PRODUCT_BEHIND * joint.num_passes * joint.work for joint in one.joints
+    )
   )
 
 

@@ -323,6 +323,24 @@ class Evaluation:
       )
     return gradient, LinearMap(_tape_gradient(second), gradient, self.xs)
 
+  def hessian_between(self, tensors: Sequence) -> LinearMap:
+    """The second derivatives of the only one of `ys` by Tensors on the way.
+
+    Args:
+      tensors: List of Tensors that the function computed.
+
+    Returns:
+      `LinearMap`.
+
+    Raises:
+      MissingGradientError: If there are none.
+    """
+    (value,) = self.ys
+    first, second, *_ = self._tapes
+    with _recording(self._tapes[1:]):
+      adjoints = _tape_gradient(first)([value], tensors, [tf.ones_like(value)])
+    return LinearMap(_tape_gradient(second), adjoints, tensors)
+
   def derivative_of(self, compute: Callable) -> tuple:
     """The transposed Jacobian of what is computed from a Hessian.
 

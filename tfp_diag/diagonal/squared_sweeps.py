@@ -43,6 +43,7 @@ from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import batching
 from tfp_diag.sparsity.frontiers import Frontier, Link, Term
+from tfp_diag.sparsity.joint_frontiers import JointFrontier
 from tfp_diag.sparsity.paths import kind_of_squares, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
@@ -50,6 +51,9 @@ from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['SquaredSweeps']
+
+# The least number of single precision that is not flushed to zero.
+_LEAST = 2.0**-126
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,10 +92,18 @@ class SquaredSweeps:
     sentences = [f'{sweeps} with squared derivatives.']
     frontiers = [f for s in self.found.sweeps for f in s.frontiers]
     if frontiers:
-      names = dict.fromkeys(f.term.step.label for f in frontiers)
+      names = dict.fromkeys(f.label for f in frontiers)
       sentences.append(
         'Paths that part and meet again are followed from where they part, for '
         f'{_listed(names)}.'
+      )
+    joints = [j for s in self.found.sweeps for j in s.joints]
+    if joints:
+      products = sum(joint.num_passes for joint in joints)
+      sentences.append(
+        f'What follows {_listed(joint.label for joint in joints)} is '
+        f'differentiated as a whole: {products} product'
+        f'{"s" * (products != 1)} with its Hessian.'
       )
     left = int(self.found.left_over.sum())
     if left:
@@ -139,6 +151,7 @@ class _Walk:
 
   def __init__(self, call: Call, evaluation: Evaluation, found: Sweeps) -> None:
     self._call = call
+    self._evaluation = evaluation
     self._found = found
     self._walked = found.walked
     (value,) = evaluation.ys
@@ -175,6 +188,8 @@ class _Walk:
     found = _Sums(order)
     for frontier in one.frontiers:
       found.add(frontier.value, [self._from_frontier(frontier)])
+    for joint in one.joints:
+      found.add(joint.value, [self._from_joint_frontier(joint)])
     curved = {
       (term.step, term.left)
       for term in self._found.squares
@@ -265,6 +280,26 @@ class _Walk:
       ends = [self._tensors[link.value]] * 2
     return weight
 
+  def _from_joint_frontier(self, joint: JointFrontier) -> tf.Tensor:
+    """The diagonal of the Hessian of the value by the elements of a tensor."""
+    tensor = self._tensors[joint.value]
+    hessian = self._evaluation.hessian_between([tensor])
+    # Of the size of the tensor: then products have room where adjoints have.
+    size = tf.stop_gradient(tf.abs(tensor))
+    size = tf.where(size > _LEAST, size, tf.ones_like(size))
+
+    def one_pass(k):
+      mask = _mask(joint.shape, k, tensor.dtype)
+      (product,) = hessian.apply([0], [size * mask], [0])
+      return [None if product is None else _wide(product * mask) / _wide(size)]
+
+    return sweep.add_up(
+      one_pass,
+      [tf.zeros_like(_wide(tensor))],
+      joint.num_passes,
+      self._call.chunk_size,
+    )[0]
+
   def _linked(self, link: Link, ends: Sequence, weight: tf.Tensor) -> tf.Tensor:
     """The sum of `w_i (C_a)_ie (C_b)_ie` over i, for each element e.
 
@@ -298,10 +333,7 @@ class _Walk:
       return from_a.apply([0], [seed], [0])[0], mask
 
     def one_pass(k):
-      mask = tf.ones([], weight.dtype)
-      if link.shape:
-        mask = tf.one_hot(k, link.num_passes, dtype=weight.dtype)
-        mask = tf.reshape(mask, link.shape)
+      mask = _mask(link.shape, k, weight.dtype)
       left, right = (by_rows if link.is_by_rows else by_columns)(mask)
       if left is None or right is None:
         return [None]
@@ -406,6 +438,14 @@ class _Sums:
     """The sum for each order, a Tensor or None."""
     pieces = self._pieces.get(value, [[]] * (self._order - 1))
     return tuple(tf.add_n(piece) if piece else None for piece in pieces)
+
+
+def _mask(shape: tuple, number: int, dtype: tf.DType) -> tf.Tensor:
+  """One for one element of a shape; ones if it is empty."""
+  if not shape:
+    return tf.ones([], dtype)
+  mask = tf.one_hot(number, math.prod(shape), dtype=dtype)
+  return tf.reshape(mask, shape)
 
 
 def _times(x: tf.Tensor, power: int) -> tf.Tensor:

@@ -14,6 +14,7 @@
 # ============================================================================
 """What a graph is seen to be: each question about it is answered once."""
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -171,15 +172,17 @@ class Analysis:
     """How many paths lead from each coordinate to each element."""
     return Paths(self.walked)
 
-  @functools.cached_property
-  def sweeps(self) -> Sweeps | None:
-    """Which coordinates of a Hessian reverse sweeps are enough for."""
+  def sweeps(self) -> Iterator[Sweeps]:
+    """Which coordinates of a Hessian reverse sweeps are enough for.
+
+    Yields:
+      `Sweeps`, first with a frontier for each term, then with joint ones.
+    """
     if not self._is_hessian or not self.walked.num_samples:
-      return None
-    try:
-      return find_sweeps(self.paths)
-    except PatternTooDenseError:
-      return None
+      return
+    with contextlib.suppress(PatternTooDenseError):
+      for is_joint in (False, True):
+        yield find_sweeps(self.paths, is_joint)
 
   def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.

@@ -39,6 +39,7 @@ paths to the one e, `A_ej^2` is a term itself, of the elements of F with the
 weights p, and a next frontier is looked for.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -53,10 +54,10 @@ from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['Frontier', 'Frontiers', 'Link', 'Rows', 'Term']
+__all__ = ['MAX_ROWS', 'Frontier', 'Frontiers', 'Link', 'Rows', 'Term']
 
 # A frontier takes two passes for each of so many rows at most.
-_MAX_ROWS = 64
+MAX_ROWS = 64
 # So many are few.
 _FEW_PASSES = 4
 # So many elements are looked at in search of frontiers, a few seconds' work, or
@@ -123,6 +124,11 @@ class Frontier(NamedTuple):
   def value(self) -> Value:
     """The tensor from which the sweep goes on."""
     return self.links[-1].value
+
+  @property
+  def label(self) -> str:
+    """How messages name what is behind it."""
+    return self.term.step.label
 
 
 class Rows(NamedTuple):
@@ -222,8 +228,9 @@ class Frontiers:
     """
     found, bad = [], bad.copy()
     # Cheap ones first, then what needs another one, then what takes long.
-    for is_once, most in ((True, _FEW_PASSES), (False, 1), (True, _MAX_ROWS)):
-      for value, tensor in self._candidates(between):
+    for is_once, most in ((True, _FEW_PASSES), (False, 1), (True, MAX_ROWS)):
+      parts = zip(self._walked.inputs, self._walked.graph.xs)
+      for value, tensor in itertools.chain(self.candidates(between), parts):
         if not bad.any():
           return found
         numbers = self._numbers[value]
@@ -233,8 +240,8 @@ class Frontiers:
         # A link of one element to one row leads nowhere.
         if not asked.any() or not (is_once or value.rows != rows.size):
           continue
-        inside = self._descendants(value, between)
-        if not self._affords(inside):
+        inside = self.descendants(value, between)
+        if not self.affords(inside):
           return found
         covered, link = self._link(value, tensor, rows, asked, inside)
         if link is None or link.num_passes > most:
@@ -251,12 +258,16 @@ class Frontiers:
             bad &= ~part
     return found
 
-  def _affords(self, inside: Sequence) -> bool:
+  def affords(self, inside: Sequence) -> bool:
     """Whether there is time left to look at what lies behind a value."""
     self._effort -= sum(
       _STEP + sum(y.rows for y in step.outputs) for step in inside
     )
     return self._effort > 0
+
+  def share(self, inside: Sequence) -> float:
+    """About which part of the work of the function some steps are."""
+    return sum(map(_work, inside)) / sum(map(_work, self._steps))
 
   def _link(
     self,
@@ -278,8 +289,7 @@ class Frontiers:
     covered = covered & ~self._reached_beside(value, rows, inside)
     if not covered.any():
       return covered, None
-    work = sum(map(_work, inside)) / sum(map(_work, self._steps))
-    return covered, Link(value, is_by_rows, shape, work)
+    return covered, Link(value, is_by_rows, shape, self.share(inside))
 
   def _by_rows(
     self,
@@ -337,7 +347,7 @@ class Frontiers:
     if (
       rows.shape[:rank] != value.known_shape[:rank]
       or not _has_last(rows.tensor, shape)
-      or math.prod(shape) > _MAX_ROWS
+      or math.prod(shape) > MAX_ROWS
       or np.any(reached & (block_of_row != in_order))
     ):
       return None
@@ -356,27 +366,63 @@ class Frontiers:
     sets = Multisets(value.rows)
     reach = {value: sets.singletons(value.rows)}
     self._spread(sets, reach, inside, held=value, counts=False)
-    united, _ = sets.distinct(sets.plus(*rows.of(sets, reach)))
+    united = sets.plus(*rows.of(sets, reach))
+    covered = asked & ~self.meeting(sets, united, numbers)
+    shape = self.colors(sets, united, value, tensor)
+    if shape is None or not covered.any():
+      return None
+    return covered, (False, shape)
+
+  def meeting(
+    self, sets: Multisets, united: np.ndarray, numbers: np.ndarray
+  ) -> np.ndarray:
+    """The coordinates that reach two elements of a value that are united.
+
+    Args:
+      sets: `Multisets` of the elements of the value.
+      united: int array, numbers of some of them.
+      numbers: int array: the multiset of coordinates of each element.
+
+    Returns:
+      bool array over coordinates.
+    """
+    united, _ = sets.distinct(united)
+    united = united[sets.sizes(united) > 1]
+    row, element = sets.entries(united)
+    flow = Flow.pairs(row, element, len(united), sets.num_coordinates)
+    return self._sets.members(self._sets.apply(flow, numbers), MANY)
+
+  @staticmethod
+  def colors(
+    sets: Multisets, united: np.ndarray, value: Value, tensor: Any
+  ) -> tuple | None:
+    """The last axes of a value that keep apart what is united.
+
+    Args:
+      sets: `Multisets` of the elements of the value.
+      united: int array, numbers of some of them.
+      value: `Value`.
+      tensor: The Tensor at hand that it is.
+
+    Returns:
+      tuple of int, the sizes of these axes; None if they have too many
+      elements.
+    """
+    united, _ = sets.distinct(united)
     sizes = sets.sizes(united)
     most = sizes.max(initial=0)
-    if most > _MAX_ROWS:
+    if most > MAX_ROWS:
       return None
-    united = united[sizes > 1]
-    row, element = sets.entries(united)
-    flow = Flow.pairs(row, element, len(united), value.rows)
-    meet = self._sets.members(self._sets.apply(flow, numbers), MANY)
-    covered = asked & ~meet
-    if not covered.any():
-      return None
+    row, element = sets.entries(united[sizes > 1])
     for rank in range(len(value.known_shape), -1, -1):
       shape = value.known_shape[rank:]
       count = math.prod(shape)
-      if count > _MAX_ROWS:
+      if count > MAX_ROWS:
         return None
       # Those of a row have different colors.
       key = np.sort(row * count + element % max(count, 1))
       if count >= most and np.all(key[1:] != key[:-1]):
-        return (covered, (False, shape)) if _has_last(tensor, shape) else None
+        return shape if _has_last(tensor, shape) else None
     return None
 
   def _reached_beside(
@@ -398,7 +444,7 @@ class Frontiers:
         wanted.update(v for v in step.inputs if v.depends)
     return found[::-1]
 
-  def _descendants(self, value: Value, steps: Sequence) -> list:
+  def descendants(self, value: Value, steps: Sequence) -> list:
     """Of some steps, those that depend on a value."""
     reached, found = {value}, []
     for step in steps:
@@ -407,15 +453,14 @@ class Frontiers:
         reached.update(step.outputs)
     return found
 
-  def _candidates(self, between: Sequence) -> Iterator[tuple]:
-    """Values on the way to a term, and their Tensors; the last ones first."""
+  def candidates(self, between: Sequence) -> Iterator[tuple]:
+    """What some steps compute, and the Tensors at hand; the last ones first."""
     for step in reversed(between):
       for value in step.outputs:
         tensor = self._tensors.get(value)
         is_known = value in self._numbers and value.shape is not None
         if is_known and tensor is not None:
           yield value, tensor
-    yield from zip(self._walked.inputs, self._walked.graph.xs)
 
 
 def _has_last(tensor: Any, shape: tuple) -> bool:

@@ -24,7 +24,6 @@ from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import Multisets
 from tfp_diag.sparsity.registry import Squares
-from tfp_diag.sparsity.structure import Pair
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
@@ -110,37 +109,54 @@ class Paths:
     Yields:
       Two `Dependency`s: all of a row of the one meet all of that of the other.
     """
+    for sides in self.curved(step, alive, self.sets, self.numbers):
+      if len(sides) == 1:
+        rows = self.sets.dependency(self.sets.distinct(*sides)[0])
+        yield rows, rows
+      else:
+        pairs, _ = self.sets.pairs(*sides)
+        yield tuple(self.sets.dependency(side) for side in pairs.T)
+
+  def curved(
+    self, step: Step | Loop, alive: dict, sets: Multisets, numbers: dict
+  ) -> Iterator[tuple]:
+    """What meets in the second derivatives of an op, row by row.
+
+    Args:
+      step: `Step` or `Loop`.
+      alive: dict from `Value` to bool array: the elements that matter.
+      sets: `Multisets`.
+      numbers: dict from `Value` to int array, as `spread` returns it.
+
+    Yields:
+      One int array, numbers of multisets: the members of each meet each other.
+      Or two: in each row all members of the one meet all of the other.
+    """
+    if isinstance(step, Loop):
+      known = [_numbers_of(v, numbers) for v in step.inputs if v.depends]
+      everything, _ = sets.distinct(np.concatenate(known))
+      united = sets.apply(Flow.dense(1, len(everything)), everything)
+      yield (united,)
+      return
     masks = [alive.get(y) for y in step.outputs]
     if all(mask is None or not mask.any() for mask in masks):
       return
     for k in step.structure.curved:
       if masks[k] is not None:
-        numbers = self._of(step.outputs[k])[masks[k]]
-        rows = self.sets.dependency(self.sets.distinct(numbers)[0])
-        yield rows, rows
+        rows = _numbers_of(step.outputs[k], numbers)[masks[k]]
+        yield (rows,)
     for pair in step.structure.pairs:
       if pair.output is not None and masks[pair.output] is None:
         continue
-      sides = self.sides(step, pair)
-      if pair.output is not None:
-        sides = [side[masks[pair.output]] for side in sides]
-      pairs, _ = self.sets.pairs(*sides)
-      yield tuple(self.sets.dependency(side) for side in pairs.T)
-
-  def sides(self, step: Step, pair: Pair) -> list[np.ndarray]:
-    """The multisets of the two sides of each row of a pair of an op."""
-    found = []
-    for which, flow in (
-      (pair.left_inputs, pair.left),
-      (pair.right_inputs, pair.right),
-    ):
-      before = [self._of(step.inputs[k]) for k in which]
-      found.append(self.sets.apply(flow, np.concatenate(before)))
-    return found
-
-  def _of(self, value: Value) -> np.ndarray:
-    known = self.numbers.get(value)
-    return np.zeros(value.rows, np.int64) if known is None else known
+      sides = []
+      for which, flow in (
+        (pair.left_inputs, pair.left),
+        (pair.right_inputs, pair.right),
+      ):
+        before = [_numbers_of(step.inputs[k], numbers) for k in which]
+        side = sets.apply(flow, np.concatenate(before))
+        sides.append(side if pair.output is None else side[masks[pair.output]])
+      yield tuple(sides)
 
   def _spread_loop(self, sets: Multisets, numbers: dict, loop: Loop) -> None:
     known = [numbers[v] for v in dict.fromkeys(loop.inputs) if v in numbers]
@@ -150,6 +166,11 @@ class Paths:
     for value in loop.outputs:
       if value.depends:
         numbers[value] = np.full(value.rows, united)
+
+
+def _numbers_of(value: Value, numbers: dict) -> np.ndarray:
+  known = numbers.get(value)
+  return np.zeros(value.rows, np.int64) if known is None else known
 
 
 def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:

@@ -27,8 +27,8 @@ local derivative is squared. Where j does not reach both `a_i` and `b_i`, the
 term is zero.
 
 Where paths part and meet again, there may be a tensor in front of that, the
-frontier, through which all of them go (see `frontiers`): then the sweep starts
-anew from there.
+frontier, through which all of them go: then the sweep starts anew from there,
+for one term (see `frontiers`) or for all behind it (see `joint_frontiers`).
 """
 
 import itertools
@@ -38,10 +38,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.frontiers import Frontiers, Term
+from tfp_diag.sparsity.frontiers import Frontier, Frontiers, Term
+from tfp_diag.sparsity.joint_frontiers import JointFrontier, JointFrontiers
 from tfp_diag.sparsity.multisets import MANY
 from tfp_diag.sparsity.paths import Paths, kind_of_squares, op_of
 from tfp_diag.sparsity.tape import Loop, Step
+from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
 __all__ = ['Sweep', 'Sweeps', 'find_sweeps']
@@ -57,11 +59,18 @@ class Sweep(NamedTuple):
     coordinates: bool array over the coordinates of one sample.
     left_out: frozenset of the `Term`s that are not squared in it.
     frontiers: tuple of `Frontier`, which stand for these.
+    joints: tuple of `JointFrontier`, likewise.
   """
 
   coordinates: np.ndarray
   left_out: frozenset
   frontiers: tuple
+  joints: tuple
+
+  @property
+  def stand_ins(self) -> tuple:
+    """What stands for the terms that are left out."""
+    return self.frontiers + self.joints
 
 
 class Sweeps(NamedTuple):
@@ -74,6 +83,8 @@ class Sweeps(NamedTuple):
     left_over: bool array over the coordinates of one sample that need passes.
     reasons: tuple of (label of an op, number of coordinates): where the paths
       of the `left_over` part.
+    reaches: Callable: whether some coordinates (a bool array over those of one
+      sample) reach a `Value`, or a `Term`.
   """
 
   walked: Walked
@@ -81,6 +92,7 @@ class Sweeps(NamedTuple):
   sweeps: tuple
   left_over: np.ndarray
   reasons: tuple
+  reaches: Callable
 
   def only(self, sweeps: Sequence[Sweep]) -> 'Sweeps':
     """With some of the sweeps; what the others are for is left over."""
@@ -90,20 +102,47 @@ class Sweeps(NamedTuple):
     reasons = dict(self.reasons)
     for one in self.sweeps:
       if not np.all(done[one.coordinates]):
-        for term in one.left_out:
-          reasons.setdefault(term.step.label, 0)
-          reasons[term.step.label] += int(one.coordinates.sum())
+        for label in dict.fromkeys(f.label for f in one.stand_ins):
+          reasons[label] = reasons.get(label, 0) + int(one.coordinates.sum())
     return self._replace(
       sweeps=tuple(sweeps), left_over=~done, reasons=tuple(reasons.items())
     )
 
+  def joined(self) -> 'Sweeps':
+    """With as few sweeps, and as few terms in each, as the coordinates need."""
+    joined = []
+    for one in self.sweeps:
+      for number, other in enumerate(joined):
+        if self._are_apart(one, other) and self._are_apart(other, one):
+          both = dict.fromkeys(other.stand_ins + one.stand_ins)
+          coordinates = one.coordinates | other.coordinates
+          joined[number] = _sweep(coordinates, list(both), self.squares)
+          break
+      else:
+        joined.append(one)
+    if self.left_over.any() or len(joined) > 1:
+      joined = list(map(self._without_the_unreached, joined))
+    return self._replace(sweeps=tuple(joined))
 
-def find_sweeps(paths: Paths) -> Sweeps:
+  def _are_apart(self, one: Sweep, other: Sweep) -> bool:
+    """Whether what the other sweep has and this one has not leaves it alone."""
+    more = {f.value for f in other.stand_ins} - {f.value for f in one.stand_ins}
+    more |= other.left_out - one.left_out
+    return not any(self.reaches(one.coordinates, what) for what in more)
+
+  def _without_the_unreached(self, one: Sweep) -> Sweep:
+    """A sweep that does not look at what its coordinates do not reach."""
+    more = [t for t in self.squares if not self.reaches(one.coordinates, t)]
+    return one._replace(left_out=one.left_out.union(more))
+
+
+def find_sweeps(paths: Paths, is_joint: bool = False) -> Sweeps:
   """Looks for the coordinates that need no pass.
 
   Args:
     paths: `Paths` of a function with one scalar per sample, walked with second
       derivatives.
+    is_joint: whether one frontier may stand for all that is curved behind it.
 
   Returns:
     `Sweeps`.
@@ -111,56 +150,63 @@ def find_sweeps(paths: Paths) -> Sweeps:
   Raises:
     PatternTooDenseError: For want of memory.
   """
-  return _Finder(paths).find()
+  return _Finder(paths, is_joint).find()
 
 
 class _Finder:
   """Multiplicities of the values of a function, and what follows."""
 
-  def __init__(self, paths: Paths) -> None:
+  def __init__(self, paths: Paths, is_joint: bool) -> None:
     walked = paths.walked
+    self._paths = paths
+    self._is_joint = is_joint
     self._walked = walked
     self._steps = walked.tape.steps
     self._size = sum(v.rows for v in walked.inputs)
     self._sets = paths.sets
     self._numbers = paths.numbers
-    self._sides = paths.sides
+    self._reach = {}
     self._frontiers = Frontiers(paths)
     self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
     walked.tape.backward(self._alive)
 
   def find(self) -> Sweeps:
     """As `find_sweeps`."""
-    squares, troubles, reasons = [], [], {}
+    self._squares, troubles, reasons = [], [], {}
     left_over = np.zeros(self._size, bool)
     for step in self._steps:
       if not self._is_alive(step):
         continue
       terms = self._terms(step)
       if terms is None:
-        self._leave(left_over, reasons, step, self._entangled(step))
+        troubles.append((step, None, self._entangled(step)))
         continue
-      for term in terms:
-        squares += [term] if term.is_square else []
-        bad = self._bad(term)
-        if bad.any():
-          troubles.append((term, bad))
+      self._squares += [term for term in terms if term.is_square]
+      troubles += [(step, term, self._bad(term)) for term in terms]
     found = []
-    for term, bad in troubles:
+    if self._is_joint:
+      joints = JointFrontiers(self._paths, self._frontiers, self._alive)
+      found += joints.of([(step, bad) for step, _, bad in troubles])
+    for step, term, bad in troubles:
+      if term is None:
+        self._leave(left_over, reasons, step, bad)
+    for step, term, bad in troubles:
       bad = bad & ~left_over
-      for frontier, covered in self._frontiers.of(term, bad):
-        found.append((frontier, covered))
-        bad &= ~covered
-      self._leave(left_over, reasons, term.step, bad)
+      if term is not None and bad.any():
+        for frontier, covered in self._frontiers.of(term, bad):
+          found.append((frontier, covered))
+          bad &= ~covered
+        self._leave(left_over, reasons, step, bad)
     if self._frontiers.is_late:
       reasons['what was not looked at, for want of time'] = 0
     sweeps, left_over = self._classes(found, left_over)
     return Sweeps(
       self._walked,
-      tuple(squares),
+      tuple(self._squares),
       sweeps,
       left_over,
       tuple(reasons.items()),
+      self._reaches,
     )
 
   def _leave(
@@ -221,19 +267,16 @@ class _Finder:
   def _entangled(self, step: Any) -> np.ndarray:
     """The coordinates that meet themselves in an op that is not elementwise."""
     found = np.zeros(self._size, bool)
-    if isinstance(step, Loop):
-      for value in step.inputs:
-        if value in self._numbers:
-          found |= self._sets.members(self._numbers[value])
-      return found
-    for k in step.structure.curved:
-      number = self._numbers.get(step.outputs[k])
-      mask = self._alive.get(step.outputs[k])
-      if number is not None and mask is not None:
-        found |= self._sets.members(number[mask])
-    for pair in step.structure.pairs:
-      found |= self._sets.common(*self._sides(step, pair))
+    for sides in self._curved(step):
+      one = len(sides) == 1
+      found |= (self._sets.members if one else self._sets.common)(*sides)
     return found
+
+  def _curved(self, step: Any) -> list[tuple]:
+    """What meets in the second derivatives of a step."""
+    return list(
+      self._paths.curved(step, self._alive, self._sets, self._numbers)
+    )
 
   def _bad(self, term: Term) -> np.ndarray:
     """The coordinates for which a term is not one square, or zero."""
@@ -248,6 +291,15 @@ class _Finder:
     sides = self._frontiers.rows(term).of(self._sets, self._numbers)
     return self._sets.members(np.concatenate(sides))
 
+  def _in_front_of(self, frontier: Frontier | JointFrontier) -> np.ndarray:
+    """The coordinates that reach what a frontier stands for."""
+    if isinstance(frontier, Frontier):
+      return self._reached(frontier.term)
+    sides = [s for step in frontier.steps for s in self._curved(step)]
+    return self._sets.members(
+      np.concatenate([side for s in sides for side in s])
+    )
+
   def _classes(self, found: list, left_over: np.ndarray) -> tuple:
     """Sweeps for the coordinates that have the same frontiers."""
     table = np.stack(
@@ -257,7 +309,7 @@ class _Finder:
     left_over = self._of_one_sample(left_over)
     # What is covered in some samples must be covered in all that matter.
     for (frontier, covered), row in zip(found, folded):
-      free = covered | ~self._reached(frontier.term)
+      free = covered | ~self._in_front_of(frontier)
       left_over |= row & ~self._of_one_sample(free, np.all)
     kinds, place = np.unique(folded[:, ~left_over], axis=1, return_inverse=True)
     place = place.reshape(-1)
@@ -270,17 +322,20 @@ class _Finder:
       if rank >= _MAX_SWEEPS:
         left_over |= coordinates
         continue
-      frontiers = [
-        frontier for (frontier, _), has in zip(found, kinds[:, k]) if has
-      ]
-      sweeps.append(
-        Sweep(
-          coordinates,
-          frozenset(f.term for f in frontiers),
-          tuple(frontiers),
-        )
-      )
+      frontiers = [f for (f, _), has in zip(found, kinds[:, k]) if has]
+      sweeps.append(_sweep(coordinates, frontiers, self._squares))
     return tuple(sweeps), left_over
+
+  def _reaches(self, coordinates: np.ndarray, what: Value | Term) -> bool:
+    """Whether some coordinates of one sample reach a value, or a term."""
+    if what not in self._reach:
+      found = (
+        self._reached(what)
+        if isinstance(what, Term)
+        else self._sets.members(self._numbers[what])
+      )
+      self._reach[what] = self._of_one_sample(found)
+    return bool(self._reach[what][coordinates].any())
 
   def _of_one_sample(
     self, mask: np.ndarray, join: Callable = np.any
@@ -292,3 +347,15 @@ class _Finder:
       start += value.rows
       pieces.append(join(piece.reshape(self._walked.num_samples, -1), axis=0))
     return np.concatenate(pieces)
+
+
+def _sweep(
+  coordinates: np.ndarray, frontiers: Sequence, squares: Sequence
+) -> Sweep:
+  """The sweep of some coordinates that have the same frontiers."""
+  single = [f for f in frontiers if isinstance(f, Frontier)]
+  joints = [f for f in frontiers if isinstance(f, JointFrontier)]
+  behind = {step for joint in joints for step in joint.steps}
+  left_out = [f.term for f in single]
+  left_out += [term for term in squares if term.step in behind]
+  return Sweep(coordinates, frozenset(left_out), tuple(single), tuple(joints))

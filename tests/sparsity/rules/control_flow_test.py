@@ -98,6 +98,12 @@ CASES = [
   ('Identity', lambda x: tf.identity(x) * x, [(3,)], {}),
   ('PreventGradient', lambda x: raw.PreventGradient(input=x) * 2, [(3,)], {}),
   ('Snapshot', lambda x: raw.Snapshot(input=x) ** 2, [(3,)], {}),
+  (
+    'PlaceholderWithDefault',
+    lambda x: tf.compat.v1.placeholder_with_default(x, [3]) ** 2,
+    [(3,)],
+    {},
+  ),
   ('EnsureShape', lambda x: tf.ensure_shape(x, [3]), [(3,)], {}),
   ('CheckNumerics', lambda x: tf.debugging.check_numerics(x, ''), [(3,)], {}),
 ]
