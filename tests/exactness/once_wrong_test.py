@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from tests.oracles import by_samples, hessian_diagonal
+from tests.oracles import by_samples, hessian_diagonal, jacobian_diagonal
 
 N = 5
 MATRIX = np.random.default_rng(0).normal(size=[N, N])
@@ -273,3 +273,138 @@ def test_a_placeholder_with_a_default_is_its_default(is_called):
     lambda x: tfp_diag.diag_hessian(tried, x, sample_shape=[])
   )(x)
   np.testing.assert_allclose(diag, 96.0 * x * (6.0 + x), rtol=1e-12)
+
+
+def two_sums(state):
+  """Paths that a transposed map has to follow."""
+  return tf.sin(state) + 0.3 * state**2
+
+
+@pytest.mark.parametrize(
+  'op, jit_compile',
+  [
+    (lambda x: tf.math.cumulative_logsumexp(x, -1), None),
+    (lambda x: tf.math.cumulative_logsumexp(x, -1, reverse=True), True),
+    (lambda x: tf.math.reduce_euclidean_norm(x, -1, keepdims=True), None),
+  ],
+)
+def test_gradients_that_divide_by_the_cotangent(op, jit_compile):
+  """They have no slope at zero, where maps were transposed."""
+  x = tf.constant([[0.3, -0.5, 0.8, 0.1], [0.2, 0.9, -0.7, 0.4]], tf.float64)
+
+  def fn(x):
+    return tf.reduce_sum(two_sums(op(x)), -1)
+
+  def field(x):
+    return x * op(x)[..., :1]
+
+  compiled = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=jit_compile
+  )
+  want = by_samples(hessian_diagonal, fn, x)
+  np.testing.assert_allclose(compiled(x), want, rtol=1e-9)
+  _, (forward,) = tfp_diag.diag_jacobian(
+    x, fn=field, sample_shape=[2], mode='forward'
+  )
+  want = by_samples(jacobian_diagonal, field, x)
+  np.testing.assert_allclose(forward, want, rtol=1e-9)
+
+
+@tf.custom_gradient
+def square_as_a_column(x):
+  """As many elements in another shape, as some solvers return them."""
+  return x[..., tf.newaxis] ** 2, lambda dy: 2.0 * x * dy[..., 0]
+
+
+@pytest.mark.parametrize('samples', [[], [2]])
+def test_elementwise_gradients_of_another_shape(samples):
+  """Their slopes were broadcast against the derivatives of the result."""
+  x = tf.random.stateless_normal([*samples, 3], [1, 2], dtype=tf.float64)
+
+  def fn(x):
+    return tf.reduce_sum(tf.sin(square_as_a_column(x)), [-1, -2])
+
+  compiled = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, tf.exp(x), samples)[2]
+  )
+  y = tf.exp(x)
+  want = 2.0 * tf.cos(y**2) - 4.0 * y**2 * tf.sin(y**2)
+  np.testing.assert_allclose(compiled(x), want, rtol=1e-9)
+  dense = tf.reshape(x, [-1, 3])
+  design = tf.random.stateless_normal([3, 3], [3, 4], dtype=tf.float64)
+
+  def mixed(x):
+    return fn(tf.linalg.matvec(design, x))
+
+  plan = tfp_diag.plan_diag_hessian(mixed, dense)
+  assert 'fault of tfp_diag' not in str(plan)
+  np.testing.assert_allclose(
+    tf.function(lambda x: tfp_diag.diag_hessian(mixed, x)[2])(dense),
+    by_samples(hessian_diagonal, mixed, dense),
+    rtol=1e-9,
+  )
+
+
+def test_a_variable_that_is_two_parts():
+  """A function of no arguments reads it for both."""
+  v = tf.Variable([1.0, 2.0, 0.5])
+
+  def fn():
+    return tf.reduce_sum(tf.sin(v) * tf.roll(v, 1, 0))
+
+  for call in (
+    lambda: tfp_diag.diag_hessian(fn, [v, v], ()),
+    tf.function(lambda: tfp_diag.diag_hessian(fn, [v, v], ())),
+    lambda: tfp_diag.plan_diag_hessian(fn, {'a': v, 'b': v}),
+    lambda: tfp_diag.unmixed_derivatives(fn, [v, v]),
+    lambda: tfp_diag.diag_gauss_newton(lambda: tf.sin(v), [v, v]),
+    lambda: tfp_diag.hessian(fn, [v, v]),
+  ):
+    with pytest.raises(ValueError, match='are the same'):
+      call()
+
+
+def test_closures_that_mix_samples_are_refused_by_all():
+  v = tf.Variable([[1.0], [2.0], [4.0]], dtype=tf.float64)
+
+  def centered():
+    return v - tf.reduce_mean(v, 0)
+
+  def product():
+    return tf.reduce_sum(v**2, -1) * tf.reduce_sum(tf.sin(v))
+
+  for call in (
+    lambda: tfp_diag.jacobian(centered, v, [3]),
+    lambda: tfp_diag.hessian(product, v, [3]),
+    lambda: tfp_diag.LazyJacobian(centered, v, [3])[...],
+    lambda: tfp_diag.LazyHessian(product, v, [3])[...],
+    lambda: tfp_diag.stochastic_diag_hessian(product, v, 4, [1, 2]),
+  ):
+    with pytest.raises(tfp_diag.sparsity.SampleMixingError, match='mixes'):
+      call()
+
+
+@tf.custom_gradient
+def scaled_by_all(x):
+  """The gradient of a sample has the size of the batch in it."""
+  return x**2, lambda dy: dy * 2.0 * x / (1.0 + tf.reduce_sum(x**2))
+
+
+def test_gradients_that_mix_samples():
+  def fn(x):
+    return tf.reduce_sum(tf.sin(scaled_by_all(x)), -1)
+
+  x = tf.constant([[0.1, 0.5], [0.7, -0.3], [0.2, 0.9]], tf.float64)
+  for call in (
+    lambda: tfp_diag.diag_hessian(fn, x),
+    lambda: tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 2])),
+    tf.function(lambda: tfp_diag.diag_hessian(fn, x)),
+  ):
+    with pytest.raises(tfp_diag.sparsity.SampleMixingError, match='own'):
+      call()
+  # The first derivative knows the others as numbers.
+  _, (diag,) = tfp_diag.diag_jacobian(x, fn=scaled_by_all, sample_shape=[3])
+  np.testing.assert_allclose(diag, 2.0 * x / (1.0 + tf.reduce_sum(x**2)))
+  # One event: all of it is differentiated.
+  _, _, diag = tfp_diag.diag_hessian(lambda x: tf.reduce_sum(fn(x)), x, ())
+  assert np.isfinite(diag).all()

@@ -363,7 +363,7 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   if graph is None:
     graph = trace(problem.call, problem.outputs, problem.parts)
   rank = problem.rank_of(graph.ys)
-  if rank and not graph.has_variables:
+  if rank:
     with contextlib.suppress(budget.UnknownShapeError):
       analyze(graph, rank, _retrace(problem))
 

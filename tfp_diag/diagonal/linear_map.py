@@ -197,7 +197,8 @@ class LinearMap:
     with tf.GradientTape(
       persistent=True, watch_accessed_variables=False
     ) as tape:
-      placeholders = [tf.zeros_like(t) for t in self._targets]
+      # TensorFlow divides by cotangents, or takes their logarithms, in places.
+      placeholders = [tf.ones_like(t) for t in self._targets]
       tape.watch(placeholders)
       transposed = self._gradient(self._targets, self._sources, placeholders)
     return LinearMap(_tape_gradient(tape), transposed, placeholders)

@@ -26,6 +26,7 @@ __all__ = [
   'SampleShape',
   'align',
   'broadcast_to_part',
+  'check_distinct',
   'check_parts',
   'check_sample_shape',
   'check_value',
@@ -40,6 +41,19 @@ __all__ = [
 SampleShape = (
   tf.TensorShape | Sequence[int | None] | int | tf.Tensor | np.ndarray | None
 )
+
+
+def check_distinct(variables: list) -> None:
+  """Raises if one Variable is two parts: `fn()` reads it for both."""
+  handles = [id(v.handle) for v in variables]
+  for i, handle in enumerate(handles):
+    first = handles.index(handle)
+    if first < i:
+      raise ValueError(
+        f'Parts {first} and {i} of `xs` are the same `tf.Variable`, '
+        f'{variables[i].name!r}. A function of no arguments cannot tell them '
+        'apart: pass it once.'
+      )
 
 
 def convert_parts(parts, what='xs') -> list:

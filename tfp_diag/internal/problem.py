@@ -83,6 +83,8 @@ class Problem:
       batching.check_sample_shape(self.parts, sample_shape)
       self.rank = batching.sample_rank(sample_shape)
     self.is_closure = fn is not None and nest.takes_variables(fn, self.parts)
+    if self.is_closure:
+      batching.check_distinct(self.parts)
     if fn is not None and not self.is_closure:
       nest.check_takes(self.fn_name, fn, xs)
 

@@ -20,6 +20,8 @@ import numpy as np
 
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import Columns, Loop, Tape, without_fallbacks
 from tfp_diag.sparsity.walk import Walked
 
@@ -63,19 +65,50 @@ def check_samples(walked: Walked) -> bool:
   if wrong and not _certainly_mixes(walked):
     return True
   if wrong:
-    op = _first_mixing_op(tape, walked, wrong)
-    error = SampleMixingError(
-      f'`fn` mixes samples: {op} makes the result of one sample depend on '
-      'another. Pass sample_shape=() to treat everything as event, or make '
-      '`fn` work on each sample alone.'
+    raise _mixing(
+      _first_mixing_op(tape, walked, wrong), 'makes the result of one sample'
     )
-    error.op = op
-    raise error
+  op = _mixing_gradient(walked)
+  if op is not None:
+    raise _mixing(op, 'has a gradient of its own that makes that of one sample')
   if not tape.has_fallback:
     return False
   strict = Columns(Groups(walked.num_samples))
   found = tape.run(_seeds(walked), outputs, strict)
   return bool(_strangers(found, walked, outputs, strict))
+
+
+def _mixing(op: str, does: str) -> SampleMixingError:
+  error = SampleMixingError(
+    f'`fn` mixes samples: {op} {does} depend on another. Pass sample_shape=() '
+    'to treat everything as event, or make `fn` work on each sample alone.'
+  )
+  error.op = op
+  return error
+
+
+def _mixing_gradient(walked: Walked) -> str | None:
+  """An op whose own gradient mixes samples, though its results do not."""
+  tape = walked.tape
+  steps = [
+    step
+    for step in _all_steps(tape)
+    if facts(step.op_type).ends_custom_gradient and step.structure.pairs
+  ]
+  if not steps:
+    return None
+  columns = Columns(Groups(walked.num_samples), walked.num_samples)
+  dependencies = _seeds(walked)
+  tape.forward(dependencies, columns)
+  alive = {value: np.ones(value.rows, bool) for value in walked.outputs}
+  tape.backward(alive)
+  for step in steps:
+    second_order = SecondOrder(columns.groups)
+    step.interact(dependencies, alive, columns, second_order)
+    samples = second_order.finish().tocoo()
+    if np.any(samples.row != samples.col):
+      return step.label
+  return None
 
 
 def _certainly_mixes(walked: Walked) -> bool:

@@ -153,6 +153,8 @@ def _is_elementwise(tape, inputs, arrows, slopes):
   arguments = [inputs[k] for arrow in arrows for k in arrow.inputs]
   return (
     len(set(arguments)) == len(arguments)
+    # As many elements in another shape would be broadcast.
+    and all(argument.shape == inputs[0].shape for argument in arguments)
     and all(
       _is_diagonal(arrow.flow.to_dependency(), argument)
       for arrow, argument in zip(arrows, arguments)
