@@ -114,7 +114,7 @@ def hessian(
         rank,
         one_of_two,
         chunk_size,
-        evaluate.loop_among(evaluation),
+        evaluation.loop_type,
       )
       return problem.pack(
         [

@@ -138,7 +138,7 @@ def jacobian(
         rank,
         mode,
         chunk_size,
-        evaluate.loop_among(evaluation),
+        evaluation.loop_type,
       )
       rows = [
         problem.pack(dense_row(row, i, y, parts, rank, strict))

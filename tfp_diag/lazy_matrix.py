@@ -354,7 +354,7 @@ class LazyMatrix:
       like = tf.zeros(tf.concat([sample, [sum(sizes)]], 0), seeds.dtype)
       like = tf.ensure_shape(like, static.concatenate([sum(sizes)]))
       return blocks.stacked(
-        one_pass, [like], num, chunk_size, evaluate.loop_among(evaluation)
+        one_pass, [like], num, chunk_size, evaluation.loop_type
       )[0]
 
     # One graph serves any number of seeds.

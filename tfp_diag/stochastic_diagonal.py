@@ -101,7 +101,7 @@ def estimate_diagonal(
       linear_map = evaluation.hessian()[1]
     else:
       linear_map = evaluation.jacobian()
-    obstacle = evaluate.loop_among(evaluation)
+    obstacle = evaluation.loop_type
     if method == 'xdiag':
       _check_xdiag(parts, rank, num_probes)
       forward = linear_map

@@ -121,7 +121,7 @@ def trace_jacobian_hutchinson(
         evaluation.xs,
         num_probes,
         None,
-        evaluate.loop_among(evaluation),
+        evaluation.loop_type,
       )
       return evaluation.result, tf.reduce_mean(estimates, axis=0)
 

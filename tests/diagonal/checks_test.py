@@ -14,6 +14,8 @@
 # ============================================================================
 """Broken promises are reported, kept ones are not."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -33,13 +35,15 @@ def check(fn, x, colors, rank, mode='reverse', kind='unrolled'):
   def run():
     derivative = linear_map.linearize(lambda: [fn(x)], [x])
     given = colors if colors is None else np.asarray(colors)
-    decision = Decision(None, given, None, mode, kind, chunk_size=2)
+    evaluation = types.SimpleNamespace(loop_type=None)
+    decision = Decision(evaluation, given, None, mode, kind, chunk_size=2)
     diag = sweep.diagonal(
       derivative.transposed() if mode == 'forward' else derivative,
       sweep.Colors.of(given, [x], rank),
       [x],
       kind,
       decision.chunk_size,
+      None,
     )
     checks.check(diag, derivative, decision, [x], rank)
     return diag

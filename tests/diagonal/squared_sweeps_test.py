@@ -776,3 +776,34 @@ def sample_hessian(fn, x):
       value = fn(x)
     gradient = inner.gradient(value, x)
   return outer.batch_jacobian(gradient, x, experimental_use_pfor=False)
+
+
+@pytest.mark.parametrize('jit_compile', [None, True])
+def test_passes_through_a_loop_beside_a_sweep(jit_compile):
+  """Lists of Tensors, on which vectorized passes fail under XLA alone."""
+  recurrent = tf.Variable(constant(3, 3))
+  weights = tf.Variable(constant(INPUTS))
+  first = constant(2, 3)
+
+  def loss():
+    _, last = tf.while_loop(
+      lambda k, _: k < 3,
+      lambda k, state: (k + 1, tf.tanh(tf.matmul(state, recurrent))),
+      (0, first),
+      maximum_iterations=3,
+    )
+    return tf.reduce_sum(last**2) + tf.reduce_sum(
+      tf.exp(tf.linalg.matvec(DESIGN, weights))
+    )
+
+  @tf.function(jit_compile=jit_compile)
+  def derivatives():
+    return tfp_diag.diag_hessian(loss, [recurrent, weights], ())[2]
+
+  with pytest.warns(RuntimeWarning, match='pfor cannot vectorize the op While'):
+    found = derivatives()
+  hessian = tfp_diag.hessian(loss, [recurrent, weights])
+  for k, diag in enumerate(found):
+    size = diag.shape.num_elements()
+    block = tf.reshape(hessian[k][k], [size, size])
+    assert_equal(tf.reshape(diag, [-1]), tf.linalg.diag_part(block))

@@ -74,7 +74,9 @@ def diagonal(matrix, colors, shapes, kind, chunk_size, regime='function'):
   xs = [tf.zeros(s, matrix.matrix.dtype) for s in shapes]
 
   def fn():
-    return sweep.diagonal(matrix.split(shapes), colors, xs, kind, chunk_size)
+    return sweep.diagonal(
+      matrix.split(shapes), colors, xs, kind, chunk_size, None
+    )
 
   if regime == 'eager':
     return fn()

@@ -72,7 +72,9 @@ def test_a_sweep_fills_both_diagonals_of_each_part():
 
     def what(passes, xs, schedule=schedule):
       colors = sweep.Colors.from_vector([0, 1, 0, 1, 1, 2, 1, 2], [[4], [4]])
-      return sweep.diagonal(passes, colors, xs, schedule, 3, num_diagonals=2)
+      return sweep.diagonal(
+        passes, colors, xs, schedule, 3, None, num_diagonals=2
+      )
 
     found = evaluated(
       lambda u, w: tf.reduce_sum(u**4, -1) + tf.reduce_sum(tf.sin(w), -1),

@@ -125,7 +125,8 @@ def check(
       xs,
       'auto' if uses_terms else decision.schedule,
       decision.chunk_size,
-      num_diagonals=num_diagonals,
+      decision.evaluation.loop_type,
+      num_diagonals,
     )
 
   def coordinate_signs(draw):

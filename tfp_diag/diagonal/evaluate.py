@@ -31,14 +31,12 @@ from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import nest
 from tfp_diag.internal.problem import GaussNewtonProblem, Problem
-from tfp_diag.sparsity.registry import facts
 
 __all__ = [
   'Diagonal',
   'by_terms',
   'diagonal',
   'evaluate',
-  'loop_among',
   'run',
   'run_diagonal',
 ]
@@ -277,7 +275,7 @@ def _by_passes(
       xs,
       schedule,
       decision.chunk_size,
-      loop_among(evaluation),
+      evaluation.loop_type,
       problem.num_diagonals,
     )
 
@@ -317,13 +315,3 @@ def _finite_where_possible(diag: list, other: Callable) -> list:
     return [tf.where(tf.math.is_finite(d), d, o) for d, o in zip(diag, other())]
 
   return tf.cond(tf.reduce_all(finite), lambda: list(diag), merged)
-
-
-def loop_among(evaluation: Evaluation) -> str | None:
-  """The type of a loop, which pfor leaves to XLA to fail on, or None.
-
-  Its gradient carries lists of Tensors, on which the code that pfor makes fails
-  when XLA compiles it, and not before.
-  """
-  types = evaluation.op_types
-  return next((t for t in sorted(types) if facts(t).is_loop), None)

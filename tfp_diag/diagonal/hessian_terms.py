@@ -113,6 +113,7 @@ class HessianTerms:
         xs,
         'auto',
         call.chunk_size,
+        call.evaluation.loop_type,
       )
     for op, left, right, same in self.found.fixed:
       diag = local.add(diag, within.fixed(op, left, right, same))

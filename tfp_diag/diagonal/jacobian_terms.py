@@ -89,6 +89,7 @@ class JacobianTerms:
       xs,
       'auto',
       call.chunk_size,
+      call.evaluation.loop_type,
     )
     for op in self.found.few:
       s = op.outputs[0]
@@ -97,6 +98,7 @@ class JacobianTerms:
         diag,
         s.shape[rank:].num_elements(),
         call.chunk_size,
+        call.evaluation.loop_type,
       )
     for product in self.found.products:
       diag = [diag[0] + within.product(*_tensors(product, xs))]

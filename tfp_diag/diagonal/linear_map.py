@@ -242,6 +242,15 @@ class Evaluation:
     self._tapes = tapes
 
   @property
+  def loop_type(self) -> str | None:
+    """The type of a loop, which pfor leaves to XLA to fail on, or None.
+
+    Its gradient carries lists of Tensors, on which the code that pfor makes
+    fails when XLA compiles it, and not before.
+    """
+    return next((t for t in sorted(self.op_types) if facts(t).is_loop), None)
+
+  @property
   def xs(self) -> list:
     """The parts: Tensors that nothing else reads, or Variables."""
     return list(self.graph.xs)

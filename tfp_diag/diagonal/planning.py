@@ -118,7 +118,7 @@ class Trial:
       return False
     if num_passes > sweep.MAX_UNROLLED:
       return False
-    return evaluate.loop_among(self.evaluation) is None
+    return self.evaluation.loop_type is None
 
   def _set_mode(self, mode: Mode) -> None:
     self.decision = self.decision._replace(mode=mode)

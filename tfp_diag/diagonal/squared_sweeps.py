@@ -137,6 +137,7 @@ class SquaredSweeps:
         xs,
         'auto',
         call.chunk_size,
+        call.evaluation.loop_type,
         num_diagonals=order - 1,
       )
       masks = sweep.split(self.found.left_over, shapes) * (order - 1)
@@ -298,6 +299,7 @@ class _Walk:
       [tf.zeros_like(_wide(tensor))],
       joint.num_passes,
       self._call.chunk_size,
+      self._evaluation.loop_type,
     )[0]
 
   def _linked(self, link: Link, ends: Sequence, weight: tf.Tensor) -> tf.Tensor:
@@ -344,6 +346,7 @@ class _Walk:
       [tf.zeros_like(_wide(start))],
       link.num_passes,
       self._call.chunk_size,
+      self._evaluation.loop_type,
     )[0]
 
   def _elementwise(

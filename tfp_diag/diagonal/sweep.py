@@ -203,7 +203,7 @@ def diagonal(
   xs: Sequence,
   schedule: Schedule,
   chunk_size: int,
-  obstacle: str | None = None,
+  obstacle: str | None,
   num_diagonals: int = 1,
 ) -> list:
   """The diagonal of a linear map, by as many passes as there are colors.
@@ -240,7 +240,11 @@ def diagonal(
 
 
 def add_up(
-  one_pass: Callable, total: list, num_passes: int, chunk_size: int
+  one_pass: Callable,
+  total: list,
+  num_passes: int,
+  chunk_size: int,
+  obstacle: str | None,
 ) -> list:
   """The sum of the results of some passes.
 
@@ -250,11 +254,12 @@ def add_up(
     total: List of Tensors to start from.
     num_passes: Python int.
     chunk_size: Python int, how many of them run together if they are many.
+    obstacle: As for `diagonal`.
 
   Returns:
     List of Tensors shaped as `total`.
   """
-  run = _choose('auto', 0, num_passes, None)
+  run = _choose('auto', 0, num_passes, obstacle)
   return run(one_pass, total, 0, num_passes, chunk_size)
 
 
