@@ -36,7 +36,7 @@ import numpy as np
 from tfp_diag.sparsity.frontiers import MAX_ROWS, Frontiers
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.paths import Paths
-from tfp_diag.sparsity.tape import Loop
+from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['JointFrontier', 'JointFrontiers']
@@ -181,8 +181,8 @@ class JointFrontiers:
     )
     return joint if covered.any() else None, covered
 
-  def _curved(self, step: object, sets: Multisets, numbers: dict) -> list:
-    """As `Paths.curved`; also what a loop may compute from nothing of it."""
+  def _curved(self, step: Step | Loop, sets: Multisets, numbers: dict) -> list:
+    """As `Paths.curved`; nothing of a loop that none of the numbers reach."""
     if isinstance(step, Loop) and not any(v in numbers for v in step.inputs):
       return []
     return list(self._paths.curved(step, self._alive, sets, numbers))
