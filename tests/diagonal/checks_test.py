@@ -23,6 +23,9 @@ import tensorflow as tf
 from tfp_diag.diagonal import checks, linear_map, sweep
 from tfp_diag.diagonal.decide import Decision, Proposal
 
+# What is asked of an evaluation.
+NO_LOOP = types.SimpleNamespace(loop_type=None)
+
 
 def draw(shape, seed=0, dtype='float64'):
   return tf.constant(np.random.default_rng(seed).normal(size=shape), dtype)
@@ -35,8 +38,7 @@ def check(fn, x, colors, rank, mode='reverse', kind='unrolled'):
   def run():
     derivative = linear_map.linearize(lambda: [fn(x)], [x])
     given = colors if colors is None else np.asarray(colors)
-    evaluation = types.SimpleNamespace(loop_type=None)
-    decision = Decision(evaluation, given, None, mode, kind, chunk_size=2)
+    decision = Decision(NO_LOOP, given, None, mode, kind, chunk_size=2)
     diag = sweep.diagonal(
       derivative.transposed() if mode == 'forward' else derivative,
       sweep.Colors.of(given, [x], rank),
@@ -107,7 +109,7 @@ class Wrong:
 def test_a_cheaper_way_that_is_wrong_is_not_blamed_on_the_caller():
   x = draw([4, 3])
   terms = [Proposal('by magic', 1, 1.0, Wrong())]
-  decision = Decision(None, np.arange(3), None, 'reverse', 'auto', 2, terms)
+  decision = Decision(NO_LOOP, np.arange(3), None, 'reverse', 'auto', 2, terms)
 
   def check_of(diag):
     @tf.function(autograph=False)
