@@ -106,18 +106,18 @@ class HessianTerms:
     ops = [op for op, *_ in (*found.rest, *found.fixed, *found.few)]
     within = _Call(value, call.derivative, xs, ops)
     diag = [tf.zeros_like(x) for x in xs]
-    if self.found.rest:
+    if found.rest:
       diag = sweep.diagonal(
-        _Rest(within, self.found.rest, self.is_by_coordinate),
+        _Rest(within, found.rest, self.is_by_coordinate),
         sweep.Colors.of(self.colors, xs, rank),
         xs,
         'auto',
         call.chunk_size,
         call.evaluation.loop_type,
       )
-    for op, left, right, same in self.found.fixed:
+    for op, left, right, same in found.fixed:
       diag = local.add(diag, within.fixed(op, left, right, same))
-    for op, left, right in self.found.few:
+    for op, left, right in found.few:
       diag = local.add(diag, within.few(op, left, right))
     return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
 

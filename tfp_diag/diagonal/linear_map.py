@@ -341,9 +341,6 @@ class Evaluation:
 
     Returns:
       `LinearMap`.
-
-    Raises:
-      MissingGradientError: If there are none.
     """
     (value,) = self.ys
     first, second, *_ = self._tapes

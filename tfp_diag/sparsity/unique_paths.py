@@ -126,7 +126,8 @@ class Sweeps(NamedTuple):
 
   def _are_apart(self, one: Sweep, other: Sweep) -> bool:
     """Whether what the other sweep has and this one has not leaves it alone."""
-    more = {f.value for f in other.stand_ins} - {f.value for f in one.stand_ins}
+    # Not by their values: two may stand for different terms at the same one.
+    more = {f.value for f in set(other.stand_ins).difference(one.stand_ins)}
     more |= other.left_out - one.left_out
     return not any(self.reaches(one.coordinates, what) for what in more)
 
@@ -182,7 +183,10 @@ class _Finder:
         troubles.append((step, None, self._entangled(step)))
         continue
       self._squares += [term for term in terms if term.is_square]
-      troubles += [(step, term, self._bad(term)) for term in terms]
+      for term in terms:
+        bad = self._bad(term)
+        if bad.any():
+          troubles.append((step, term, bad))
     found = []
     if self._is_joint:
       joints = JointFrontiers(self._paths, self._frontiers, self._alive)
