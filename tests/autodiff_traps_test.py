@@ -363,3 +363,39 @@ def test_slices_under_xla():
       third(x), tf.function(third, jit_compile=True)(x)
     ):
       np.testing.assert_allclose(compiled, plain, rtol=1e-10)
+
+
+@pytest.mark.parametrize('regime', REGIMES)
+@pytest.mark.parametrize('kind', ['passes', 'sweep'])
+def test_an_accumulator_around_a_diagonal(regime, kind):
+  """In a graph it cannot pass through `tf.ensure_shape`: a raw TypeError."""
+  x, direction = draw([3, 4], 1), draw([3, 4], 2)
+  matrix = draw([7, 4], 3)
+
+  def fn(x):
+    if kind == 'passes':
+      return tf.reduce_sum(x[:, 1:] ** 3 * tf.sin(x[:, :-1]), axis=1)
+    return tf.reduce_sum(tf.exp(tf.linalg.matvec(matrix, x)), axis=1)
+
+  def along(x, direction):
+    with tf.autodiff.ForwardAccumulator(x, direction) as accumulator:
+      diag = diag_hessian(fn, x, sample_shape=[3])[2]
+    return accumulator.jvp(diag)
+
+  if kind == 'sweep':
+    curvature = tf.exp(x @ tf.transpose(matrix)) * (
+      direction @ tf.transpose(matrix)
+    )
+    expected = curvature @ matrix**2
+  else:
+    # x1^3 sin(x0) + x2^3 sin(x1) + x3^3 sin(x2), by hand.
+    low, high = x[:, :-1], x[:, 1:]
+    a, b = direction[:, :-1], direction[:, 1:]
+    from_high = 6 * (tf.sin(low) * b + high * tf.cos(low) * a)
+    from_low = -3 * high**2 * b * tf.sin(low) - high**3 * tf.cos(low) * a
+    expected = tf.pad(from_high, [[0, 0], [1, 0]]) + tf.pad(
+      from_low, [[0, 0], [0, 1]]
+    )
+  np.testing.assert_allclose(
+    run(regime, along, x, direction), expected, rtol=1e-12
+  )

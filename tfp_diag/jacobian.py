@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate
 from tfp_diag.diagonal.decide import Mode, refuse_mixing
-from tfp_diag.internal import arguments, nest
+from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import Problem
@@ -177,6 +177,6 @@ def dense_row(
       y = tf.convert_to_tensor(y)
       shape = tf.concat([tf.shape(y), tf.shape(x)[rank:]], 0)
       block = tf.zeros(shape, x.dtype)
-      block = tf.ensure_shape(block, y.shape.concatenate(x.shape[rank:]))
+      block = batching.with_shape(block, y.shape.concatenate(x.shape[rank:]))
     full.append(tf.cast(block, x.dtype))
   return full

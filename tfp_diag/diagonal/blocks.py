@@ -29,6 +29,7 @@ from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.decide import Mode
 from tfp_diag.diagonal.linear_map import LinearMap, MissingGradientError
 from tfp_diag.diagonal.vectorize import vectorized_map
+from tfp_diag.internal import batching
 
 __all__ = ['forward_map', 'jacobian_blocks', 'stacked']
 
@@ -93,7 +94,7 @@ def stacked(
   """
 
   def checked(k):
-    return [tf.ensure_shape(r, x.shape) for r, x in zip(one_pass(k), likes)]
+    return [batching.with_shape(r, x.shape) for r, x in zip(one_pass(k), likes)]
 
   def loop():
     return _mapped(checked, num, likes)
@@ -295,4 +296,4 @@ def _block(
   order = [*range(1, axis + 1), 0, *range(axis + 1, stack.shape.rank)]
   moved = tf.transpose(stack, order)
   block = tf.reshape(moved, tf.concat([tf.shape(y), tf.shape(x)[rank:]], 0))
-  return tf.ensure_shape(block, y.shape.concatenate(x.shape[rank:]))
+  return batching.with_shape(block, y.shape.concatenate(x.shape[rank:]))

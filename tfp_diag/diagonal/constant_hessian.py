@@ -25,6 +25,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
+from tfp_diag.internal import batching
 
 __all__ = ['ConstantHessian']
 
@@ -68,7 +69,7 @@ class ConstantHessian:
     diag = [
       zero
       if d is None
-      else tf.ensure_shape(tf.broadcast_to(d, tf.shape(x)), x.shape)
+      else batching.with_shape(tf.broadcast_to(d, tf.shape(x)), x.shape)
       for d, x, zero in zip(diag, xs, zeros)
     ]
     return diag + zeros if call.order == 3 else diag

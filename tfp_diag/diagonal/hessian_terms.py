@@ -25,6 +25,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import basis, local, sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
+from tfp_diag.internal import batching
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
 
 __all__ = ['HessianTerms']
@@ -119,7 +120,7 @@ class HessianTerms:
       diag = local.add(diag, within.fixed(op, left, right, same))
     for op, left, right in found.few:
       diag = local.add(diag, within.few(op, left, right))
-    return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
+    return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
 class _Call:
@@ -298,7 +299,7 @@ class _Rest:
       return [None] * len(results)
     tangents = [
       # In a loop the shape may be lost.
-      None if t is None else tf.ensure_shape(t, tensor.shape)
+      None if t is None else batching.with_shape(t, tensor.shape)
       for t, tensor in zip(
         self._forward.apply(members, seeds, self._all), self._tensors
       )

@@ -25,6 +25,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import basis, sweep
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
+from tfp_diag.internal import batching
 from tfp_diag.sparsity.cuts import Cuts, Product
 
 __all__ = ['JacobianTerms']
@@ -102,7 +103,7 @@ class JacobianTerms:
       )
     for product in self.found.products:
       diag = [diag[0] + within.product(*_tensors(product, xs))]
-    return [tf.ensure_shape(d, x.shape) for d, x in zip(diag, xs)]
+    return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
 def _tensors(product: Product, xs: Sequence) -> tuple[tf.Tensor, list, list]:

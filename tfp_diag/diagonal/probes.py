@@ -28,6 +28,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import blocks
 from tfp_diag.diagonal.linear_map import LinearMap
+from tfp_diag.internal import batching
 
 __all__ = [
   'Estimate',
@@ -293,7 +294,7 @@ def signs(seed: tf.Tensor, first: Any, size: int, xs: Sequence) -> list:
   )
   pieces = tf.split(2 * bits - 1, sizes, axis=1, num=len(xs))
   return [
-    tf.ensure_shape(
+    batching.with_shape(
       tf.reshape(tf.cast(p, x.dtype), tf.concat([[size], tf.shape(x)], 0)),
       tf.TensorShape([size]).concatenate(x.shape),
     )
@@ -306,7 +307,7 @@ def flat_parts(flat: tf.Tensor, xs: Sequence, rank: int) -> list:
   sizes = tf.stack([tf.reduce_prod(tf.shape(x)[rank:]) for x in xs])
   leading = tf.shape(flat)[: flat.shape.rank - 1 - rank]
   return [
-    tf.ensure_shape(
+    batching.with_shape(
       tf.reshape(piece, tf.concat([leading, tf.shape(x)], 0)),
       flat.shape[: flat.shape.rank - 1 - rank].concatenate(x.shape),
     )

@@ -143,7 +143,8 @@ class SquaredSweeps:
       masks = sweep.split(self.found.left_over, shapes) * (order - 1)
       total = [tf.where(*each) for each in zip(masks, rest, total)]
     return [
-      tf.ensure_shape(d, x.shape) for d, x in zip(total, itertools.cycle(xs))
+      batching.with_shape(d, x.shape)
+      for d, x in zip(total, itertools.cycle(xs))
     ]
 
 

@@ -331,7 +331,7 @@ def _one_color(
   for r, (i, mask, sign) in zip(results, per_member):
     if r is not None:
       r = tf.where(mask, sign * r, tf.zeros([], r.dtype))
-      r = tf.ensure_shape(r, xs[i].shape)
+      r = batching.with_shape(r, xs[i].shape)
     diag.append(r)
   return diag
 

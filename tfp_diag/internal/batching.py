@@ -36,11 +36,23 @@ __all__ = [
   'event_shapes',
   'sample_rank',
   'sample_sizes',
+  'with_shape',
 ]
 
 SampleShape = (
   tf.TensorShape | Sequence[int | None] | int | tf.Tensor | np.ndarray | None
 )
+
+
+def with_shape(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
+  """A Tensor of a shape that is known, where TensorFlow has lost it.
+
+  `tf.ensure_shape` would be checked at run time, and a `ForwardAccumulator`
+  cannot pass through it in a graph (TensorFlow 2.21).
+  """
+  x = tf.identity(x)
+  x.set_shape(shape)
+  return x
 
 
 def check_distinct(variables: list) -> None:
