@@ -70,7 +70,43 @@ def test_is_that_of_the_full_batch(batch_size, reduction):
   np.testing.assert_array_equal(result.diag['b'][1], [0, 0])
   np.testing.assert_array_equal(result.standard_error['w'], [0, 0, 0])
   assert result.num_examples == 23
-  assert result.num_passes == 6 * -(-23 // batch_size)
+  # One sweep for all weights of a batch.
+  assert result.num_passes == -(-23 // batch_size)
+
+
+def test_counts_the_passes_that_run():
+  # All pairs of weights interact on two paths: a pass for each.
+  def loss(x):
+    return tf.reduce_mean(
+      tf.exp(x @ W[:, tf.newaxis]) * tf.exp(tf.reduce_sum(tf.sin(W)))
+    )
+
+  result = tfp_diag.diag_hessian_over_dataset(
+    loss, W, tf.data.Dataset.from_tensor_slices(X).batch(8), progress_bar=False
+  )
+  assert result.num_passes == 3 * 3
+
+
+@pytest.mark.parametrize('sizes', [(8, 7), (7, 8), (1, 8)])
+def test_components_of_different_lengths_are_refused(sizes):
+  batch = (tf.constant(X[: sizes[0]]), tf.constant(Y[: sizes[1]]))
+  with pytest.raises(
+    ValueError, match=f'{list(sizes)}.*must be the same'.replace('[', r'\[')
+  ):
+    tfp_diag.diag_hessian_over_dataset(
+      mean_loss, VARIABLES, [batch], progress_bar=False
+    )
+
+
+def test_a_scalar_beside_the_data_counts_no_examples():
+  result = tfp_diag.diag_hessian_over_dataset(
+    lambda scale, x, y: scale * mean_loss(x, y),
+    VARIABLES,
+    [(tf.constant(2.0, tf.float64), tf.constant(X), tf.constant(Y))],
+    progress_bar=False,
+  )
+  np.testing.assert_allclose(result.diag['w'], 2 * closed_form()[0], rtol=1e-12)
+  assert result.num_examples == 23
 
 
 def test_an_unweighted_mean_over_batches_would_be_seen():

@@ -20,9 +20,11 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 import tqdm
 
-from tfp_diag.diag_hessian import diag_hessian
+from tfp_diag.diagonal.decide import Request
+from tfp_diag.diagonal.evaluate import run_diagonal
 from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments, batching, nest
+from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.internal.seeds import as_seed
 from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
 
@@ -81,8 +83,9 @@ def diag_hessian_over_dataset(
       result is: 'mean' or 'sum'.
     progress_bar: Python bool, whether to show one on the standard error stream.
       Default: on a terminal only.
-    method: 'exact', as many passes for each batch as there are weights; or
-      'stochastic', as many as `num_probes`, new probes for each batch.
+    method: 'exact', at most as many passes for each batch as there are weights,
+      and often few, see `tfp_diag.diag_hessian`; or 'stochastic', as many as
+      `num_probes`, new probes for each batch.
     num_probes: Python int, under 'stochastic'.
     seed: Two integers, under 'stochastic'.
     chunk_size: Python int, how many passes are vectorized together. Memory
@@ -189,15 +192,25 @@ def _length(dataset: Iterable) -> int | None:
 
 
 def _num_examples(batch: Any) -> int:
-  flat = tf.nest.flatten(batch)
-  first = arguments.as_tensor('A batch of `dataset`', flat[0] if flat else None)
-  shape: Any = first.shape
-  if not len(shape):
+  tensors = [
+    arguments.as_tensor('A batch of `dataset`', component)
+    for component in tf.nest.flatten(batch) or [None]
+  ]
+  # A scalar stands for no example.
+  shapes: list[Any] = [t.shape for t in tensors if t.shape.rank]
+  sizes = [int(shape[0]) for shape in shapes]
+  if not sizes:
     raise ValueError(
-      f'A batch of `dataset` starts with {first!r}, which has no first '
-      'dimension that counts examples. Batch the data: `dataset.batch(32)`.'
+      f'A batch of `dataset` is {batch!r}, which has no first dimension that '
+      'counts examples. Batch the data: `dataset.batch(32)`.'
     )
-  return int(shape[0])
+  if len(set(sizes)) > 1:
+    raise ValueError(
+      f'The first dimensions of the components of a batch of `dataset` are '
+      f'{sizes}; they count examples, and must be the same. What is not one of '
+      'the data belongs into `loss_fn`.'
+    )
+  return sizes[0]
 
 
 def _seed_of(seed: Seed | None, number: int) -> Any:
@@ -237,9 +250,11 @@ def _of_batch(
     return value
 
   if seed is None:
-    _, _, diag = diag_hessian(loss, parts, (), parallel_iterations=chunk_size)
-    num_passes = sum(tf.size(p) for p in parts)
-    return diag, [tf.zeros_like(d) for d in diag], num_passes
+    found = run_diagonal(
+      HessianProblem(loss, parts, ()), Request(chunk_size=chunk_size)
+    )
+    zeros = [tf.zeros_like(d) for d in found.diag]
+    return found.diag, zeros, found.num_passes
   return stochastic_diag_hessian(
     loss, parts, num_probes, seed, (), chunk_size=chunk_size
   )

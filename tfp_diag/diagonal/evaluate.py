@@ -118,12 +118,14 @@ class Diagonal(NamedTuple):
     diag: List of Tensors shaped as the parts.
     third: List of Tensors shaped as the parts, the unmixed third derivatives;
       empty where they are not asked for.
+    num_passes: How many passes ran for that: `int`, or scalar Tensor.
   """
 
   result: Any
   gradient: list
   diag: list
   third: list
+  num_passes: Any
 
 
 def run_diagonal(
@@ -210,11 +212,14 @@ def diagonal(
   xs = evaluation.xs
   diag, deviation = None, []
   if decision.terms is not None:
+    num_passes = decision.terms.num_passes
     chunk_size = decision.chunk_size
     call = Call(evaluation, derivative, xs, rank, chunk_size, problem.order)
     diag = by_terms(decision, call)
   if diag is None:
-    diag = _by_passes(decision, passes, evaluation, problem)
+    colors = sweep.Colors.of(decision.colors, xs, rank)
+    num_passes = colors.num_colors
+    diag = _by_passes(decision, passes, evaluation, problem, colors)
   elif is_first is not None:
     deviation = tf.cond(
       is_first,
@@ -225,7 +230,8 @@ def diagonal(
     checks.check_sample_shape(xs, problem.promised)
     checks.check(diag, passes, decision, xs, rank, request.plan)
   second, third = diag[: len(xs)], diag[len(xs) :]
-  return Diagonal(evaluation.result, gradient, second, third), deviation
+  found = Diagonal(evaluation.result, gradient, second, third, num_passes)
+  return found, deviation
 
 
 def by_terms(decision: Decision, call: Call) -> list | None:
@@ -262,11 +268,9 @@ def _by_passes(
   derivative: Linear,
   evaluation: Evaluation,
   problem: Problem,
+  colors: sweep.Colors,
 ) -> list:
   xs = evaluation.xs
-  rank = problem.rank_of(evaluation.ys)
-
-  colors = sweep.Colors.of(decision.colors, xs, rank)
 
   def sweep_over(linear_map: Linear, schedule: Schedule = decision.schedule):
     return sweep.diagonal(
