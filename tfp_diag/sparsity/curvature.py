@@ -122,7 +122,7 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
   curved = [step for step in tape.steps if _is_curved(step)]
   if not curved or not _can_be_taken_apart(curved, walked):
     return None
-  uniform, leading, counts = facts.uniform, facts.leading, facts.counts
+  leading, counts = facts.leading, facts.counts
   same = _same_weights(walked)
   fixed, few, rest, cheap = [], [], [], set()
   num_rows = entries = 0
@@ -137,9 +137,10 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
       rest.append((op, used))
     elif pairs is None:
       rest.append((op, used))
-    elif all(_is_uniform(step, i, uniform) for i in {*sum(pairs, ())}) and (
+    elif (
       entries + size * n <= MAX_ENTRIES
       and any(_is_full(step, i, counts, n) for i in {*sum(pairs, ())})
+      and all(_is_uniform(step, i, facts) for i in {*sum(pairs, ())})
     ):
       fixed += [(op, *pair, same[step]) for pair in pairs]
       entries += size * n
@@ -183,7 +184,7 @@ def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
   if not curved or not _can_be_taken_apart(curved, walked):
     return False
   return all(_same_weights(walked).values()) and all(
-    value in facts.uniform
+    facts.is_uniform(value)
     for step in curved
     for value in step.inputs
     if value.depends
@@ -307,10 +308,10 @@ def _is_curved(step: Step | Loop) -> bool:
   return bool(step.structure.curved or step.structure.pairs)
 
 
-def _is_uniform(step: Step, argument: int, uniform: set) -> bool:
+def _is_uniform(step: Step, argument: int, facts: Facts) -> bool:
   """Whether an argument is a fixed linear map, of the shape of the result."""
   value = step.inputs[argument]
-  return value in uniform and value.shape == step.outputs[0].shape
+  return value.shape == step.outputs[0].shape and facts.is_uniform(value)
 
 
 def _is_full(step: Step, argument: int, counts: dict, n: int) -> bool:
@@ -329,6 +330,13 @@ def _same_weights(walked: Walked) -> dict:
     dict: step -> bool: the op has constant second derivatives, and what
     follows it up to the result is linear, and the same for all samples.
   """
+  # Steps that follow a curved one: to ask for a matrix takes long.
+  bent, after = set(), set()
+  for step in walked.tape.steps:
+    if not bent.isdisjoint(step.inputs):
+      after.add(step)
+    if step in after or _is_curved(step):
+      bent.update(step.outputs)
   varies, found = set(), {}
   for step in reversed(walked.tape.steps):
     own = not any(y in varies for y in step.outputs)
@@ -336,7 +344,7 @@ def _same_weights(walked: Walked) -> dict:
       found[step] = own and has_fixed_curvature(step, walked)
       own = False
     elif own:
-      own = has_fixed_matrix(step, walked)
+      own = step in after and has_fixed_matrix(step, walked)
     if not own:
       varies.update(value for value in step.inputs if value.depends)
   return found

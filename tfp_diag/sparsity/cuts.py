@@ -157,8 +157,8 @@ class _Facts:
     self.outputs = walked.outputs
     self.counts = facts.counts
     self.leading = facts.leading
-    self.uniform = facts.uniform
-    self.maker = {y: step for step in walked.tape.steps for y in step.outputs}
+    self.is_uniform = facts.is_uniform
+    self.maker = facts.maker
 
   def width(self, value: Value) -> int:
     """The number of elements per sample."""
@@ -291,7 +291,8 @@ class _Finder:
 
   def affine_outputs(self) -> list:
     """`Product`s at affine values from which ys follow element by element."""
-    affine = self._aligned & self._facts.uniform & self._facts.maker.keys()
+    made = self._aligned & self._facts.maker.keys()
+    affine = set(filter(self._facts.is_uniform, made))
     return self._products(
       (value, {value})
       for value in self._made(affine)
@@ -346,21 +347,21 @@ class _Finder:
 
   def _bases(self) -> dict:
     """dict: value -> the affine values it is made of, element by element."""
-    uniform = self._facts.uniform
+    is_uniform = self._facts.is_uniform
     found = {}
     for step in self._steps:
       value = step.outputs[0]
       inputs = [v for v in step.inputs if v.depends]
       if (
-        value in uniform
-        or not registry.facts(step.op_type).elementwise
+        not registry.facts(step.op_type).elementwise
         or not self._facts.is_single(value)
         or any(v.shape != value.shape for v in inputs)
+        or is_uniform(value)
       ):
         continue
       own = set()
       for v in inputs:
-        own |= {v} if v in uniform else found.get(v, {None})
+        own |= {v} if is_uniform(v) else found.get(v, {None})
       if None not in own and len(own) <= _MAX_BASES:
         found[value] = own
     return found

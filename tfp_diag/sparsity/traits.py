@@ -39,7 +39,6 @@ __all__ = [
   'has_fixed_curvature',
   'has_fixed_matrix',
   'leading_values',
-  'uniform_values',
 ]
 
 # A value that depends on at most so many coordinates leaves the rest sparse.
@@ -80,45 +79,59 @@ def leading_values(walked: Walked) -> set[Value]:
   return found
 
 
-def uniform_values(walked: Walked) -> set[Value]:
-  """The values that are fixed affine functions of each sample of xs.
-
-  Their leading axes are the sample shape, and what is behind them is an affine
-  function of the same sample of xs, with the same matrix for all samples.
-
-  Args:
-    walked: `Walked`.
-
-  Returns:
-    set of `Value`.
-  """
-  uniform = set(walked.inputs)
-  for step in walked.tape.steps:
-    if (
-      not isinstance(step, Loop)
-      and all(value in uniform for value in step.inputs if value.depends)
-      and has_fixed_matrix(step, walked)
-    ):
-      uniform.update(y for y in step.outputs if y.depends)
-  return {v for v in uniform if _lead_rank(v, walked) == walked.sample_rank}
-
-
 class Facts:
-  """What holds for the values of a function."""
+  """What holds for the values of a function.
+
+  Attributes:
+    counts: `dict`: value -> on how many coordinates each element depends.
+    maker: `dict`: value -> the step that makes it.
+  """
 
   def __init__(self, walked: Walked, counts: dict) -> None:
     self._walked = walked
+    self._uniform = {}
     self.counts = counts
+    self.maker = {y: step for step in walked.tape.steps for y in step.outputs}
 
   @functools.cached_property
   def leading(self) -> set[Value]:
     """The values whose leading axes are the samples, each in its place."""
     return leading_values(self._walked)
 
-  @functools.cached_property
-  def uniform(self) -> set[Value]:
-    """The values that are fixed affine functions of each sample."""
-    return uniform_values(self._walked)
+  def is_uniform(self, value: Value) -> bool:
+    """Whether a value is a fixed affine function of each sample of xs.
+
+    Its leading axes are the sample shape, and what is behind them is an affine
+    function of the same sample of xs, with the same matrix for all samples.
+
+    To see that, ops are run, which takes long for large ones: ask last.
+
+    Args:
+      value: `Value`.
+
+    Returns:
+      `bool`.
+    """
+    walked = self._walked
+    if _lead_rank(value, walked) != walked.sample_rank:
+      return False
+    # Not by recursion, whose depth would be that of the function.
+    waiting = [value]
+    while waiting:
+      last = waiting[-1]
+      step = self.maker.get(last)
+      if last in self._uniform or step is None or isinstance(step, Loop):
+        self._uniform.setdefault(last, last in walked.inputs)
+        waiting.pop()
+        continue
+      inputs = [v for v in step.inputs if v.depends]
+      if any(self._uniform.get(v) is False for v in inputs):
+        self._uniform[last] = False
+      elif missing := [v for v in inputs if v not in self._uniform]:
+        waiting.append(missing[0])
+      else:
+        self._uniform[last] = has_fixed_matrix(step, walked)
+    return self._uniform[value]
 
 
 def has_fixed_matrix(step: Step, walked: Walked) -> bool:

@@ -14,6 +14,8 @@
 # ============================================================================
 """Products of matrices, and all else that Einstein's notation can say."""
 
+import functools
+
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
@@ -141,9 +143,10 @@ class _Axes:
   Attributes:
     labels: list.
     shape: list of int.
-    places: int array `shape`: the element of the tensor that is there. Smaller
-      than the tensor if a label was there twice: only its diagonal counts.
+    places: int array `shape`. Smaller than the tensor if a label was there
+      twice: only its diagonal counts.
     size: The number of elements of the tensor.
+    is_empty: bool.
   """
 
   def __init__(self, labels, shape):
@@ -157,15 +160,23 @@ class _Axes:
         sizes[label] = size
     self.labels = list(steps)
     self.shape = [sizes[label] for label in steps]
-    self.places = np.zeros(self.shape, np.int64)
-    if 0 in shape:
-      self.labels, self.shape, self.places = [], [0], np.zeros(0, np.int64)
-      return
+    self._steps = steps
+    self.is_empty = 0 in shape
+    if self.is_empty:
+      self.labels, self.shape = [], [0]
+
+  @functools.cached_property
+  def places(self):
+    """The element of the tensor that is there; as large as the tensor."""
+    if self.is_empty:
+      return np.zeros(0, np.int64)
+    places = np.zeros(self.shape, np.int64)
     for axis, label in enumerate(self.labels):
-      step = np.arange(self.shape[axis]) * steps[label]
-      self.places += step.reshape(
+      step = np.arange(self.shape[axis]) * self._steps[label]
+      places += step.reshape(
         [-1 if a == axis else 1 for a in range(len(self.labels))]
       )
+    return places
 
 
 def _number(labels, sizes, at):
@@ -183,7 +194,7 @@ def _number(labels, sizes, at):
 def _summed(axes, result, sizes):
   """The flow that unites over all labels that `result` lacks."""
   total = int(np.prod([sizes[label] for label in result], dtype=np.int64))
-  if not axes.places.size:
+  if axes.is_empty:
     return Flow.none(total, axes.size)
   kept = [label for label in result if label in axes.labels]
   number, count = _number(kept, sizes, axes.labels)
@@ -201,15 +212,16 @@ def _summed(axes, result, sizes):
 
 def _with_zeros(op, sizes, axes, factor_axes, result, k):
   """The flow through a constant factor that has zeros, or None."""
+  labels = list(dict.fromkeys([*axes.labels, *factor_axes.labels]))
+  products = float(np.prod([sizes[label] for label in labels]))
+  # First: values that are read are compared in each later call.
+  if products > _MAX_PRODUCTS or axes.is_empty or factor_axes.is_empty:
+    return None
   try:
     nonzero = op.inputs[1 - k].nonzero().reshape(-1)
   except CannotSay:
     return None
-  labels = list(dict.fromkeys([*axes.labels, *factor_axes.labels]))
-  products = float(np.prod([sizes[label] for label in labels]))
-  if nonzero.all() or not axes.places.size or not factor_axes.places.size:
-    return None
-  if products > _MAX_PRODUCTS:
+  if nonzero.all():
     return None
   shape = [sizes[label] for label in labels]
   kept = np.broadcast_to(
