@@ -85,6 +85,9 @@ _MAX_SHARED = 8
 _FEW = sweep.MAX_UNROLLED
 # Even where passes are few, so few coordinates are looked at op by op.
 _SMALL = 64
+# Where a value holds more elements for each sample, to look for other ways takes
+# longer than they can save beside a single sweep.
+_LARGE = 100_000
 # Of so many coordinates of a single sample even a few passes are vectorized: it
 # fills two threads, and what the passes hold stays in the caches.
 _VECTORIZED_ALONE = (800, 250_000)
@@ -284,9 +287,10 @@ def decide(
       except Exception as e:
         # A fault of ours: the other ways remain.
         notes += (_fault(e, 'Another way'),)
+    least = min(p.cost for p in proposals)
     if pattern is not None and colors is not None:
       proposals += _proposals(
-        problem, analysis, evaluation, colors, samples, retrace
+        problem, analysis, evaluation, colors, samples, retrace, least
       )
     proposals = [
       p
@@ -483,8 +487,9 @@ def _proposals(
   colors: np.ndarray,
   samples: int | None,
   retrace: Callable | None,
+  least: float,
 ) -> list[Proposal]:
-  """The ways that take the derivative apart."""
+  """The ways that take the derivative apart, where others cost so much."""
   # A column costs less than a pass, as if there were a few samples at least.
   columns = max(samples or _SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
   found = _around_cuts(problem, analysis, evaluation, columns, retrace)
@@ -501,6 +506,8 @@ def _proposals(
           terms.note,
         )
       )
+  if least <= _SWEEP and analysis.num_elements > _LARGE:
+    return found
   is_few = sweep.num_colors(colors) <= _FEW
   if is_few and colors.size > _SMALL and not analysis.has_curved_sums:
     return found

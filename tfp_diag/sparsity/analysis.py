@@ -137,6 +137,12 @@ class Analysis:
     return Facts(self.walked, self._counts)
 
   @property
+  def num_elements(self) -> int:
+    """The number of elements per sample of the largest value."""
+    sizes = [y.rows for step in self.walked.tape.steps for y in step.outputs]
+    return max(sizes, default=0) // max(self.walked.num_samples, 1)
+
+  @property
   def shares_by_vectorizing(self) -> bool:
     """Whether even a few passes should be vectorized."""
     return self._is_hessian and has_curved_slices(self.walked.tape)
@@ -164,6 +170,8 @@ class Analysis:
     curved_ops = find_curved_ops(self.walked, self.facts)
     if curved_ops is None:
       return None, None
+    if not curved_ops.cheap_steps:
+      return curved_ops, self.pattern
     tape = without(self.walked.tape, curved_ops.cheap_steps)
     return curved_ops, self._pattern_of(tape)
 
