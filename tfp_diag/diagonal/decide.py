@@ -85,8 +85,8 @@ _MAX_SHARED = 8
 _FEW = sweep.MAX_UNROLLED
 # Even where passes are few, so few coordinates are looked at op by op.
 _SMALL = 64
-# Where a value holds more elements for each sample, to look for other ways takes
-# longer than they can save beside a single sweep.
+# Where a value has more elements for each sample, to look for other ways beside
+# a single sweep takes longer than they can save.
 _LARGE = 100_000
 # Of so many coordinates of a single sample even a few passes are vectorized: it
 # fills two threads, and what the passes hold stays in the caches.
