@@ -134,6 +134,75 @@ def test_an_unknown_number_of_samples(fn):
     call(draw(B, 4))
 
 
+# What they do cannot be followed while the number of samples is open.
+UNSEEN = {
+  'padded': lambda x: (tf.pad(x, [[1, 0], [0, 0]])[:-1] + x) ** 2 * x,
+  'scanned': lambda x: tf.scan(lambda total, row: total + row**3, x),
+  'mapped': lambda x: tf.map_fn(
+    lambda i: x[i] ** 2 * x[(i + 1) % tf.shape(x)[0]],
+    tf.range(tf.shape(x)[0]),
+    fn_output_signature=tf.float64,
+  ),
+  'joined': lambda x: tf.concat([x[1:], x[:1]], 0) * x**2,
+  'indexed': lambda x: x**2 * x[tf.shape(x)[0] // 2],
+}
+
+
+@pytest.mark.parametrize('name', UNSEEN)
+@pytest.mark.parametrize('kind', ('jacobian', 'hessian'))
+def test_an_unknown_number_of_samples_of_which_few_mix(kind, name):
+  fn = UNSEEN[name]
+
+  def call(x):
+    if kind == 'jacobian':
+      return tfp_diag.diag_jacobian(x, sample_shape=tf.shape(x)[:1], fn=fn)[1]
+    return tfp_diag.diag_hessian(lambda x: tf.reduce_sum(fn(x), -1), x)[2]
+
+  function = tf.function(call, autograph=False)
+  with pytest.raises(SampleMixingError) as error:
+    function.get_concrete_function(tf.TensorSpec([None, 4], tf.float64))
+  sentence(error)
+
+
+@pytest.mark.parametrize('shape', ([None, None], [3, None]))
+@pytest.mark.parametrize(
+  'derivative',
+  (
+    lambda x: tfp_diag.diag_hessian(
+      lambda x: tf.reduce_sum(standardized(x) ** 2, -1), x
+    ),
+    lambda x: tfp_diag.diag_jacobian(
+      x, sample_shape=tf.shape(x)[:1], fn=standardized
+    ),
+    lambda x: tfp_diag.diag_gauss_newton(standardized, x, sample_shape=3),
+    lambda x: tfp_diag.jacobian(standardized, x, sample_shape=3),
+  ),
+  ids=('hessian', 'jacobian', 'gauss_newton', 'whole'),
+)
+def test_events_of_an_unknown_size(derivative, shape):
+  function = tf.function(derivative, autograph=False)
+  with pytest.raises(SampleMixingError) as error:
+    function.get_concrete_function(tf.TensorSpec(shape, tf.float64))
+  sentence(error)
+
+
+def test_an_unknown_number_of_samples_that_are_not_seen_to_mix():
+  def fn(x):
+    return tf.map_fn(lambda row: tf.reduce_sum(row[1:] ** 2 * row[:-1]), x)
+
+  x = draw(3, 4)
+  function = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2],
+    autograph=False,
+    input_signature=[tf.TensorSpec([None, 4], tf.float64)],
+  )
+  with pytest.warns(RuntimeWarning, match='`fn` mixes samples cannot be seen'):
+    diag = function(x)
+  expected = np.zeros([3, 4])
+  expected[:, 1:] = 2 * x[:, :-1]
+  np.testing.assert_allclose(diag, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize('validate_args', (False, True))
 def test_with_and_without_validation(validate_args):
   with pytest.raises(SampleMixingError):

@@ -242,7 +242,9 @@ def decide(
   is_told = problem.has_sample_shape or request.validate
   # A plan has notes.
   is_told |= request.is_asked or plan is not None
-  if analysis is not None and analysis.may_mix and not is_told:
+  samples = evaluation.xs[0].shape[:rank].num_elements()
+  may_mix = _NOT_SEEN in notes if analysis is None else analysis.may_mix
+  if may_mix and not is_told and samples != 1:
     warnings.warn(_MAY_MIX, RuntimeWarning, stacklevel=2)
   if analysis is not None and not analysis.walked.num_samples:
     # Of no sample there is nothing to take apart.
@@ -270,7 +272,6 @@ def decide(
     asks_for_terms &= plan.uses_terms
   elif request.schedule != 'auto':
     asks_for_terms = False
-  samples = evaluation.xs[0].shape[:rank].num_elements()
   whole = evaluation
   if analysis is not None and asks_for_terms and num_passes > 1:
     try:
@@ -336,6 +337,10 @@ def decide(
 _NOT_LINEAR = (
   'A `tf.custom_gradient` is not seen to be linear in its cotangent, so that '
   'passes are neither transposed nor taken apart.'
+)
+_NOT_SEEN = (
+  'What `fn` does with any number of samples cannot be seen: a pass runs for '
+  'each coordinate.'
 )
 _MAY_MIX = (
   'Whether `fn` mixes samples cannot be seen, for an op of it hides what its '
@@ -422,7 +427,7 @@ def _analysis(
   except budget.UnknownShapeError:
     if request.is_asked:
       raise
-    return None, None, ()
+    return None, None, (_NOT_SEEN,)
   except budget.PatternTooDenseError as e:
     if request.is_asked:
       raise
@@ -446,6 +451,8 @@ def _analysis(
       'be seen: a size, an index or a branch is computed from that number. '
       'Pass `xs` of a static and smaller sample shape.'
     )
+  if analysis is None:
+    notes += (_NOT_SEEN,)
   return analysis, pattern, notes
 
 

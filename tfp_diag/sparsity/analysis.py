@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 import scipy.sparse
 
-from tfp_diag.sparsity.budget import PatternTooDenseError
+from tfp_diag.sparsity.budget import PatternTooDenseError, UnknownShapeError
 from tfp_diag.sparsity.curvature import (
   CurvedOps,
   find_curved_ops,
@@ -72,6 +72,19 @@ def analyze(
     SampleMixingError: If one sample depends on another. Names the op.
     ValueError: If an event shape is not known.
   """
+  try:
+    found = _analyzed(graph, rank, retrace, is_hessian)
+  except UnknownShapeError:
+    _refuse_mixing_of_few(graph, rank, retrace)
+    raise
+  if found is None or found.may_mix:
+    _refuse_mixing_of_few(graph, rank, retrace)
+  return found
+
+
+def _analyzed(
+  graph: Graph, rank: int, retrace: Callable | None, is_hessian: bool
+) -> 'Analysis | None':
   for way in walk(graph, rank, retrace, is_hessian):
     walked = way()
     if walked is None:
@@ -87,6 +100,32 @@ def analyze(
     if walked.is_certain or walked.graph is graph:
       return Analysis(walked, is_hessian, may_mix)
   return None
+
+
+# What is put in for an open number of samples, and for an open event size.
+_FEW, _SIZE = 3, 4
+
+
+def _refuse_mixing_of_few(
+  graph: Graph, rank: int, retrace: Callable | None
+) -> None:
+  """Raises if a function mixes samples on parts of some static shapes."""
+  shapes = [tuple(x.shape.as_list()) for x in graph.xs]
+  filled = [
+    tuple(
+      (_FEW if axis < rank else _SIZE) if size is None else size
+      for axis, size in enumerate(shape)
+    )
+    for shape in shapes
+  ]
+  if retrace is None or filled == shapes:
+    return
+  try:
+    few = retrace(filled)
+  except Exception:  # The user's code; it may need its own sizes.
+    return
+  with contextlib.suppress(UnknownShapeError, PatternTooDenseError):
+    _analyzed(few, rank, None, False)
 
 
 class Analysis:
