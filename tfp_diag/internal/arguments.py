@@ -358,8 +358,8 @@ def as_array(name: str, value: Any, may_be_nan: bool = False) -> np.ndarray:
       raise TypeError(f'its entries are {array.dtype.name}')
   except (TypeError, ValueError) as e:
     raise TypeError(
-      f'`{name}` is {shown(value)}, of which no array of real numbers can be '
-      f'made ({e}). Pass an array, or numbers in lists of equal lengths.'
+      f'`{name}` is {shown(value)}, which is not an array of real numbers '
+      f'({e}). Pass an array, or numbers in lists of equal lengths.'
     ) from e
   if not may_be_nan and not np.all(np.isfinite(array)):
     raise ValueError(

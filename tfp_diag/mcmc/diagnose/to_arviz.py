@@ -45,7 +45,7 @@ def to_arviz(
   dims: Mapping | None = None,
   save_warmup: bool = False,
 ) -> Any:
-  """Puts draws and trace into what arviz works with.
+  """Converts draws and trace for arviz.
 
   The result is an `arviz.InferenceData` with arviz 0.x, an `xarray.DataTree`
   with arviz 1: `arviz.summary`, `arviz.plot_trace` and the others take it.
