@@ -121,7 +121,7 @@ class LocalHessianPreconditioner:
     arguments.check_number(
       'floor',
       self.floor,
-      'a number >= 0, the least curvature that is believed',
+      'a number >= 0, which replaces smaller curvatures',
       lambda x: 0.0 <= x < math.inf,
     )
 

@@ -88,10 +88,10 @@ def load_draws(
   try:
     with open(os.path.join(path, INDEX_NAME), encoding='utf-8') as file:
       index = json.load(file)
-  except FileNotFoundError as e:
+  except (FileNotFoundError, NotADirectoryError) as e:
     raise FileNotFoundError(
-      f'There is no run in {path!r} (no {INDEX_NAME}). Pass the `checkpoint` '
-      'of a call of `sample`.'
+      f'`checkpoint` is {path!r}, where no run is (no {INDEX_NAME}). Pass '
+      'the `checkpoint` of a call of `sample`.'
     ) from e
 
   def load(files):

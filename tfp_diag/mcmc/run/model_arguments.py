@@ -223,7 +223,8 @@ def check_pins(model, pins, chain_shape):
       not auto-batched, may have these axes in front.
 
   Raises:
-    ValueError: if one does not fit; names it and what does.
+    TypeError: if one is not made of numbers. ValueError: if the shape of one
+    does not fit; names it and what does.
   """
   event_shapes = _by_name(model, model.event_shape)
   for name, value in pins.items():
@@ -231,14 +232,20 @@ def check_pins(model, pins, chain_shape):
     if value is None or not isinstance(expected, tf.TensorShape):
       continue
     try:
-      shape = tf.TensorShape(
-        value.shape if tf.is_tensor(value) else np.shape(value)
-      )
+      value = value if tf.is_tensor(value) else np.asarray(value)
     except ValueError as e:
       raise ValueError(
         f'The value of {name!r} is not an array ({e}), but must be one of '
         f'shape {expected}.'
       ) from e
+    shape = tf.TensorShape(value.shape)
+    if getattr(value.dtype, 'name', None) == 'string' or (
+      getattr(value.dtype, 'kind', None) in tuple('OSU')
+    ):
+      raise TypeError(
+        f'The value of {name!r} is {arguments.shown(value)}, but must be an '
+        f'array of numbers of shape {expected}.'
+      )
     if not _fits(shape, expected, _leading_shape(model, chain_shape)):
       raise ValueError(
         f'What is pinned as {name!r} has the shape {shape}, but the variable '
