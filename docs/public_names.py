@@ -107,7 +107,10 @@ def add_module(name, loader):
     inner[-1],
     path,
     path.read_text(encoding='utf-8'),
+    extensions=loader.extensions,
     parent=parent,
+    docstring_parser=loader.docstring_parser,
+    docstring_options=loader.docstring_options,
     modules_collection=loader.modules_collection,
     lines_collection=loader.lines_collection,
   )
