@@ -18,20 +18,36 @@
 function in it. A reader of sources sees the module first; mkdocstrings is to
 document the function.
 
+Kernels have members that no source of the package shows: those of
+`tfp.mcmc.TransitionKernel`, which are read from the sources of TensorFlow
+Probability, and the properties that `argument` makes.
+
 Results are listed as in TensorFlow Probability, where the lines of one result
 are not indented. Other readers take each line for a result.
 """
 
+import ast
+import importlib.util
+import pathlib
 import re
 
 import griffe
 
+# How a kernel names its base class, and where that one stands.
+KERNEL = 'tensorflow_probability.mcmc.TransitionKernel'
+KERNEL_MODULE = 'tensorflow_probability.python.mcmc.kernel'
+
 
 class PublicNames(griffe.Extension):
-  """Puts functions in the places of modules that are named like them."""
+  """Puts in what a reader of the package's sources does not see.
+
+  Functions take the places of modules that are named like them; kernels have
+  what they inherit, and the properties of their arguments.
+  """
 
   def on_package(self, *, pkg, loader, **kwargs):
     """Called once the sources of the package are read."""
+    add_module(KERNEL_MODULE, loader)
     shadowed = {}
     for name, target in pkg.imports.items():
       module, _, last = target.rpartition('.')
@@ -46,10 +62,59 @@ class PublicNames(griffe.Extension):
       function.parent = pkg
       pkg.members[name] = function
 
+  def on_class(self, *, cls, loader, **kwargs):
+    """Called for each class."""
+    cls.bases = [
+      f'{KERNEL_MODULE}.TransitionKernel'
+      if isinstance(base, griffe.Expr) and base.canonical_path == KERNEL
+      else base
+      for base in cls.bases
+    ]
+
+  def on_attribute(self, *, attr, loader, **kwargs):
+    """Called for each attribute: `name = argument('name', 'What it is.')`."""
+    call = attr.value
+    if isinstance(call, griffe.ExprCall) and str(call.function) == 'argument':
+      attr.docstring = griffe.Docstring(
+        ast.literal_eval(str(call.arguments[1])), parent=attr
+      )
+      attr.value = None
+      attr.labels = {'property'}
+
   def on_function(self, *, func, loader, **kwargs):
     """Called for each function."""
     if func.docstring:
       func.docstring.value = indent_results(func.docstring.value)
+
+
+def add_module(name, loader):
+  """Reads one file of another package, without all the others.
+
+  Args:
+    name: The full name of the module.
+    loader: The loader that is to know it.
+  """
+  package, *inner = name.split('.')
+  folders = importlib.util.find_spec(package).submodule_search_locations
+  path = pathlib.Path(folders[0]).joinpath(*inner).with_suffix('.py')
+  parent = griffe.Module(package, modules_collection=loader.modules_collection)
+  loader.modules_collection[package] = parent
+  for part in inner[:-1]:
+    child = griffe.Module(part, parent=parent)
+    parent.set_member(part, child)
+    parent = child
+  module = griffe.visit(
+    inner[-1],
+    path,
+    path.read_text(encoding='utf-8'),
+    extensions=loader.extensions,
+    parent=parent,
+    docstring_parser=loader.docstring_parser,
+    docstring_options=loader.docstring_options,
+    modules_collection=loader.modules_collection,
+    lines_collection=loader.lines_collection,
+  )
+  parent.set_member(inner[-1], module)
 
 
 def indent_results(text):

@@ -22,6 +22,7 @@ import inspect
 import json
 import pathlib
 import re
+import types
 
 import pytest
 
@@ -89,6 +90,25 @@ def test_members_that_the_reference_lists_exist():
       owner = getattr(tfp_diag, name.removeprefix('tfp_diag.'))
       for member in members.split(', '):
         assert inspect.getdoc(getattr(owner, member)), f'{name}.{member}'
+
+
+def test_the_reference_lists_inherited_members():
+  griffe = pytest.importorskip('griffe')
+  extensions = griffe.load_extensions(str(ROOT / 'docs' / 'public_names.py'))
+  loader = griffe.GriffeLoader(extensions=extensions, search_paths=[ROOT])
+  package = loader.load('tfp_diag')
+  loader.resolve_aliases()
+  for name in tfp_diag.mcmc.__all__:
+    owner = getattr(tfp_diag.mcmc, name)
+    if not isinstance(owner, type):
+      continue
+    listed = package[f'mcmc.{name}'].all_members
+    for member in dir(owner):
+      is_public = not member.startswith('_') and not hasattr(tuple, member)
+      value = inspect.getattr_static(owner, member)
+      if is_public and isinstance(value, property | types.FunctionType):
+        assert listed[member].has_docstring, f'{name}.{member}'
+  assert 'copy' in package['mcmc.PreconditionedMALA'].all_members
 
 
 def test_the_table_is_that_of_the_run():

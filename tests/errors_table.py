@@ -143,6 +143,13 @@ _RETURNS_A_WRONG_TENSOR = {
   'returns integers': lambda *a, **k: tf.cast(tf.nest.flatten(a)[0], tf.int32),
   'returns too many axes': lambda *a, **k: tf.ones([3, 1, 4, 1, 5]),
 }
+_NO_PATH = {
+  **NOTHING,
+  'number': 7.5,
+  'empty': [],
+  'a dict': {},
+  'an empty path': '',
+}
 WRONG = {
   'anything': {},
   'function': _NO_FUNCTION,
@@ -240,12 +247,23 @@ WRONG = {
   },
   'name': {'number': 7, 'empty': [], 'ragged': RAGGED, 'an object': object()},
   'text': {**NOTHING, 'number': 7, 'empty': []},
-  'path': {
-    **NOTHING,
-    'number': 7.5,
-    'empty': [],
-    'a dict': {},
-    'an empty path': '',
+  'path': _NO_PATH,
+  'file to write': {
+    **_NO_PATH,
+    'a folder': tempfile.gettempdir(),
+    'no such folder': '/nowhere/plan.npz',
+  },
+  'file': {
+    **_NO_PATH,
+    'a folder': tempfile.gettempdir(),
+    'no such file': '/nowhere/plan.npz',
+    'another file': __file__,
+  },
+  'checkpoint': {
+    **_NO_PATH,
+    'a folder': tempfile.gettempdir(),
+    'no such folder': '/nowhere/run',
+    'a file': __file__,
   },
   'names': {'number': 7, 'an object': object(), 'numbers': [1, 2]},
   'axis name': {'number': 7, 'an object': object(), 'numbers': [1, 2]},
@@ -436,7 +454,14 @@ WRONG['bijectors'] = {
   'of another structure': {'a': tfp.bijectors.Exp()},
   'an object': object(),
 }
+WRONG['labels'] = {'number': 7, 'text': 'seven', 'an object': object()}
+WRONG['names of axes'] = {
+  **WRONG['labels'],
+  'of another part': {'zz': ['school']},
+  'too many': {'x': ['a', 'b', 'c']},
+}
 WRONG['keyword'] = {
+  'text for numbers': ('seen', 'x'),
   'misspelled': ('num_chain', 4),
   'of TFP': ('num_leapfrog_steps', 4),
   'nonsense': ('qwertz', 4),
@@ -481,7 +506,6 @@ WRONG['op types'] = {
   'empty': '',
   'an object': object(),
 }
-WRONG['labels'] = {'number': 7, 'text': 'seven', 'an object': object()}
 WRONG['quantiles'] = {
   **NOTHING,
   'text': 'seven',
@@ -901,7 +925,7 @@ def rows():
     'load_plan': Row(
       tfp_diag.load_plan,
       lambda: {'path': _saved_plan()},
-      {'path': 'path', 'fn': 'any function?'},
+      {'path': 'file', 'fn': 'any function?'},
     ),
     'Plan': Row(
       tfp_diag.Plan,
@@ -939,7 +963,9 @@ def rows():
       {'xs': 'state'},
     ),
     'Plan.save': Row(
-      _JACOBIAN_PLAN.save, lambda: {'path': _saved_plan()}, {'path': 'path'}
+      _JACOBIAN_PLAN.save,
+      lambda: {'path': _saved_plan()},
+      {'path': 'file to write'},
     ),
     'SparsityPattern': Row(
       sparsity.SparsityPattern,
@@ -1239,12 +1265,14 @@ def _rows_of_mcmc():
         'chain_ndims': 'axes of chains?',
         'var_names': 'names?',
         'coords': 'labels?',
-        'dims': 'labels?',
+        'dims': 'names of axes?',
         'save_warmup': 'flag',
       },
     ),
     'load_draws': Row(
-      mcmc.load_draws, lambda: {'checkpoint': 'nowhere'}, {'checkpoint': 'path'}
+      mcmc.load_draws,
+      lambda: {'checkpoint': 'nowhere'},
+      {'checkpoint': 'checkpoint'},
     ),
     'sample': Row(
       _sampled,
@@ -1279,7 +1307,7 @@ def _rows_of_mcmc():
         'kernel': 'choice',
         'num_warmup_steps': 'count or zero',
         'preconditioner': 'choice',
-        'init': 'chains',
+        'init': 'chains of a run',
         'bijectors': 'bijectors?',
         'target_accept_prob': 'probability?',
         'max_num_steps': 'count',
@@ -1325,7 +1353,10 @@ def _rows_of_mcmc():
   }
 
 
-WRONG['start'] = {k: v for k, v in WRONG['chains'].items() if k != 'complex'}
+WRONG['chains of a run'] = {**WRONG['chains'], 'no chains': tf.ones([0, 3])}
+WRONG['start'] = {
+  k: v for k, v in WRONG['chains of a run'].items() if k != 'complex'
+}
 WRONG['trace of others'] = {
   k: v
   for k, v in WRONG['trace'].items()

@@ -37,6 +37,17 @@ def test_the_two_commands_are_there_once():
     assert sum(re.fullmatch(pattern, line) is not None for line in lines) == 1
 
 
+def test_the_figures_are_those_of_the_notebook():
+  said = re.search(r'\s(\d+) gradients .*? and (\d+)\s', README, re.DOTALL)
+  notebook = ROOT / 'notebooks' / '07_where_curvature_pays.ipynb'
+  costs = re.findall(
+    r'draw: +([\d.]+) \(warm-up\) \+ ([\d.]+)',
+    notebook.read_text(encoding='utf-8'),
+  )
+  found = [round(sum(map(float, parts))) for parts in costs[:2]]
+  assert [int(number) for number in said.groups()] == found
+
+
 def test_it_stays_short():
   assert len(README.splitlines()) <= 140
 

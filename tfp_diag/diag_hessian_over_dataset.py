@@ -140,7 +140,7 @@ def diag_hessian_over_dataset(
     )
   if not all(isinstance(p, tf.Variable) for p in parts):
     raise TypeError(
-      '`variables` has a part that is no `tf.Variable`. For Tensors use '
+      '`variables` has a part that is not a `tf.Variable`. For Tensors use '
       '`tfp_diag.diag_hessian`, which takes a function of them.'
     )
   if (seed is None) == (method == 'stochastic'):

@@ -88,7 +88,7 @@ class Plan:
   A plan is compared with the function wherever it is used. A function is
   refused if its derivative can be nonzero where `pattern` has a zero. A
   RuntimeWarning says what runs instead if `ways[0]` cannot be followed. A
-  pattern that the caller gave is believed.
+  pattern that the caller gave is not checked.
 
   Attributes:
     kind: 'jacobian', 'hessian' or 'gauss_newton'.
@@ -108,9 +108,10 @@ class Plan:
     ways: Tuple of the possible ways, the cheapest first, which is the one that
       runs. Each has a `name`, `num_passes`, and a `cost` in passes.
     digest: `bytes` that identify the function at the shapes of the plan; empty
-      if values that it closes over had a say in its structure.
+      if its structure depends on values that it closes over.
     num_samples: Python int, the number of samples for which `num_passes` holds.
-    is_given: Python bool, whether the pattern is the caller's, who is believed.
+    is_given: Python bool, whether the caller gave the pattern, which is then
+      not checked.
   """
 
   kind: str
@@ -353,7 +354,7 @@ class Plan:
       raise ValueError(
         f'`plan` was made for parts of event shapes {planned}, but `xs` have '
         f'the shapes {[str(x.shape) for x in xs]}, which are event shapes '
-        f'{[str(s) for s in shapes]} behind {self.sample_rank} sample '
+        f'{[str(s) for s in shapes]} after {self.sample_rank} sample '
         'dimensions. Plan again for these.'
       )
 
@@ -367,7 +368,7 @@ class Plan:
     """Whether a graph has to be looked at before the plan can be followed.
 
     Not if it is the very function that the plan was made for, unless terms are
-    to be found in it; nor if the caller is to be believed.
+    to be found in it; nor if the caller gave the pattern.
     """
     if self.is_given:
       return False
@@ -397,8 +398,11 @@ class Plan:
 
     Args:
       path: Python str or path of the file.
+
+    Raises:
+      OSError: if the file cannot be written.
     """
-    arguments.check_path('path', path)
+    arguments.check_file('path', path, to_write=True)
     meta = {
       'format': _FORMAT,
       'kind': self.kind,
@@ -469,7 +473,7 @@ def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
   # ==> 1
   ```
   """
-  arguments.check_path('path', path)
+  arguments.check_file('path', path)
   if fn is not None:
     arguments.check_callable('fn', fn)
   with open(path, 'rb') as file:
@@ -478,7 +482,7 @@ def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
     except Exception as e:
       # A damaged archive raises errors of many types in several libraries.
       raise ValueError(
-        f'{os.fspath(path)!r} cannot be read as a plan '
+        f'`path` is {os.fspath(path)!r}, which cannot be read as a plan '
         f'({str(e) or type(e).__name__}). Save it again '
         'with `plan.save(path)`.'
       ) from e

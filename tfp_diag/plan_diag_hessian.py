@@ -61,7 +61,7 @@ def plan_diag_hessian(
     jit_compile: Python bool, whether `plan(xs)` is compiled with XLA.
     pattern: Which derivatives can be nonzero, if you know it better: a
       `SparsityPattern` or a square matrix over the coordinates of one sample.
-      It is believed; `validate_args=True` finds a wrong one when the plan is
+      It is not checked; `validate_args=True` finds a wrong one when the plan is
       used.
 
   Returns:

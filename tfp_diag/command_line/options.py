@@ -16,8 +16,10 @@
 
 import argparse
 
+from tfp_diag.command_line.function_file import function_file
 from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.listed_targets import LISTED_TARGETS
+from tfp_diag.command_line.literal import read_literal
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
 from tfp_diag.command_line.output_files import check_output_file
 from tfp_diag.command_line.picture import check_picture
@@ -53,7 +55,8 @@ def parse_options(words):
 
   Raises:
     InputError: if an option is unknown, has a value that does not fit, or does
-      not go with the others; or if a result could not be written.
+      not go with the others; if there is no file for `--fn`; or if a result
+      could not be written.
   """
   options = _parser().parse(words)
   if options.step_size is not None:
@@ -72,11 +75,14 @@ def parse_options(words):
         f'There is no target {options.target!r}; --target must be one of '
         f'{", ".join(LISTED_TARGETS)}.'
       )
-  elif options.init is None:
-    raise InputError(
-      '--fn needs a starting point of the right shape, for example '
-      '--init "[0., 0.]".'
-    )
+  else:
+    function_file(options.fn)
+    if options.init is None:
+      raise InputError(
+        '--fn needs a starting point of the right shape, for example '
+        '--init "[0., 0.]".'
+      )
+    read_literal('--init', options.init)
   if (options.kernel, options.preconditioner) == ('malt', 'local'):
     raise InputError(
       '--preconditioner local changes from point to point, but --kernel malt '

@@ -16,7 +16,9 @@
 
 import ast
 
+from tfp_diag.command_line.function_file import function_file
 from tfp_diag.command_line.input_error import InputError
+from tfp_diag.command_line.literal import read_literal
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
 from tfp_diag.command_line.output_files import check_output_file
 from tfp_diag.command_line.picture import check_picture
@@ -38,15 +40,21 @@ def parse_plan_options(words):
     `int`), jacobian, plot, save and json.
 
   Raises:
-    InputError: if an option is unknown, has a value that does not fit, or does
-      not go with the others; or if a result could not be written.
+    InputError: if there is no such file; if an option is unknown, has a value
+      that does not fit, or does not go with the others; or if a result could
+      not be written.
   """
   options = _parser().parse(words)
+  function_file(options.fn)
   if (options.init is None) == (options.shape is None):
     raise InputError(
       'Say what a state looks like with either --init "[0., 0.]" or '
       '--shape "[1000]".'
     )
+  if options.init is not None:
+    read_literal('--init', options.init)
+  else:
+    read_literal('--shape', options.shape)
   options.sample_shape = _sample_shape(options.sample_shape)
   if options.save is not None:
     check_output_file('--save', options.save, ['npz'])

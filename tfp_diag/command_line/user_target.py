@@ -14,7 +14,6 @@
 # ============================================================================
 """A log density from a file of the user."""
 
-import ast
 import functools
 import importlib.util
 import inspect
@@ -25,7 +24,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.command_line.function_file import function_file
 from tfp_diag.command_line.input_error import InputError, one_line
+from tfp_diag.command_line.literal import read_literal
 from tfp_diag.examples.target import Target
 
 __all__ = ['user_target']
@@ -67,11 +68,7 @@ def user_target(where, init=None, shape=None):
 
 
 def _load(where):
-  path, colon, name = where.rpartition(':')
-  if not colon or not path or not name:
-    raise InputError(f'{where} must have the form PATH.py:NAME.')
-  if not pathlib.Path(path).is_file():
-    raise InputError(f'{where}: there is no file {path}.')
+  path, name = function_file(where)
   module = _run_file(where, pathlib.Path(path).resolve())
   if not hasattr(module, name):
     own = [
@@ -84,7 +81,7 @@ def _load(where):
   fn = getattr(module, name)
   if not callable(fn):
     raise InputError(
-      f'{where}: {name} is a {type(fn).__name__} and must be a function.'
+      f'{where}: {name} is of type {type(fn).__name__} and must be a function.'
     )
   return fn
 
@@ -94,8 +91,6 @@ def _run_file(where, path):
   sys.path.insert(0, str(path.parent))
   name = f'_tfp_diag_user_{path.stem}'
   spec = importlib.util.spec_from_file_location(name, path)
-  if spec is None or spec.loader is None:
-    raise InputError(f'{where}: {path.name} must be a .py file.')
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   try:
@@ -109,12 +104,7 @@ def _run_file(where, path):
 
 def _read_parts(fn, option, text, to_part):
   """Names of the parts, what `to_part` makes of their values; if by keyword."""
-  try:
-    value = ast.literal_eval(text.strip())
-  except (ValueError, SyntaxError, MemoryError, RecursionError) as e:
-    raise InputError(
-      f'{option} {text} is not a number, list, tuple or dict of numbers.'
-    ) from e
+  value = read_literal(option, text)
   if isinstance(value, dict):
     names, values = list(map(str, value)), list(value.values())
   elif isinstance(value, tuple):

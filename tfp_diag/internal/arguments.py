@@ -274,6 +274,37 @@ def check_path(name: str, value: Any) -> None:
     )
 
 
+def check_file(name: str, value: Any, to_write: bool = False) -> None:
+  """Raises an error if `value` is no path of a file.
+
+  Args:
+    name: Python str, the argument.
+    value: What was given.
+    to_write: Whether the file need not exist yet, but its folder.
+
+  Raises:
+    TypeError: if it is no path.
+    OSError: if it is that of a folder; if there is no such file, or no folder
+      to write it to.
+  """
+  check_path(name, value)
+  path = os.fspath(value)
+  if os.path.isdir(path):
+    raise IsADirectoryError(
+      f'`{name}` is {path!r}, which is a folder; pass the path of a file.'
+    )
+  if not to_write and not os.path.exists(path):
+    raise FileNotFoundError(
+      f'`{name}` is {path!r}, but there is no such file; look at the name and '
+      'at the current folder.'
+    )
+  if to_write and not os.path.isdir(os.path.dirname(path) or os.curdir):
+    raise FileNotFoundError(
+      f'`{name}` is {path!r}, but there is no such folder; '
+      'make it first, or pass another path.'
+    )
+
+
 def as_names(name: str, value: Any) -> list[str]:
   """A list of words, of one that is alone as well.
 
@@ -332,8 +363,8 @@ def as_tensor(
     way = 'Pass a Tensor, an array, or numbers in lists of equal lengths'
   of = '' if dtype is None else f' of {tf.as_dtype(dtype).name}'
   raise TypeError(
-    f'{name} is {shown(value)}, of which no Tensor{of} can be made. {way}.'
-    f'{reason}'
+    f'{name} is {shown(value)}, which cannot be converted to a Tensor{of}. '
+    f'{way}.{reason}'
   )
 
 
@@ -358,8 +389,8 @@ def as_array(name: str, value: Any, may_be_nan: bool = False) -> np.ndarray:
       raise TypeError(f'its entries are {array.dtype.name}')
   except (TypeError, ValueError) as e:
     raise TypeError(
-      f'`{name}` is {shown(value)}, of which no array of real numbers can be '
-      f'made ({e}). Pass an array, or numbers in lists of equal lengths.'
+      f'`{name}` is {shown(value)}, which is not an array of real numbers '
+      f'({e}). Pass an array, or numbers in lists of equal lengths.'
     ) from e
   if not may_be_nan and not np.all(np.isfinite(array)):
     raise ValueError(

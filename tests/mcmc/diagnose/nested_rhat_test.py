@@ -90,7 +90,7 @@ def test_structures_and_constants():
   ('shape', 'num_superchains', 'match'),
   [
     ([5, 8], 3, r'is 3, but.*divide the number of chains, 8'),
-    ([5, 8], 1, 'two at least'),
+    ([5, 8], 1, 'at least two'),
     ([1, 8], 8, 'Pass fewer'),
     ([5], 2, r'shape \[5\].*1 for the chains'),
   ],

@@ -219,3 +219,25 @@ def test_errors():
     to_arviz(np.zeros([5, 2]), {'lp': np.zeros([4, 2])})
   with pytest.raises(TypeError, match='list and must be a dict'):
     to_arviz(np.zeros([5, 2]), [np.zeros([5, 2])])
+
+
+@pytest.mark.parametrize(
+  'labels, sentence',
+  [
+    ({'dims': {'y': ['a']}}, "`dims` has the name 'y', but .* the parts 'x'"),
+    ({'dims': {'x': ['a', 'b']}}, "2 names for 'x', .* its event has 1 axes"),
+    (
+      {'dims': {'x': ['a']}, 'coords': {'a': [1, 2]}},
+      "2 labels for 'a', but that axis of 'x' has the size 3",
+    ),
+  ],
+)
+def test_labels_that_do_not_fit_are_named(labels, sentence):
+  with pytest.raises(ValueError, match=sentence):
+    to_arviz(np.zeros([5, 2, 3]), **labels)
+
+
+def test_statistics_may_have_labels():
+  extra = np.zeros([5, 2, 4])
+  data = to_arviz(np.zeros([5, 2]), {'extra': extra}, dims={'extra': ['k']})
+  assert data['sample_stats']['extra'].dims == ('chain', 'draw', 'k')

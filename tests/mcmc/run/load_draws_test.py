@@ -124,8 +124,10 @@ def test_a_run_that_is_resumed(path):
   sample(4, checkpoint=path)
   # Of a version that had none.
   os.unlink(os.path.join(path, 'index.json'))
-  with pytest.raises(FileNotFoundError, match=r'There is no run in .*Pass the'):
+  with pytest.raises(FileNotFoundError, match=r'no run is .*Pass the'):
     load_draws(path)
+  with pytest.raises(FileNotFoundError, match=r'no run is .*Pass the'):
+    load_draws(os.path.join(path, 'checkpoint.npz'))
   seen = []
 
   def stop_when(draws, _):

@@ -105,16 +105,44 @@ def run(model, n_draws=3, **kwargs):
     (_model, {'target_accept_prob': np.nan}, r'`target_accept_prob` is nan'),
     (_model, {'target_accept_prob': 57.4}, r'`target_accept_prob` is 57\.4'),
     # Names.
-    (_model, {'current_state': 0.0}, r'no argument; it is called `init` here'),
-    (_model, {'num_results': 9}, r'it is called `n_draws` here'),
-    (_model, {'num_chains': 9}, r'it is called `n_chains` here'),
-    (_model, {'num_burnin_steps': 9}, r'called `num_adaptation_steps` here'),
-    (_model, {'dual_averaging_kwargs': {}}, r'called `target_accept_prob` her'),
-    (_log_prob, {'current_state': 0.0}, r'it is called `init` here'),
-    (_model, {'block_size': 9}, r'`tfp_diag\.mcmc\.sample` takes it'),
-    (_model, {'max_tree_depth': 9}, r'nothing here corresponds to it'),
-    (_model, {'count': _COUNTS}, rf"'count' {_NEITHER}.* Is 'counts' meant\?"),
-    (_model, {'n_chain': 4}, rf"'n_chain' {_NEITHER}.* Is 'n_chains' meant\?"),
+    (
+      _model,
+      {'current_state': 0.0},
+      r'not an argument here; use `init` instead',
+    ),
+    (
+      _model,
+      {'num_results': 9},
+      r'not an argument here; use `n_draws` instead',
+    ),
+    (
+      _model,
+      {'num_chains': 9},
+      r'not an argument here; use `n_chains` instead',
+    ),
+    (_model, {'num_burnin_steps': 9}, r'use `num_adaptation_steps` instead'),
+    (
+      _model,
+      {'dual_averaging_kwargs': {}},
+      r'use `target_accept_prob` instead',
+    ),
+    (
+      _log_prob,
+      {'current_state': 0.0},
+      r'not an argument here; use `init` instead',
+    ),
+    (_model, {'block_size': 9}, r'`tfp_diag\.mcmc\.sample` has it'),
+    (_model, {'max_tree_depth': 9}, r'nothing corresponds to it'),
+    (
+      _model,
+      {'count': _COUNTS},
+      rf"'count' {_NEITHER}.* Did you mean 'counts'\?",
+    ),
+    (
+      _model,
+      {'n_chain': 4},
+      rf"'n_chain' {_NEITHER}.* Did you mean 'n_chains'\?",
+    ),
     (_model, {'zzz': 4}, rf"'zzz' {_NEITHER}\.$"),
     (
       _model.experimental_pin(counts=_COUNTS),
@@ -126,7 +154,7 @@ def run(model, n_draws=3, **kwargs):
     (_model, {'counts': _COUNTS[:4]}, r"'counts' has the shape \(4,\).*\(5,\)"),
     (_model, {'counts': [_COUNTS] * 2}, r"'counts' has the shape \(2, 5\)"),
     (_model, {'rate': [1.0, 2.0]}, r"'rate' has the shape \(2,\).* has \(\)"),
-    (_model, {'counts': [[1.0], [2.0, 3.0]]}, r"'counts' is no array"),
+    (_model, {'counts': [[1.0], [2.0, 3.0]]}, r"'counts' is not an array"),
     (_by_hand, {'counts': [_COUNTS] * 3}, r"'counts' has the shape \(3, 5\)"),
     (_NAMED, {'b': tf.ones([3])}, r"'b' has the shape \(3,\), .* has \(\)"),
     (

@@ -52,7 +52,7 @@ __all__ = [
 
 
 class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
-  """What `DiagonalPreconditionerAdaptation` hands to its next step.
+  """Kernel results of `DiagonalPreconditionerAdaptation`.
 
   Attributes:
     inner_results: Results of the inner kernel. The scale in use is in them, in
@@ -71,11 +71,11 @@ class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
 class DiagonalPreconditionerAdaptation(ParameterizedKernel):
   """Adapts the diagonal preconditioner of an inner `PreconditionedMALA`.
 
-  The scale s of each coordinate is estimated from the chain itself, pooled over
-  all chains, in windows of doubling length: at the end of each window the
-  estimate replaces the scale, and the next window starts from nothing. After
-  `num_adaptation_steps` the scale is frozen, bit for bit, and a step costs what
-  a step of the inner kernel does. Discard the draws until then.
+  The scale s of each coordinate is estimated from all chains together, in
+  windows of doubling length. At the end of each window the estimate replaces
+  the scale, and the next window starts empty. After `num_adaptation_steps` the
+  scale is frozen, bit for bit, and a step costs what a step of the inner kernel
+  does. Discard the draws until then.
 
   The estimators, all of which give the standard deviations of a Gaussian of
   diagonal covariance (g is the gradient of the log density):
@@ -88,13 +88,14 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
     converges long before the chain does. The best first choice.
   * 'hessian': s² = √(Var x / E[-∂_ii log π]), the same with the curvature in
     the place of the gradient's variance, to which it is equal on average but
-    less noisy. Costs a diagonal of the Hessian per adaptation step.
+    less noisy. It costs a diagonal of the Hessian in each adaptation step.
 
-  The estimate counts by its number of draws, against 10 for the scale in use.
+  The weight of an estimate is its number of draws; that of the scale in use is
+  10.
 
   It composes with TFP's step size adapters, inside or outside, and may be
   wrapped by `tfp.mcmc.TransformedTransitionKernel`. Let the step size adapt for
-  longer than the scale, since each new scale asks for another step size.
+  longer than the scale, since each new scale needs another step size.
 
   #### Examples
 
@@ -164,15 +165,15 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       estimator: 'variance', 'fisher', 'fisher_divergence' or 'hessian'.
       experimental_reduce_chain_axis_names: `str`, any name that is not empty:
         the kernel runs in each replica of a `tf.distribute` strategy with some
-        of the chains, and all of them are pooled. Replicas then exchange two
+        of the chains, and learns from all of them. Replicas then exchange two
         numbers per coordinate and quantity at each step, also when the scale is
         frozen: sample with `inner_kernel`, from the `inner_results`, where that
         is too slow. Default: None, each replica learns from its own chains.
       name: Python `str`, the prefix of op names.
 
     Raises:
-      ValueError: if `estimator` is none that exists, or `num_adaptation_steps`
-        is negative or not known in Python.
+      ValueError: if `estimator` is not a valid choice, or
+        `num_adaptation_steps` is negative or not known in Python.
     """
     check_kernel('inner_kernel', inner_kernel)
     quantities_of(estimator)  # Refuses an unknown one.
@@ -218,7 +219,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
     return self.inner_kernel.experimental_shard_axis_names
 
   def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy of this kernel for a state that is sharded so."""
+    """A copy of this kernel for a state that is sharded in this way."""
     return self.copy(
       inner_kernel=self.inner_kernel.experimental_with_shard_axes(
         shard_axis_names

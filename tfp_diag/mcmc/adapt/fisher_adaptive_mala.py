@@ -29,7 +29,7 @@ __all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
 
 
 class FisherAdaptiveMALAResults(typing.NamedTuple):
-  """What `FisherAdaptiveMALA` hands to its next step.
+  """Kernel results of `FisherAdaptiveMALA`.
 
   Attributes:
     inner_results: The `PreconditionedMALAResults` of the step, for the state as
@@ -58,14 +58,14 @@ class FisherAdaptiveMALA(FullMatrixKernel):
   matrix; the signals of all chains are pooled. After `num_adaptation_steps` the
   matrix is frozen, bit for bit. Discard the draws until then.
 
-  When: coordinates that are strongly correlated, d up to some hundreds. When
-  not: correlations that are weak, or too many coordinates for a d × d matrix;
-  `DiagonalPreconditionerAdaptation` is cheaper there and learns faster.
+  Use it for strongly correlated coordinates, up to some hundreds of them. If
+  correlations are weak, or if there are too many coordinates for a d × d
+  matrix, `DiagonalPreconditionerAdaptation` is cheaper and learns faster.
 
   Wrap it in `tfp.mcmc.DualAveragingStepSizeAdaptation` with
-  `target_accept_prob=0.574`. The matrix starts to be learned only after
-  `num_step_size_steps`, when the step size has found its order of magnitude;
-  since A is normalized, it keeps that.
+  `target_accept_prob=0.574`. The matrix begins to change only after
+  `num_step_size_steps`, when the step size has found its order of magnitude.
+  Since A is normalized, the step size keeps it.
 
   #### Examples
 
@@ -135,15 +135,16 @@ class FisherAdaptiveMALA(FullMatrixKernel):
       target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
         `fn(*parts)` for a list) that returns the log density, up to a constant,
         of each chain.
-      step_size: τ, a positive Tensor that broadcasts to the chain shape with a
-        1 behind it: one for all coordinates.
-      num_adaptation_steps: Python `int` or int32 Tensor: until which step the
-        matrix changes.
-      num_step_size_steps: Python `int` or int32 Tensor: from which step on.
-      damping: Python `float` > 0, in units of a squared gradient: how much the
-        identity, with which the matrix starts, counts against the signals.
-      experimental_chain_axis_names: `str`, any name that is not empty: the
-        first chain axis is spread in equal slices over the replicas of a
+      step_size: τ, a positive Tensor that broadcasts to the chain shape
+        followed by a 1: all coordinates share it.
+      num_adaptation_steps: Python `int` or int32 Tensor: the step at which the
+        matrix stops changing.
+      num_step_size_steps: Python `int` or int32 Tensor: the step at which the
+        matrix starts changing.
+      damping: Python `float` > 0, in units of a squared gradient: the weight of
+        the identity, with which the matrix starts, beside the signals.
+      experimental_chain_axis_names: Python `str`, any nonempty name: the first
+        chain axis is split into equal slices over the replicas of a
         `tf.distribute` strategy, as for `PreconditionedMALA`. The signals of
         all replicas are pooled, for which they exchange d numbers per chain at
         each step. Default: None, each replica has all chains.
@@ -151,8 +152,8 @@ class FisherAdaptiveMALA(FullMatrixKernel):
 
     Raises:
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
-      ValueError: if `damping` is not positive, or the matrix would stop to
-        change before it starts.
+      ValueError: if `damping` is not positive, or `num_adaptation_steps` is
+        less than `num_step_size_steps`.
     """
     last = _static_count('num_adaptation_steps', num_adaptation_steps)
     first = _static_count('num_step_size_steps', num_step_size_steps)
@@ -176,9 +177,11 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     )
 
   num_step_size_steps = argument(
-    'num_step_size_steps', 'From which step on the matrix changes.'
+    'num_step_size_steps', 'The step at which the matrix starts changing.'
   )
-  damping = argument('damping', 'How much the identity counts.')
+  damping = argument(
+    'damping', 'The weight of the identity, with which the matrix starts.'
+  )
 
   def bootstrap_results(
     self, init_state: typing.Any

@@ -40,7 +40,7 @@ __all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
 
 
 class FisherDivergenceMALAResults(typing.NamedTuple):
-  """What `FisherDivergenceMALA` hands to its next step.
+  """Kernel results of `FisherDivergenceMALA`.
 
   Attributes:
     inner_results: The `PreconditionedMALAResults` of the step, for the state as
@@ -73,21 +73,22 @@ class FisherDivergenceMALA(FullMatrixKernel):
   makes the target most like a standard normal in terms of Fisher divergence
   [1]. On a Gaussian it is the covariance itself, without an error of
   estimation, as soon as there are more draws than coordinates, wherever the
-  chains are by then. It is estimated in windows of doubling length, pooled over
-  all chains; at the end of each the estimate replaces the matrix. After
-  `num_adaptation_steps` the matrix is frozen, bit for bit. Discard the draws
-  until then.
+  chains are at that time. It is estimated from all chains together, in windows
+  of doubling length. At the end of each window the estimate replaces the
+  matrix. After `num_adaptation_steps` the matrix is frozen, bit for bit.
+  Discard the draws until then.
 
-  When: coordinates that are correlated, of scales that differ, d up to some
-  hundreds, and more chains times steps than coordinates. When not: too many
-  coordinates for a d × d matrix; there `DiagonalPreconditionerAdaptation`.
-  `FisherAdaptiveMALA` learns a full matrix step by step, without factorizing
-  one; it takes longer, and knows V but for a factor.
+  Use it for up to some hundreds of coordinates that are correlated or have
+  different scales, and with more draws than coordinates. If there are too many
+  coordinates for a d × d matrix, use `DiagonalPreconditionerAdaptation`.
+  `FisherAdaptiveMALA` learns a full matrix step by step, without a
+  factorization; it takes longer, and finds V only up to a factor.
 
-  Since V has the scale of the covariance, `discretization='exponential'` fits
-  to it: a step size τ of one or more then costs no acceptance where the target
-  is nearly Gaussian. Let the step size adapt for longer than the matrix, in
-  `tfp.mcmc.DualAveragingStepSizeAdaptation` with `target_accept_prob=0.574`.
+  Since V has the scale of the covariance, it can be used with
+  `discretization='exponential'`. Where the target is nearly Gaussian, a step
+  size τ of one or more is then still accepted. Let the step size adapt for
+  longer than the matrix, in `tfp.mcmc.DualAveragingStepSizeAdaptation` with
+  `target_accept_prob=0.574`.
 
   #### Examples
 
@@ -154,12 +155,12 @@ class FisherDivergenceMALA(FullMatrixKernel):
       target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
         `fn(*parts)` for a list) that returns the log density, up to a constant,
         of each chain.
-      step_size: τ, a positive Tensor that broadcasts to the chain shape with a
-        1 behind it: one for all coordinates.
+      step_size: τ, a positive Tensor that broadcasts to the chain shape
+        followed by a 1: all coordinates share it.
       num_adaptation_steps: Python `int`: for how many steps the matrix changes.
       discretization: 'euler' or 'exponential', as for `PreconditionedMALA`.
-      experimental_chain_axis_names: `str`, any name that is not empty: the
-        first chain axis is spread in equal slices over the replicas of a
+      experimental_chain_axis_names: Python `str`, any nonempty name: the first
+        chain axis is split into equal slices over the replicas of a
         `tf.distribute` strategy, as for `PreconditionedMALA`. The draws of all
         replicas are pooled, for which they exchange 2 d numbers per chain at
         each step. Default: None, each replica has all chains.

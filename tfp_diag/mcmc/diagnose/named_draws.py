@@ -141,8 +141,8 @@ def as_numbers(what, given):
     except (TypeError, ValueError) as e:
       reason = f' ({str(e).splitlines()[0]})'
   raise TypeError(
-    f'{what} is {arguments.shown(given)}, of which no array of real numbers '
-    f'can be made{reason}. Pass a Tensor or an array.'
+    f'{what} is {arguments.shown(given)}, which is not an array of real '
+    f'numbers{reason}. Pass a Tensor or an array.'
   )
 
 

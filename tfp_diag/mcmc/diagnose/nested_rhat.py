@@ -30,12 +30,12 @@ def nested_rhat(
 ) -> Any:
   """Nested R-hat of every coordinate, for chains that are many and short.
 
-  R-hat asks for chains that are long: it compares averages, which vary from
-  chain to chain as long as each one has few independent draws. Here the chains
-  form groups, the superchains, and what is compared are the averages of whole
-  groups, so that a single draw of each chain can be enough [1]. The chains of a
-  group should have begun at the same point, the groups at different ones:
-  groups that began alike, too, agree before they have arrived.
+  R-hat needs long chains: it compares the averages of chains, and these vary
+  while each chain has few independent draws. Here the chains form groups, the
+  superchains, and the averages of whole groups are compared. A single draw of
+  each chain can then be enough [1]. The chains of a group should start at the
+  same point, and different groups at different points. Groups that start at
+  similar points agree before they have converged.
 
   With M chains in each group and independent draws, one from each chain, nested
   R-hat is near the square root of 1 + 1 / M; it is lower for more draws.
@@ -65,7 +65,7 @@ def nested_rhat(
   # Eight groups of 32 chains, ten draws of each.
   draws = np.random.default_rng(0).normal(size=[10, 8, 32])
   tfp_diag.mcmc.nested_rhat(draws, 8, chain_ndims=2) < 1.01  # ==> True
-  draws += np.arange(8.0)[:, np.newaxis]  # The groups have not met.
+  draws += np.arange(8.0)[:, np.newaxis]  # The groups disagree.
   tfp_diag.mcmc.nested_rhat(draws, 8, chain_ndims=2) > 2.0  # ==> True
   ```
 
@@ -92,7 +92,7 @@ def _nested_rhat(values, num_superchains):
   num_draws, num_chains, *event_shape = values.shape
   if num_superchains < 2 or num_chains % num_superchains:
     raise ValueError(
-      f'`num_superchains` is {num_superchains}, but must be two at least and '
+      f'`num_superchains` is {num_superchains}, but must be at least two and '
       f'divide the number of chains, {num_chains}.'
     )
   size = num_chains // num_superchains

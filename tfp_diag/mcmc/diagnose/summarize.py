@@ -81,8 +81,8 @@ def summarize(
     num_superchains: Python `int`, for nested R-hat; see `nested_rhat`. Warnings
       then go by nested R-hat, since R-hat is large for short chains anyway.
     min_ess: Python `float`, below which effective sample sizes there are
-      warnings. Default: 400, a hundred for each of four chains [1]; that more
-      chains are compared needs no more.
+      warnings. Default: 400, a hundred for each of four chains [1]; more chains
+      do not need more.
     var_names: Sequence of `str`, names of the parts. Default: the keys of a
       dict, the fields of a namedtuple, else x, or x0, x1, ...
 

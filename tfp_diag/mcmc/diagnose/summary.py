@@ -50,12 +50,12 @@ class Summary(typing.NamedTuple):
     chain_shape: Tuple of `int`s.
     acceptance_rate: Array of the shape of the chains, or None if the trace does
       not have it.
-    num_not_finite: Python `int`, how many proposals were rejected since
-      something at them was not finite; or None if the trace does not tell.
-    num_divergences: Python `int`, or None if the trace does not tell.
+    num_not_finite: Python `int`, how many proposals were rejected because
+      something was not finite there; or None if the trace does not say.
+    num_divergences: Python `int`, or None if the trace does not say.
     stuck_chains: Tuple of `int`s, or of tuples of `int`s for chains with
       several axes: those of which no draw differs from the first.
-    warnings: Tuple of `str`: sentences about what should not be so.
+    warnings: Tuple of `str`: sentences about what makes the draws doubtful.
   """
 
   names: tuple

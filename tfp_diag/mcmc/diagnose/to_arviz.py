@@ -45,7 +45,7 @@ def to_arviz(
   dims: Mapping | None = None,
   save_warmup: bool = False,
 ) -> Any:
-  """Puts draws and trace into what arviz works with.
+  """Converts draws and trace for arviz.
 
   The result is an `arviz.InferenceData` with arviz 0.x, an `xarray.DataTree`
   with arviz 1: `arviz.summary`, `arviz.plot_trace` and the others take it.
@@ -114,6 +114,7 @@ def to_arviz(
   )
   posterior = {part.name: part.values for part in parts}
   statistics = sampler_statistics(trace, len(parts[0].values), chain_shape)
+  _check_labels(coords or {}, dims or {}, posterior, statistics)
   tune = np.zeros([len(parts[0].values)], bool)
   if 'tune' in statistics:
     tune = np.any(statistics['tune'], axis=1)
@@ -140,6 +141,31 @@ def to_arviz(
     save_warmup=save_warmup,
     attributes=attributes,
   )
+
+
+def _check_labels(coords, dims, posterior, statistics):
+  """Refuses names of parts and numbers of labels that do not fit the draws."""
+  values = {_ARVIZ_NAMES.get(k, k): v for k, v in statistics.items()}
+  values |= posterior
+  for name, labels in dims.items():
+    if name not in values:
+      raise ValueError(
+        f'`dims` has the name {name!r}, but `draws` has the parts '
+        f'{", ".join(map(repr, posterior))}; use one of these.'
+      )
+    sizes = values[name].shape[2:]
+    labels = arguments.as_names('dims', labels)
+    if len(labels) > len(sizes):
+      raise ValueError(
+        f'`dims` has {len(labels)} names for {name!r}, {labels}, but its event '
+        f'has {len(sizes)} axes; give one for each.'
+      )
+    for label, size in zip(labels, sizes):
+      if label in coords and np.size(coords[label]) != size:
+        raise ValueError(
+          f'`coords` has {np.size(coords[label])} labels for {label!r}, but '
+          f'that axis of {name!r} has the size {size}; give one for each.'
+        )
 
 
 def _arviz_module():

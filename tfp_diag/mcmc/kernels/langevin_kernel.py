@@ -69,9 +69,9 @@ class LangevinKernel(ParameterizedKernel):
       preconditioner: None; a positive Tensor that broadcasts to a part, the
         standard deviation of each coordinate's noise; a square
         `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
-        list of these with one per part; or a `LocalHessianPreconditioner`.
-        A function counts as `volatility_fn`, which has this place in TFP's
-        kernels. Default: None, the identity.
+        list of these with one per part; or a `LocalHessianPreconditioner`. A
+        function is taken for `volatility_fn`, which is the third argument of
+        TFP's kernels. Default: None, the identity.
       volatility_fn: Python callable of the state that returns the
         position-dependent standard deviations: a positive Tensor that
         broadcasts to the state, or a list with one per part. A chain's value
@@ -79,27 +79,27 @@ class LangevinKernel(ParameterizedKernel):
         Default: None.
       discretization: 'euler', the Euler-Maruyama step; or 'exponential', which
         solves exactly the part of the dynamics that is linear for a Gaussian
-        whose covariance is V = L Lᵀ, and so makes larger steps where the target
-        resembles that. For a constant scale only.
+        whose covariance is V = L Lᵀ, and so allows larger steps where the
+        target resembles one. For a constant scale only.
       parallel_iterations: Python `int`: how many coordinates of the volatility
         are differentiated together.
       experimental_shard_axis_names: Structure of `str`s: how the members of the
         state are sharded.
-      experimental_chain_axis_names: `str`, any name that is not empty: the
-        first chain axis is spread in equal slices over the replicas of a
-        `tf.distribute` strategy, in which the kernel runs. With one seed for
-        all replicas, each draws the slice of the noise that one device would
-        draw for its chains. Default: None, each replica has all chains.
+      experimental_chain_axis_names: Python `str`, any nonempty name: the first
+        chain axis is split into equal slices over the replicas of the
+        `tf.distribute` strategy in which the kernel runs. If all replicas have
+        the same seed, each one uses the slice of the noise that a single device
+        would use for its chains. Default: None, each replica has all chains.
       validate_args: Python `bool`: whether a volatility that is not positive at
         a proposal is an error, rather than a rejection. Also checks the start
         inside a `tf.function`. XLA drops run-time assertions.
       name: Python `str`, the prefix of op names.
 
     Raises:
-      TypeError: if a callable is not one.
+      TypeError: if `target_log_prob_fn` or `volatility_fn` is not callable.
       ValueError: if both `preconditioner` and `volatility_fn` are given, or
-        `discretization` is none that exists or does not fit to the scale, or
-        both the state and the chains are spread over the replicas.
+        `discretization` is not a valid choice or does not go with the scale, or
+        if both the state and the chains are spread over the replicas.
     """
     check_kernel_arguments(
       target_log_prob_fn,
@@ -158,7 +158,7 @@ class LangevinKernel(ParameterizedKernel):
   )
 
   def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy of this kernel for a state that is sharded so."""
+    """A copy of this kernel for a state that is sharded in this way."""
     return self.copy(experimental_shard_axis_names=shard_axis_names)
 
 

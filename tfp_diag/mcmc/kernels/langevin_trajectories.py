@@ -53,7 +53,7 @@ __all__ = [
 
 
 class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
-  """What `MetropolisAdjustedLangevinTrajectories` hands to its next step.
+  """Kernel results of `MetropolisAdjustedLangevinTrajectories`.
 
   The names are those of TFP's Metropolis-Hastings kernels. What adapters may
   change are `accepted_results.step_size`, `integration_time` and `damping`.
@@ -112,26 +112,26 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
   \end{aligned}
   $$
 
-  The sum of the errors that the leapfrog steps make in the energy
-  $|v|^2 / 2$ - log density decides about the end; the next trajectory has a new
-  velocity. Refreshment leaves the energy out: many steps, which drift in one
-  direction, are accepted like one of Hamiltonian Monte Carlo, but the damping
-  makes a trajectory that is too long harmless [1].
+  The sum of the errors that the leapfrog steps make in the energy $|v|^2 / 2$ -
+  log density decides whether the end is accepted. The next trajectory has a new
+  velocity. Changes of the energy by refreshments do not count, so trajectories
+  of many steps in one direction are accepted, as in Hamiltonian Monte Carlo.
+  Because of the damping, a trajectory that is too long does no harm [1].
 
-  A trajectory of one step is a step of `PreconditionedMALA` with τ = h², with
-  equal seeds bit for bit the same. Without damping it is one of Hamiltonian
-  Monte Carlo; with infinite damping, several Langevin steps and one decision.
+  A trajectory of one step is a step of `PreconditionedMALA` with τ = h²; with
+  equal seeds both agree bit for bit. Without damping the trajectory is one of
+  Hamiltonian Monte Carlo. With infinite damping it is several Langevin steps
+  and one decision.
 
-  The number of steps is T / h, rounded up or down at random so that it is that
-  on average, one for all chains. With `jitter` the time itself varies. A scale
-  that depends on the position has no leapfrog scheme; it stays with
-  `PreconditionedMALA`.
+  The number of steps is T / h, rounded up or down at random so that its mean is
+  T / h. All chains share it. With `jitter` the time itself varies. There is no
+  leapfrog scheme for a scale that depends on the position; use
+  `PreconditionedMALA` for such a scale.
 
-  When: almost always rather than `PreconditionedMALA`, as soon as a
-  preconditioner is known: the steps of a trajectory go on in one direction,
-  where single ones make a random walk. `sample_posterior` finds all its
-  settings. When not: a scale that depends on the position
-  (`LocalHessianPreconditioner`), for funnels.
+  As soon as a preconditioner is known, this kernel is almost always better than
+  `PreconditionedMALA`: the steps of a trajectory go on in one direction, while
+  single steps make a random walk. `sample_posterior` finds all its settings.
+  For funnels use `PreconditionedMALA` with a `LocalHessianPreconditioner`.
 
   #### Examples
 
@@ -213,8 +213,8 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         list of these with one per part. Default: None, the identity.
       jitter: Python float from 0 to 1: the time of a trajectory is uniform
         between (1 - jitter) T and (1 + jitter) T, one for all chains.
-      max_num_steps: Python `int`, the most steps of a trajectory: what
-        a step size that an adapter makes tiny can cost.
+      max_num_steps: Python `int`, the largest number of steps of a trajectory.
+        It bounds the cost if an adapter makes the step size tiny.
       experimental_shard_axis_names: As for `PreconditionedMALA`.
       experimental_chain_axis_names: As for `PreconditionedMALA`.
       validate_args: As for `PreconditionedMALA`.
@@ -274,8 +274,10 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
   integration_time = argument('integration_time', 'The first time T.')
   damping = argument('damping', 'The first damping γ.')
   preconditioner = argument('preconditioner', 'The constant scale, or None.')
-  jitter = argument('jitter', 'By which share of T the time varies.')
-  max_num_steps = argument('max_num_steps', 'The most steps of a trajectory.')
+  jitter = argument('jitter', 'The share of T by which the time varies.')
+  max_num_steps = argument(
+    'max_num_steps', 'The largest number of steps of a trajectory.'
+  )
   validate_args = argument('validate_args', 'Whether run-time checks are made.')
   experimental_shard_axis_names = argument(
     'experimental_shard_axis_names', 'How the members of the state are sharded.'
@@ -290,7 +292,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     return True
 
   def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy of this kernel for a state that is sharded so."""
+    """A copy of this kernel for a state that is sharded in this way."""
     return self.copy(experimental_shard_axis_names=shard_axis_names)
 
   def bootstrap_results(

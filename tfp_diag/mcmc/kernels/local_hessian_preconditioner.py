@@ -57,11 +57,12 @@ class LocalHessianPreconditioner:
   costs two passes over the log density and its gradient for each color of
   `tfp_diag.plan_diag_hessian`, instead of the Hessian and its derivatives.
 
-  When: a funnel, a hierarchical model, a target whose scales change by orders
-  of magnitude from place to place, so that no constant scale serves it. When
-  not: a log density that is nearly Gaussian, where a constant scale is as good
-  and several times cheaper; one whose dependence is in the correlations; and a
-  log density with many colors, each of which costs two passes in every step.
+  Use it for funnels, hierarchical models, and other targets whose scales change
+  by orders of magnitude from place to place, so that no constant scale fits
+  everywhere. Do not use it for a log density that is nearly Gaussian, where a
+  constant scale is as good and several times cheaper; where the difficulty lies
+  in correlations; or for a log density with many colors, since each color costs
+  two passes in every step.
 
   Both arguments are curvatures, the inverse square of a length of the
   (unconstrained) state.
@@ -69,8 +70,8 @@ class LocalHessianPreconditioner:
   Attributes:
     softness: Python `float` > 0, 1 / α of [1]. Curvatures of smaller magnitude
       are treated as about this large.
-    floor: Python `float` >= 0: the least curvature that is believed. s never
-      exceeds 1 / √max(softness, floor).
+    floor: Python `float` >= 0: smaller curvatures are replaced by this one. s
+      never exceeds 1 / √max(softness, floor).
 
   #### Examples
 
@@ -120,7 +121,7 @@ class LocalHessianPreconditioner:
     arguments.check_number(
       'floor',
       self.floor,
-      'a number >= 0, the least curvature that is believed',
+      'a number >= 0, which replaces smaller curvatures',
       lambda x: 0.0 <= x < math.inf,
     )
 

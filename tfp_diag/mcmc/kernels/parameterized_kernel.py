@@ -35,7 +35,7 @@ __all__ = [
 
 
 class ParameterizedKernel(tfp.mcmc.TransitionKernel):
-  """A kernel that is its constructor's arguments, and nothing besides.
+  """A kernel that is determined by the arguments of its constructor.
 
   `type(kernel)(**kernel.parameters)` makes it again, which is what TFP's
   meta-kernels rely on.

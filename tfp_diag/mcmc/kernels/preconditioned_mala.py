@@ -37,7 +37,7 @@ __all__ = ['PreconditionedMALA', 'PreconditionedMALAResults']
 
 
 class PreconditionedMALAResults(typing.NamedTuple):
-  """What `PreconditionedMALA` hands to its next step, and diagnostics.
+  """Kernel results of `PreconditionedMALA`, with diagnostics.
 
   The names are those of TFP's Metropolis-Hastings kernels.
 
@@ -65,19 +65,19 @@ class PreconditionedMALAResults(typing.NamedTuple):
 class PreconditionedMALA(LangevinKernel):
   """One step of the preconditioned Metropolis-adjusted Langevin algorithm.
 
-  The proposal is a step of a Langevin diffusion whose noise is scaled: by
-  nothing, by a constant (`preconditioner`), or by a function of the position
-  (`volatility_fn`, or a `LocalHessianPreconditioner`), whose drift is then the
-  exact one. See
+  The proposal is a step of a Langevin diffusion. Its noise is not scaled, or
+  scaled by a constant (`preconditioner`), or by a function of the position
+  (`volatility_fn`, or a `LocalHessianPreconditioner`). In the last case the
+  drift contains the exact derivative of the scale. See
   `UncalibratedPreconditionedLangevin` for the formulas.
 
-  The chains are the leading axes of the state, of any number: the shape of what
-  `target_log_prob_fn` returns. One gradient, and one diagonal of the volatility
-  if there is one, are evaluated per step; a constant preconditioner is never
+  Any number of leading axes of the state belong to the chains: as many as the
+  value of `target_log_prob_fn` has. A step evaluates one gradient, and with a
+  volatility the diagonal of its Jacobian. A constant preconditioner is never
   differentiated.
 
-  A proposal at which the log density, its gradient or the volatility is not
-  finite, or the volatility not positive, is rejected.
+  A proposal is rejected if the log density, its gradient or the volatility is
+  not finite there, or if the volatility is not positive.
 
   The step size τ is in the kernel results, where
   `tfp.mcmc.DualAveragingStepSizeAdaptation` and

@@ -66,7 +66,7 @@ __all__ = [
 
 
 class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
-  """What `UncalibratedPreconditionedLangevin` hands to its next step.
+  """Kernel results of `UncalibratedPreconditionedLangevin`.
 
   Attributes:
     target_log_prob: Tensor of the chain shape: the target log density at the

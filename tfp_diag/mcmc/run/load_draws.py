@@ -31,14 +31,14 @@ def load_draws(
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
   """The draws that are in the checkpoint of a run, by their names.
 
-  When: to look at a run that another process is making, or to open one that has
-  ended without its kernel. What is complete at the time of the call is there,
-  equally many draws in all files; another call sees more. Needs no lock.
+  Use it to look at a run that is still going on in another process, or at one
+  that has ended, without its kernel. It returns the draws that are complete at
+  the time of the call, and waits for nothing.
 
   The directory is read as any program can: `index.json`, which is replaced as a
-  whole after each block, has the entries 'num_draws' and, for 'draws' and
-  'trace', from names to `.npy` files. These may have more draws by now. With
-  'unconstrained', it says which vectors of the draws are unconstrained parts
+  whole after each block, has the entries 'num_draws', and 'draws' and 'trace',
+  which map names to `.npy` files. These files may already have more draws. The
+  entry 'unconstrained' says which vectors of the draws are unconstrained parts
   joined along the last axis: their names and event shapes, in their order.
 
   Args:
@@ -88,10 +88,10 @@ def load_draws(
   try:
     with open(os.path.join(path, INDEX_NAME), encoding='utf-8') as file:
       index = json.load(file)
-  except FileNotFoundError as e:
+  except (FileNotFoundError, NotADirectoryError) as e:
     raise FileNotFoundError(
-      f'There is no run in {path!r} (no {INDEX_NAME}). Pass the `checkpoint` '
-      'of a call of `sample`.'
+      f'`checkpoint` is {path!r}, where no run is (no {INDEX_NAME}). Pass '
+      'the `checkpoint` of a call of `sample`.'
     ) from e
 
   def load(files):

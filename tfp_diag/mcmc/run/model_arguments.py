@@ -183,17 +183,17 @@ def check_argument_names(given, driver, model=None):
     ]
     if here:
       raise ValueError(
-        f'`{name}` is no argument; it is called `{here[0]}` here.'
+        f'`{name}` is not an argument here; use `{here[0]}` instead.'
       )
     if name in _OF_SAMPLE:
       raise ValueError(
-        f'`{name}` is no argument here; `tfp_diag.mcmc.sample` takes it, with '
-        'a kernel of your choice.'
+        f'`{name}` is not an argument here; `tfp_diag.mcmc.sample` has it, and '
+        'takes a kernel of your choice.'
       )
     if name in _OF_TFP:
       raise ValueError(
-        f'`{name}` is no argument, and nothing here corresponds to it; leave '
-        'it out.'
+        f'`{name}` is not an argument here, and nothing corresponds to it; '
+        'leave it out.'
       )
     if name in getattr(model, 'pins', ()):
       raise ValueError(
@@ -201,11 +201,11 @@ def check_argument_names(given, driver, model=None):
         'that pin, or leave it out here.'
       )
     close = difflib.get_close_matches(name, [*free, *arguments], 1)
-    meant = f' Is {close[0]!r} meant?' if close else ''
+    meant = f' Did you mean {close[0]!r}?' if close else ''
     if model is None:
       raise ValueError(
-        f'{name!r} cannot be pinned, or is no argument: `{of_model}` is a '
-        f'callable; close over what is observed.{meant}'
+        f'{name!r} is not an argument and cannot be pinned, since `{of_model}` '
+        f'is a callable; close over what is observed.{meant}'
       )
     raise ValueError(
       f'{name!r} is neither an argument nor a variable of `{of_model}`, which '
@@ -223,7 +223,8 @@ def check_pins(model, pins, chain_shape):
       not auto-batched, may have these axes in front.
 
   Raises:
-    ValueError: if one does not fit; names it and what does.
+    TypeError: if one is not made of numbers. ValueError: if the shape of one
+    does not fit; names it and what does.
   """
   event_shapes = _by_name(model, model.event_shape)
   for name, value in pins.items():
@@ -231,14 +232,20 @@ def check_pins(model, pins, chain_shape):
     if value is None or not isinstance(expected, tf.TensorShape):
       continue
     try:
-      shape = tf.TensorShape(
-        value.shape if tf.is_tensor(value) else np.shape(value)
-      )
+      value = value if tf.is_tensor(value) else np.asarray(value)
     except ValueError as e:
       raise ValueError(
-        f'What is pinned as {name!r} is no array ({e}), but must be one of '
+        f'The value of {name!r} is not an array ({e}), but must be one of '
         f'shape {expected}.'
       ) from e
+    shape = tf.TensorShape(value.shape)
+    if getattr(value.dtype, 'name', None) == 'string' or (
+      getattr(value.dtype, 'kind', None) in tuple('OSU')
+    ):
+      raise TypeError(
+        f'The value of {name!r} is {arguments.shown(value)}, but must be an '
+        f'array of numbers of shape {expected}.'
+      )
     if not _fits(shape, expected, _leading_shape(model, chain_shape)):
       raise ValueError(
         f'What is pinned as {name!r} has the shape {shape}, but the variable '
@@ -311,9 +318,9 @@ def check_latent_variables(model, of_model='joint_dist'):
     if 'LKJ' in kind.split(' of '):
       raise ValueError(
         f'The variable {name!r} of `{of_model}` is a {kind}, for which TFP has '
-        'a bijector with a wrong log-determinant: the draws would have another '
-        'law. Write it as a `tfd.CholeskyLKJ`, whose draws times their '
-        'transposes have the law of a `tfd.LKJ`.'
+        'a bijector with a wrong log-determinant: the draws would have '
+        'another distribution. Write it as a `tfd.CholeskyLKJ`, whose draws '
+        'times their transposes are distributed as a `tfd.LKJ`.'
       )
     if _is_partly_reached(distribution):
       raise ValueError(

@@ -80,28 +80,29 @@ def sample(
 ) -> SampleResults:
   """Runs a Markov chain in blocks: with a progress bar, safe from any crash.
 
-  The chain of `tfp.mcmc.sample_chain`, whose first arguments these are, for any
-  TFP transition kernel. The steps are made by one compiled graph, some at a
-  time; between these blocks the draws are moved to memory or to disk, and what
-  was drawn so far is shown, saved and judged. When: for runs of more than some
-  seconds. When not: inside a `tf.function`, where only `sample_chain` can be.
+  Works like `tfp.mcmc.sample_chain`, and has the same first arguments; takes
+  any TFP transition kernel. One compiled graph makes a block of steps. After
+  each block the draws are moved to memory or to disk, and what was drawn so far
+  is shown, saved and judged. Use it for runs that take more than a few seconds.
+  Inside a `tf.function` use `sample_chain`.
 
   The draws depend on `seed` and the number of the step alone: block size, the
   split into burn-in and results, interruptions and resumed runs change no bit.
-  XLA may round differently; TFP's own kernels have other random numbers under
-  XLA, those of this package the same.
+  XLA may round differently. Under XLA, TFP's own kernels draw other random
+  numbers; the kernels of this package draw the same ones.
 
   A call traces the kernel once. It is compiled once for all calls that make the
-  same graph, from whatever start and with whatever data the target closes over
-  as Tensors, until `tfp_diag.clear_cache()`.
+  same graph, until `tfp_diag.clear_cache()`. The starting points may differ,
+  and so may data that the target closes over as Tensors.
 
   Args:
     kernel: A `tfp.mcmc.TransitionKernel`.
     current_state: Tensor or structure of Tensors, the parts of the state, in
       float32, float64 or any integer type.
-    num_results: Python `int`, how many states to keep. 0 makes the burn-in
-      alone.
-    num_burnin_steps: Python `int`, how many steps to make before.
+    num_results: Python `int`, how many states to keep. With 0 the run is the
+      burn-in alone.
+    num_burnin_steps: Python `int`, how many steps to make before the first
+      draw.
     num_steps_between_results: Python `int`, how many states to leave out
       between two that are kept.
     block_size: Python `int`, the number of steps in a block: how often the
@@ -118,19 +119,20 @@ def sample(
       'accept_ratio', 'is_accepted', 'diverging' and 'tune' (the step adapted
       something), the names of TFP's windowed samplers; of a NUTS also
       'n_steps', 'reached_max_treedepth' and 'energy'.
-    seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
-      draws. Default: another one each time, or that of the checkpoint.
+    seed: Python `int`, or int32 Tensor of shape [2]: equal seeds give equal
+      draws. Default: a new seed in each call, or that of the checkpoint.
     progress_bar: Python `bool`, whether to show a bar with the time left,
       acceptance and R-hat (of some draws and coordinates) on a terminal or in a
-      notebook, and some lines where stderr is neither. Default: on a terminal
+      notebook, and as plain lines if stderr is neither. Default: on a terminal
       only.
     checkpoint: Path of a directory in which the run is saved after each block:
       `checkpoint.npz`, and a `.npy` file for each part of the draws and the
-      trace. It is locked during the run, for other runs; `load_draws` reads it
-      meanwhile. Default: the run is not saved.
-    resume: Python `bool`, whether a run that is in `checkpoint` goes on. What
-      was drawn is not drawn again, and `current_state` only says which
-      structure the state has. Without a checkpoint there, a run begins.
+      trace. No other run can use the directory meanwhile; `load_draws` can read
+      it. Default: the run is not saved.
+    resume: Python `bool`, whether to continue a run that is in `checkpoint`.
+      What was drawn is not drawn again, and `current_state` only says which
+      structure the state has. If the directory has no checkpoint, a new run
+      begins.
     draws_on_disk: Python `bool`: whether the draws and the trace stay in the
       files of `checkpoint`, for runs beyond the memory. They are
       returned as read-only `np.memmap`s.
@@ -342,7 +344,8 @@ def _as_state(current_state):
   for i, part in enumerate(tf.nest.flatten(state)):
     if part.dtype == tf.string:
       raise TypeError(
-        f'Part {i} of `current_state` is of words, but a chain moves numbers.'
+        f'Part {i} of `current_state` has dtype {part.dtype.name}, but a chain '
+        'moves numbers; pass a Tensor of numbers.'
       )
     if part.dtype in (tf.float16, tf.bfloat16):
       raise ValueError(

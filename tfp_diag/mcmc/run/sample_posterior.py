@@ -130,17 +130,17 @@ def sample_posterior(
 ) -> PosteriorDraws:
   """Draws from the posterior of a model by Langevin trajectories.
 
-  Everything is found in a warm-up: chains start uniform on (-2, 2) in the
-  unconstrained space, are led to where the posterior is by the exact diagonal
-  of the Hessian, and then sample in windows of doubling length. At the end of
-  each a preconditioner is learned from all chains, and from what is left of
-  correlations the length of a trajectory and its damping; chains that are stuck
-  go to where others are, and their draws are not learned from. Then all is
-  frozen, and `mcmc.sample` makes the draws.
+  A warm-up finds all settings. Chains start uniformly on (-2, 2) in the
+  unconstrained space. With the exact diagonal of the Hessian they move to where
+  the posterior is. Then they sample in windows of doubling length. At the end
+  of each window a preconditioner is learned from all chains; the correlations
+  that it leaves give the length of a trajectory and its damping. Chains that
+  are stuck are moved to the places of others, and their draws are left out.
+  After the warm-up all settings are fixed, and `mcmc.sample` makes the draws.
 
-  When: a posterior with a gradient, of up to some thousands of coordinates, and
-  a machine that computes many chains at once. When not: fewer than some ten
-  chains, from which a warm-up learns little; funnels, for which write the model
+  Use it for a posterior with a gradient and up to some thousands of
+  coordinates, on a machine that computes many chains at once. From fewer than
+  about ten chains the warm-up learns little. For funnels write the model
   without centering, or use `LocalHessianPreconditioner`.
 
   Args:
@@ -165,36 +165,35 @@ def sample_posterior(
       variables, with a leading axis for the chains. Default: uniform on (-2, 2)
       in the unconstrained space.
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
-      for each part, whose `forward` leads from all of Rⁿ to where the part
-      lives. Default: the parts are unconstrained. A model has its own.
-    use_curvature: Python `bool`, whether the exact diagonal of the Hessian
-      leads the chains to the posterior and is the first scale. Without it, the
-      warm-up needs more steps. False is for log densities whose second
-      derivatives cost too much, or do not exist.
-    target_accept_prob: Python `float`, which acceptance the step size aims at,
-      of the slowest chains in the end. Default: 0.9, and 0.97 where the warm-up
-      sees trajectories whose steps are too long for where they come to; for
-      'mala' 0.574.
-    max_num_steps: Python `int`, the most steps of a trajectory.
+      for each part, whose `forward` maps all of Rⁿ to the support of the part.
+      Default: the parts are unconstrained. A model has bijectors of its own.
+    use_curvature: Python `bool`, whether the warm-up begins with the exact
+      diagonal of the Hessian. Without it, the warm-up needs more steps. Pass
+      False for log densities whose second derivatives cost too much or do not
+      exist.
+    target_accept_prob: Python `float`, the acceptance rate that the step size
+      aims at. Default: 0.9, or 0.97 if the warm-up finds that steps are too
+      long in some places; for 'mala' 0.574.
+    max_num_steps: Python `int`, the largest number of steps of a trajectory.
     num_steps_between_results: Python `int`, how many trajectories to leave out
-      between two draws that are kept. Default: as many as make each draw worth
-      an eighth of an independent one, judged by the end of the warm-up, but no
-      more than take 8 `max_num_steps` gradients; none if draws are that good.
+      between two draws that are kept. Default: so many that each draw is worth
+      an eighth of an independent one, estimated at the end of the warm-up, but
+      not more than 8 `max_num_steps` gradients; 0 if no more is needed.
     stop_when: As for `mcmc.sample`; it sees the unconstrained draws, an array
       of shape [draws, chains, coordinates].
     progress_bar: As for `mcmc.sample`.
     checkpoint: Path of a directory in which the run is saved, as for
-      `mcmc.sample`, and what the warm-up has found. Its draws are those of the
-      unconstrained parts, and `load_draws` calls them so.
-    resume: Python `bool`, whether a run that is in `checkpoint` goes on. With
-      `seed=None` it goes on with its own seed.
+      `mcmc.sample`, together with what the warm-up has found. The draws in it
+      are those of the unconstrained parts, as their names say.
+    resume: Python `bool`, whether to continue a run that is in `checkpoint`.
+      With `seed=None` it continues with its own seed.
     jit_compile: Python `bool`, whether XLA compiles the steps.
     seed: Python `int`, or int32 Tensor of shape [2].
     **observed: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:
-    A `PosteriorDraws`. What its draws cannot be trusted for is said by a
-    `UserWarning`.
+    A `PosteriorDraws`. A `UserWarning` says if its draws cannot be trusted, and
+    why.
 
   Raises:
     ValueError: if the model has a batch shape, an argument does not fit, or the

@@ -31,7 +31,8 @@ __all__ = ['StopWhen']
 class StopWhen(typing.NamedTuple):
   """Ends a run of `sample` once its chains agree and carry enough information.
 
-  Any other callable `(draws, trace)` that returns whether to stop does as well.
+  `stop_when` may also be any other callable `(draws, trace)` that returns
+  whether to stop.
 
   Attributes:
     max_rhat: Python `float` or None: the rank-normalized split R-hat that no

@@ -307,8 +307,8 @@ def as_start(init):
     Structure of Tensors.
 
   Raises:
-    TypeError: if a part is no Tensor of float32 or float64.
-    ValueError: if there is no part.
+    TypeError: if a part is no Tensor of float32 or float64. ValueError: if
+      there is no part, or no chain.
   """
   init = tf.nest.map_structure(
     lambda x: arguments.as_tensor('A part of `init`', x), init
@@ -323,6 +323,11 @@ def as_start(init):
       raise TypeError(
         f'A part of `init` has dtype {x.dtype.name}, but chains move in '
         'float32 or float64; cast it.'
+      )
+    if x.shape.rank and x.shape[0] == 0:
+      raise ValueError(
+        f'A part of `init` has shape {x.shape}, which is no chain at all; its '
+        'first axis is that of the chains.'
       )
   return init
 

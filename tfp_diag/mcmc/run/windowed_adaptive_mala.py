@@ -72,10 +72,10 @@ class _Pair(typing.NamedTuple):
 
 
 class DrawsAndTrace(_Pair):
-  """What `windowed_adaptive_mala` returns: a pair, which knows how it ended.
+  """Draws and trace of `windowed_adaptive_mala`, and how the run ended.
 
-  It unpacks as `draws, trace`. A `tf.function` that returns it passes on these
-  two alone; return there what else is wanted, such as `found.final_state`.
+  It unpacks as `draws, trace`. A `tf.function` that returns it returns these
+  two only. There, return other fields by name, such as `found.final_state`.
 
   Attributes:
     draws: In the structure of the model's unpinned variables, or of `init`:
@@ -140,20 +140,20 @@ def windowed_adaptive_mala(
   a scale for each of many coordinates (`DiagonalPreconditionerAdaptation`), is
   learned in windows of doubling length during the first three quarters.
 
-  When: a trace function of your own, a scale that depends on the position, many
-  devices, or all of it as a part of a `tf.function`. In all other cases use
-  `sample_posterior`, whose trajectories of many steps make more of each
-  gradient, and which moves chains that are stuck.
+  Use it with a trace function of your own, a scale that depends on the
+  position, many devices, or inside a `tf.function`. In all other cases use
+  `sample_posterior`: its trajectories of many steps need fewer gradients, and
+  it moves chains that are stuck.
 
-  The steps are those of `mcmc.sample`, adaptation first: its progress bar, its
-  checkpoints and its devices cover the adaptation as well. Inside a
-  `tf.function` the steps are a part of that graph, and what looks at a run
-  while it goes on is refused: `stop_when`, `progress_bar`, `checkpoint` and
-  `strategy`. Equal seeds give equal draws in both, up to rounding.
+  The adaptation and the draws are one run of `mcmc.sample`; the progress bar,
+  checkpoints and devices serve both. Inside a `tf.function` all steps are a
+  part of that graph, so `stop_when`, `progress_bar`, `checkpoint` and
+  `strategy` are refused there. Equal seeds give equal draws in both cases, up
+  to rounding.
 
   Args:
-    n_draws: Python `int`, the number of draws of each chain after adaptation. 0
-      makes the adaptation alone.
+    n_draws: Python `int`, the number of draws of each chain after adaptation.
+      With 0 the run is the adaptation alone.
     joint_dist: A `tfd.JointDistribution`, pinned or not, of scalar batch shape;
       or a Python callable, a log density of a state (`fn(x)` for a Tensor,
       `fn(*xs)` for a list, `fn(**xs)` for a dict) that returns one value per
@@ -170,29 +170,30 @@ def windowed_adaptive_mala(
       unconstrained parts, and what is then not adapted: None, a scale, a
       `tf.linalg.LinearOperator`, a list of these, or a
       `LocalHessianPreconditioner`.
-    discretization: 'euler', or 'exponential' for steps that are the larger the
-      more the target is like a Gaussian of the covariance that was learned; see
-      `PreconditionedMALA`. On a Gaussian every step is accepted, the step size
-      grows without bound, and draws become independent. Not for 'full_fisher',
-      which learns the covariance but for a factor, or a scale that depends on
-      the position.
+    discretization: 'euler', or 'exponential', which allows larger steps the
+      more the target is like a Gaussian with the covariance that was learned;
+      see `PreconditionedMALA`. On a Gaussian every step is accepted, the step
+      size grows without bound, and draws become independent. Not for
+      'full_fisher', which learns the covariance only up to a factor, nor for a
+      scale that depends on the position.
     init: Where the chains start: a structure of Tensors as the model's unpinned
       variables, with leading chain shape. Default: uniform on (-2, 2) in the
       unconstrained space.
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
-      for each part, whose `forward` leads from all of Rⁿ to where the part
-      lives. Default: the parts are unconstrained. A model has its own.
+      for each part, whose `forward` maps all of Rⁿ to the support of the part.
+      Default: the parts are unconstrained. A model has bijectors of its own.
     init_step_size: Positive float, where the step size starts. Default: 0.3 n^
       (-1/3) for n coordinates, a tenth of what suits a standard normal [1].
-    target_accept_prob: Python `float`, which acceptance the step size aims at.
+    target_accept_prob: Python `float`, the acceptance rate that the step size
+      aims at.
     discard_tuning: Python `bool`: whether only the draws after the adaptation
       are returned, or all of them.
     num_steps_between_results: Python `int`, how many draws to leave out between
       two that are kept.
     previous_kernel_results: The `final_kernel_results` of a call before, whose
-      `final_state` is then `init`. The adaptation goes on where it was, up to
-      `num_adaptation_steps` in both calls together; with 0 of them the step
-      size and the scale stay as they are. Default: it begins.
+      `final_state` is then `init`. The adaptation continues where it was, up to
+      `num_adaptation_steps` in both calls together; with 0 the step size and
+      the scale stay as they are. Default: the adaptation begins.
     trace_fn: Python callable `(draw, is_adapting, kernel_results)`, what to
       record at each draw: `draw` is the state in the structure and the space of
       the model, `kernel_results` a `PreconditionedMALAResults` (with a full
@@ -208,22 +209,22 @@ def windowed_adaptive_mala(
     checkpoint: Path of a directory in which the run, with its adaptation, is
       saved after each 100 steps, as for `mcmc.sample`; its files hold the
       unconstrained draws.
-    resume: Python `bool`, whether a run that is in `checkpoint` goes on.
+    resume: Python `bool`, whether to continue a run that is in `checkpoint`.
     strategy: A `tf.distribute.MirroredStrategy`, over whose devices the chains
       are spread, as for `mcmc.sample`; they learn together. Such devices wait
       for each other in each step, without XLA.
-    jit_compile: Python `bool`, whether the steps are compiled with XLA. Faster
-      where the model's ops allow it. Default: False, as for all that may be
-      part of a `tf.function`, which decides; `sample` and `sample_posterior`
-      cannot be, and compile.
-    seed: Python `int`, or int32 Tensor of shape [2]: equal ones give equal
-      draws. Default: another one each time, or that of the checkpoint.
+    jit_compile: Python `bool`, whether the steps are compiled with XLA.
+      Default: False, as for all functions that may be called in a
+      `tf.function`, whose own `jit_compile` counts. `sample` and
+      `sample_posterior` cannot be called there, and compile by default.
+    seed: Python `int`, or int32 Tensor of shape [2]: equal seeds give equal
+      draws. Default: a new seed in each call, or that of the checkpoint.
     **pins: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:
-    A `DrawsAndTrace`. What the draws after the adaptation cannot be trusted for
-    is said by a `UserWarning`, in eager mode. After Ctrl-C, what was drawn
-    until the last block, with a warning.
+    A `DrawsAndTrace`. In eager mode a `UserWarning` says if the draws after the
+    adaptation cannot be trusted, and why. After Ctrl-C, what was drawn until
+    the last block, with a warning.
 
   Raises:
     Exception: what the log density, `trace_fn` or `stop_when` raise while it
