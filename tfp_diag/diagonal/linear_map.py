@@ -193,6 +193,10 @@ class LinearMap:
 
     Returns:
       `LinearMap`.
+
+    Raises:
+      MissingGradientError: If TensorFlow has no right derivative of a gradient
+        by its cotangent.
     """
     with tf.GradientTape(
       persistent=True, watch_accessed_variables=False
@@ -200,7 +204,9 @@ class LinearMap:
       # TensorFlow divides by cotangents, or takes their logarithms, in places.
       placeholders = [tf.ones_like(t) for t in self._targets]
       tape.watch(placeholders)
-      transposed = self._gradient(self._targets, self._sources, placeholders)
+      with recorded_ops() as ops:
+        transposed = self._gradient(self._targets, self._sources, placeholders)
+    _check_paths(ops, tape, placeholders, transposed)
     return LinearMap(_tape_gradient(tape), transposed, placeholders)
 
 
@@ -322,7 +328,7 @@ class Evaluation:
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
-    _check_python(backward, second, self.xs, gradient)
+    _check_paths(backward, second, self.xs, gradient)
     if any(
       facts(op_type).num_derivatives == 1
       for op_type in self.op_types & set(backward)
@@ -365,10 +371,10 @@ class Evaluation:
     return results, LinearMap(_tape_gradient(third), results, self.xs)
 
 
-def _check_python(
+def _check_paths(
   ops: Any, tape: tf.GradientTape, xs: Sequence, ys: Sequence
 ) -> None:
-  """Refuses a path through NumPy, which no derivative can follow.
+  """Refuses a path that TensorFlow loses, as one through NumPy.
 
   Args:
     ops: What `recorded_ops` has yielded.
@@ -379,10 +385,13 @@ def _check_python(
   Raises:
     MissingGradientError: if there is one.
   """
-  if not any(facts(op_type).num_derivatives == 0 for op_type in ops):
+  known = [facts(op_type) for op_type in ops]
+  if not any(k.num_derivatives == 0 or k.lost_inputs for k in known):
     return
   op = _op_on_a_dead_path(ops.operations, _tape_gradient(tape), xs, ys)
-  if op is not None:
+  if op is None:
+    return
+  if facts(op.type).num_derivatives == 0:
     raise MissingGradientError(
       f'`fn` calls `tf.numpy_function` (op {op.name!r}), through which no '
       'derivative leads: TensorFlow would take the result for a constant. '
@@ -390,6 +399,21 @@ def _check_python(
       '`tf.custom_gradient`, or say with `tf.stop_gradient` that it is a '
       'constant.'
     )
+  raise MissingGradientError(
+    f'`fn` cannot be differentiated as often as this derivative needs: '
+    f'TensorFlow has no right derivative of {op.type} (op {op.name!r}), and '
+    'does not say so. Write that part with other ops, for example as a product '
+    'with a matrix, or give it a gradient with `tf.custom_gradient`. First '
+    'derivatives in reverse mode are right.'
+  )
+
+
+def _lost_inputs(op: tf.Operation) -> Sequence[int]:
+  """The numbers of inputs by which TensorFlow loses the derivative of an op."""
+  known = facts(op.type)
+  if known.num_derivatives == 0:
+    return range(len(op.inputs))
+  return () if known.lost_inputs is None else known.lost_inputs(op)
 
 
 def _op_on_a_dead_path(
@@ -404,7 +428,11 @@ def _op_on_a_dead_path(
   def leads(targets, sources):
     targets = [t for t in targets if t is not None and is_followed(t)]
     seeds = [tf.zeros_like(t) for t in targets]
-    return any(g is not None for g in gradient(targets, sources, seeds))
+    try:
+      return any(g is not None for g in gradient(targets, sources, seeds))
+    except TypeError:
+      # A gradient that does not know TensorFlow's slices: there is a path.
+      return True
 
   def is_followed(tensor):
     # Lists of Tensors are variants.
@@ -412,9 +440,12 @@ def _op_on_a_dead_path(
 
   for op in ops:
     known, names = facts(op.type), function_names(op)
-    if not names and known.num_derivatives != 0:
+    lost = range(len(op.inputs)) if names else _lost_inputs(op)
+    if not lost:
       continue
-    starts = [leads([x], sources) for x in op.inputs]
+    starts = [
+      k in lost and leads([x], sources) for k, x in enumerate(op.inputs)
+    ]
     ends = [
       k
       for k, y in enumerate(op.outputs)
@@ -474,7 +505,7 @@ def evaluate(
     with recorded_ops() as ops:
       result = call(xs)
       ys = outputs(result, xs)
-  _check_python(ops, tapes[0], xs, ys)
+  _check_paths(ops, tapes[0], xs, ys)
   graph = Graph(
     tf.compat.v1.get_default_graph(),
     tuple(xs),

@@ -15,6 +15,7 @@
 """Runs single ops of a traced function on known values."""
 
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,17 +77,32 @@ def inferred_shapes(op: tf.Operation, values: Sequence) -> list:
   try:
     # Values first: within the graph nothing can be evaluated.
     known = [_known_number(value) for value in values]
-    with tf.Graph().as_default():
-      results = repeat_op(
-        op,
-        [
-          _placeholder(value, given) if number is None else tf.constant(number)
-          for value, number, given in zip(values, known, op.inputs)
-        ],
-      )
+    # The body of a loop is walked again and again.
+    key = (
+      *((value.dtype, value.shape) for value in values),
+      *(None if n is None else (n.shape, n.tobytes()) for n in known),
+    )
+    found = _INFERRED.setdefault(op, {})
+    if key not in found:
+      found[key] = _inferred(op, values, known)
   except (CannotSay, OpFailed, tf.errors.OpError, TypeError, ValueError):
     # Whoever needs the value gets to know why.
     return [None] * len(op.outputs)
+  return found[key]
+
+
+_INFERRED = weakref.WeakKeyDictionary()
+
+
+def _inferred(op: tf.Operation, values: Sequence, known: Sequence) -> list:
+  with tf.Graph().as_default():
+    results = repeat_op(
+      op,
+      [
+        _placeholder(value, given) if number is None else tf.constant(number)
+        for value, number, given in zip(values, known, op.inputs)
+      ],
+    )
   return [
     tuple(y.shape.as_list()) if y.shape.is_fully_defined() else None
     for y in results

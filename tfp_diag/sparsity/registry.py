@@ -83,6 +83,9 @@ class OpFacts:
     passes_on: Whether it takes values of any kind without looking at them.
     num_derivatives: How often TensorFlow differentiates it before it takes the
       result for a constant and does not say so; None if there is no end.
+    lost_inputs: A function of a `tf.Operation`: the numbers of inputs by which
+      TensorFlow takes the result for a constant, or differentiates it wrongly,
+      and does not say so.
     is_for_any_dtype: Whether its rule holds for integers and flags, too.
     is_call: Whether it runs a function once.
     is_loop: Whether it runs a function again and again.
@@ -118,6 +121,7 @@ class OpFacts:
   is_pure: bool = True
   passes_on: bool = False
   num_derivatives: int | None = None
+  lost_inputs: Callable | None = None
   is_for_any_dtype: bool = False
   is_call: bool = False
   is_loop: bool = False

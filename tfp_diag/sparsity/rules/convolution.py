@@ -19,7 +19,12 @@ import dataclasses
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  Squares,
+  register_facts,
+  register_rule,
+)
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 # Larger images are not resized pixel by pixel to see what goes where.
@@ -264,6 +269,19 @@ def _average_pool_gradient(op):
   """The transpose of the average."""
   flow = _pool(op, op.outputs[0].shape, op.inputs[1].shape)
   return Structure.linear({1: flow.transpose()})
+
+
+def _overwritten(op):
+  """The cotangent, if the derivative by it may be computed in its own memory.
+
+  The kernel of MaxPoolGradGrad writes its result over the cotangent where both
+  have the same shape, and reads that afterwards (TensorFlow 2.21, in graphs).
+  """
+  image, result = op.inputs[0].shape, op.inputs[1].shape
+  return (2,) if image.is_compatible_with(result) else ()
+
+
+register_facts('MaxPoolGrad', lost_inputs=_overwritten)
 
 
 @register_rule('MaxPoolGrad', 'MaxPool3DGrad')

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Ops whose effect or result comes from outside of the function.
+"""Ops whose effect or result comes from outside, and derivatives that are lost.
 
 Reading a variable is not among them: that the function sees its present value
 is what everyone expects.
@@ -41,6 +41,15 @@ register_facts(
 register_facts('EagerPyFunc', is_pure=False, num_derivatives=1)
 register_facts('PyFunc', is_pure=False, num_derivatives=0)
 register_facts('PyFuncStateless', num_derivatives=0)
+# Linear in the first input, but registered as not differentiable.
+register_facts(
+  'FakeQuantWithMinMaxArgsGradient',
+  'FakeQuantWithMinMaxVarsGradient',
+  'FakeQuantWithMinMaxVarsPerChannelGradient',
+  'ResizeBilinearGrad',
+  'SparseAddGrad',
+  lost_inputs=lambda op: (0,),
+)
 register_facts(
   'RandomStandardNormal',
   'RandomUniform',

@@ -1,0 +1,116 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Where TensorFlow loses a second derivative, nobody gets zeros for it."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+from tests.exactness.ways import draw
+from tfp_diag.diagonal.linear_map import MissingGradientError
+
+
+def resized(x):
+  images = tf.cast(tf.reshape(x, [-1, 2, 3, 1]), tf.float32)
+  return tf.cast(tf.reshape(tf.image.resize(images, [3, 2]), [-1, 6]), x.dtype)
+
+
+def quantized(x):
+  y = tf.cast(tf.roll(x, 1, -1) * x, tf.float32)
+  y = tf.quantization.fake_quant_with_min_max_args(y, -1.0, 1.0)
+  return tf.cast(y, x.dtype)
+
+
+def pooled(x):
+  images = tf.reshape(tf.sin(x), [-1, 2, 3, 1])
+  return tf.reshape(tf.nn.max_pool2d(images, 2, 1, 'SAME'), [-1, 6])
+
+
+def sparse_sum(x):
+  def sparse(indices, values):
+    return tf.SparseTensor([[i] for i in indices], values, [6])
+
+  y = tf.sparse.add(sparse([0, 2, 4], x[0, :3]), sparse([1, 2, 5], x[0, 3:]))
+  return tf.sparse.to_dense(y)[tf.newaxis]
+
+
+LOST = {f.__name__: f for f in (resized, quantized, pooled, sparse_sum)}
+SECOND = {
+  'hessian': lambda fn, x: tfp_diag.diag_hessian(
+    lambda x: tf.reduce_sum(tf.tanh(fn(x)), -1), x, sample_shape=x.shape[:1]
+  ),
+  'third': lambda fn, x: tfp_diag.unmixed_derivatives(
+    lambda x: tf.reduce_sum(tf.tanh(fn(x)), -1), x
+  ),
+  'gauss_newton': lambda fn, x: tfp_diag.diag_gauss_newton(
+    fn, x, sample_shape=x.shape[:1]
+  ),
+  'forward': lambda fn, x: tfp_diag.diag_jacobian(
+    x, sample_shape=x.shape[:1], fn=fn, mode='forward'
+  ),
+}
+
+
+@pytest.mark.parametrize('kind', SECOND)
+@pytest.mark.parametrize('name', LOST)
+def test_what_is_lost_is_refused(name, kind):
+  x = draw(1, 6)
+  with pytest.raises(MissingGradientError, match='no right derivative of'):
+    SECOND[kind](LOST[name], x)
+
+
+@pytest.mark.parametrize('name', LOST)
+def test_first_derivatives_are_right(name):
+  x = draw(1, 6)
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(x)
+    y = LOST[name](x)
+  whole = tape.jacobian(y, x, experimental_use_pfor=False)[0, :, 0]
+  _, diag = tfp_diag.diag_jacobian(x, sample_shape=[1], fn=LOST[name])
+  np.testing.assert_allclose(tf.squeeze(diag), np.diag(whole), rtol=1e-6)
+  plan = tfp_diag.plan_diag_jacobian(LOST[name], x, sample_shape=[1])
+  np.testing.assert_allclose(tf.squeeze(plan(x)[1]), np.diag(whole), rtol=1e-6)
+
+
+def test_what_does_not_reach_them_is_not_refused():
+  x = draw(2, 6)
+  # Linear in what is resized: no second derivative leads through its gradient.
+  _, _, diag = tfp_diag.diag_hessian(
+    lambda x: tf.reduce_sum(resized(x), -1) + tf.reduce_sum(x**3, -1), x
+  )
+  np.testing.assert_allclose(diag, 6 * x, rtol=1e-6)
+
+
+def test_pools_of_another_shape_are_differentiated():
+  x = draw(2, 9)
+
+  def fn(x):
+    images = tf.reshape(tf.sin(x), [-1, 3, 3, 1])
+    pools = tf.nn.max_pool2d(images, 2, 1, 'VALID')
+    return tf.reduce_sum(tf.tanh(pools), [1, 2, 3])
+
+  # Which pixel is the largest of each window, without a pool.
+  y = np.sin(x).reshape(2, 3, 3)
+  expected = np.zeros_like(y)
+  for b, i, j in np.ndindex(2, 2, 2):
+    window = y[b, i : i + 2, j : j + 2]
+    a, c = np.unravel_index(window.argmax(), (2, 2))
+    u, t = x.numpy().reshape(2, 3, 3)[b, i + a, j + c], np.tanh(window.max())
+    slope = 1 - t**2
+    expected[b, i + a, j + c] += slope * (-2 * t * np.cos(u) ** 2 - np.sin(u))
+  np.testing.assert_allclose(
+    tfp_diag.diag_hessian(fn, x)[2], expected.reshape(2, 9), rtol=1e-10
+  )
