@@ -364,3 +364,19 @@ SEPARATE = (
 @pytest.mark.parametrize('way', ('eager', 'open_plan'))
 def test_samples_that_do_not_mix_are_not_accused(way, fn):
   check_hessian(way, fn, draw(3, 8))
+
+
+def picked_slice(x):
+  place = tf.argmax(x[:, :3], -1)[:, tf.newaxis]
+  return tf.gather_nd(tf.reshape(x, [-1, 4, 2]), place, batch_dims=1) ** 3
+
+
+def put_at_a_place(x):
+  place = tf.argmax(x[:, :4], -1, output_type=tf.int32)
+  places = tf.stack([tf.range(tf.shape(x)[0]), place], -1)
+  return tf.tensor_scatter_nd_add(x**2, places, tf.sin(x[:, 5])) ** 2
+
+
+@pytest.mark.parametrize('fn', (picked_slice, put_at_a_place))
+def test_samples_with_a_column_of_their_own_are_not_accused(fn):
+  check_hessian('eager', lambda x: tf.reduce_sum(fn(x), -1), draw(3, 8))

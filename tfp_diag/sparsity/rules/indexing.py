@@ -75,10 +75,57 @@ def _gather_nd(op):
     pass
   params, indices = op.inputs
   depth = indices.shape[-1] if op.type == 'GatherNd' else 1
+  pairs = _slice_by_slice(indices, params.shape, depth)
+  if pairs is not None:
+    return Structure.linear(
+      {0: Flow.pairs(*pairs, op.outputs[0].size, params.size)}
+    )
   segment, inner = _box(indices, params.shape, depth, op.type == 'GatherNd')
   united = Flow.collect(segment, inner)
   index = np.arange(op.outputs[0].size) % max(inner, 1)
   return Structure.linear({0: united.then(Flow.gather(index, inner))})
+
+
+# So many pairs of elements, of slices at unknown places, are written down.
+_MAX_PAIRS = 1_000_000
+
+
+def _slice_by_slice(indices, shape, depth):
+  """Which elements of a tensor each element of the slices may be.
+
+  As where samples are told apart by a column that is known.
+
+  Returns:
+    Two int arrays, the elements of the slices and those of the tensor; None if
+    that is no less than `_box`, or too much.
+  """
+  ends = [
+    np.broadcast_to(end, indices.shape).reshape(-1, depth)
+    for end in indices.bounds()
+  ]
+  sizes = np.array(shape[:depth], np.int64)
+  low = np.maximum(ends[0], 0).astype(float)
+  high = np.minimum(ends[1], sizes - 1).astype(float)
+  counts = np.maximum(high - low + 1, 0)
+  union = np.maximum(high.max(0, initial=-1) - low.min(0, initial=0) + 1, 0)
+  inner = int(np.prod(shape[depth:], dtype=np.int64))
+  total = counts.prod(1).sum()
+  if total * inner > _MAX_PAIRS or total >= len(counts) * union.prod():
+    return None
+  low, counts = low.astype(np.int64), counts.astype(np.int64)
+  of_row = counts.prod(1)
+  row = np.repeat(np.arange(len(counts)), of_row)
+  rest = np.arange(len(row)) - np.repeat(np.cumsum(of_row) - of_row, of_row)
+  place, stride = np.zeros(len(row), np.int64), 1
+  for axis in reversed(range(depth)):
+    place += (low[row, axis] + rest % counts[row, axis]) * stride
+    rest //= counts[row, axis]
+    stride *= sizes[axis]
+  within = np.arange(inner)
+  return (
+    (row[:, np.newaxis] * inner + within).reshape(-1),
+    (place[:, np.newaxis] * inner + within).reshape(-1),
+  )
 
 
 def _box(indices, shape, depth, has_columns=True):
@@ -211,7 +258,12 @@ def _updates(indices, updates, output):
     return Flow.collect(target, output.size)
   except CannotSay:
     pass
-  places, inner = _box(indices, output.shape, indices.shape[-1])
+  depth = indices.shape[-1]
+  pairs = _slice_by_slice(indices, output.shape, depth)
+  if pairs is not None:
+    given, places = pairs
+    return Flow.pairs(places, given, output.size, updates.size)
+  places, inner = _box(indices, output.shape, depth)
   by_place = Flow.collect(np.arange(updates.size) % max(inner, 1), inner)
   return by_place.then(Flow.gather(places, inner))
 
