@@ -15,16 +15,18 @@
 """Broken promises are reported, kept ones are not."""
 
 import types
+import warnings
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tfp_diag.diagonal import checks, linear_map, sweep
 from tfp_diag.diagonal.decide import Decision, Proposal
 
 # What is asked of an evaluation.
-NO_LOOP = types.SimpleNamespace(loop_type=None)
+NO_LOOP = types.SimpleNamespace(loop_type=None, precision=tf.float64)
 
 
 def draw(shape, seed=0, dtype='float64'):
@@ -132,15 +134,42 @@ def test_a_deviation_is_seen_at_one_coordinate_of_each_sample():
   x = draw([64, 3])
 
   @tf.function(autograph=False)
-  def deviation(error):
+  def deviation(error, precision=tf.float64):
     derivative = linear_map.linearize(lambda: [tf.sin(x)], [x])
-    return checks.deviation_at_one([tf.cos(x) + error], derivative, [x], 1)
+    given = types.SimpleNamespace(xs=[x], precision=precision)
+    return checks.deviation_at_one([tf.cos(x) + error], derivative, given, 1)
 
   assert checks.is_small(deviation(tf.zeros([64, 3], tf.float64)))
   # Of 64 samples some draw the coordinate: unseen with odds of (2/3)^64.
   assert not checks.is_small(
     deviation(tf.one_hot([1] * 64, 3, dtype='float64'))
   )
+  # What rounding of single precision makes is seen in double precision alone.
+  rounding = tf.fill([64, 3], tf.constant(1e-6, tf.float64))
+  assert not checks.is_small(deviation(rounding))
+  assert checks.is_small(deviation(rounding, tf.float32))
+
+
+def test_functions_that_compute_less_precisely_than_their_parts():
+  x = draw([2, 6])
+
+  def fn(x):
+    y = tf.cast(x, tf.float32)
+    mean, variance = tf.nn.moments(y, [1], keepdims=True)
+    return tf.cast((y - mean) / tf.sqrt(variance), tf.float64)
+
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = tfp_diag.diag_gauss_newton(fn, x, sample_shape=[2])
+    checked = tfp_diag.diag_gauss_newton(
+      fn, x, sample_shape=[2], validate_args=True
+    )
+  # The projection on what is orthogonal to ones and to y, over the deviation.
+  y = x.numpy() - x.numpy().mean(1, keepdims=True)
+  deviation = y.std(1, keepdims=True)
+  expected = (1 - 1 / 6 - y**2 / (6 * deviation**2)) / deviation**2
+  np.testing.assert_allclose(found.diag, expected, rtol=1e-4)
+  np.testing.assert_allclose(checked.diag, expected, rtol=1e-4)
 
 
 @pytest.mark.parametrize('dtype', ['float64', 'float32', 'float16', 'bfloat16'])

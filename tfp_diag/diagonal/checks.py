@@ -29,7 +29,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.linear_map import Linear, LinearMap
+from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 from tfp_diag.internal import batching
 from tfp_diag.internal.batching import SampleShape
 
@@ -113,6 +113,7 @@ def check(
   colors = sweep.Colors.of(decision.colors, xs, rank)
   num_diagonals = len(diag) // len(xs)
   uses_terms = decision.terms is not None
+  precision = decision.evaluation.precision
   derivatives: dict[str, Linear] = {'reverse': derivative}
   if decision.mode == 'forward':
     assert isinstance(derivative, LinearMap)
@@ -150,6 +151,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      precision,
       lambda draw: _at_random_coordinates(derivative, diag, xs, rank, draw),
       'The way that was found to be cheaper than passes '
       f'({decision.terms.how}) disagrees with them: this is a fault of '
@@ -159,6 +161,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      precision,
       lambda draw: again(mode, coordinate_signs(draw)),
       _WRONG_COLORS if plan is None else _WRONG_PLAN,
     )
@@ -166,6 +169,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      precision,
       lambda draw: again(mode, sample_signs(draw)),
       'Samples are taken for independent, but `fn` mixes them, so the diagonal '
       'is wrong. Make `fn` work on each sample alone, or treat everything as '
@@ -175,6 +179,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      precision,
       lambda draw: again('reverse', coordinate_signs(draw)),
       'Forward and reverse mode disagree: some op of `fn` has a gradient that '
       "is not linear in its cotangent. Pass `mode='reverse'`, or mend it.",
@@ -182,21 +187,24 @@ def check(
 
 
 def deviation_at_one(
-  diag: Sequence, derivative: Linear, xs: Sequence, rank: int
+  diag: Sequence, derivative: Linear, evaluation: Evaluation, rank: int
 ) -> list:
   """How far a diagonal is off at a random coordinate of each sample.
 
   Args:
     diag: List of Tensors, the diagonal; several, one after the other.
     derivative: What it comes from in reverse mode, a `LinearMap` or `Linear`.
-    xs: List of Tensors, the parts.
+    evaluation: `Evaluation` of the function.
     rank: Python int, the number of sample dimensions.
 
   Returns:
-    List of scalar Tensors, in units of the largest entry.
+    List of scalar Tensors, in units of the largest entry; less where the
+    function computes less precisely than in the dtype of its parts.
   """
-  other = _at_random_coordinates(derivative, diag, xs, rank, 0)
-  return [_deviation(d, o) for d, o in zip(diag, other)]
+  other = _at_random_coordinates(derivative, diag, evaluation.xs, rank, 0)
+  found = [_deviation(d, o) for d, o in zip(diag, other)]
+  least = tolerance(evaluation.precision)
+  return [d * min(1.0, tolerance(d.dtype) / least) for d in found]
 
 
 def is_small(deviations: Sequence) -> bool:
@@ -257,7 +265,11 @@ def _random_signs(
 
 
 def _assert_agreement(
-  diag: Sequence, num_parts: int, again: Callable, message: str
+  diag: Sequence,
+  num_parts: int,
+  precision: tf.DType,
+  again: Callable,
+  message: str,
 ) -> None:
   """Asserts that further draws give `diag`, part by part."""
   num_draws = _NUM_DRAWS
@@ -280,7 +292,9 @@ def _assert_agreement(
     part = i % num_parts
     tf.debugging.assert_less_equal(
       deviation,
-      tf.constant(tolerance(deviation.dtype), deviation.dtype),
+      tf.constant(
+        max(tolerance(deviation.dtype), tolerance(precision)), deviation.dtype
+      ),
       message=f'{message} (Seen in part {part}.)',
     )
 

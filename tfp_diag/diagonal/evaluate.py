@@ -223,7 +223,7 @@ def diagonal(
   elif is_first is not None:
     deviation = tf.cond(
       is_first,
-      lambda: checks.deviation_at_one(diag, passes, xs, rank),
+      lambda: checks.deviation_at_one(diag, passes, evaluation, rank),
       lambda: [tf.zeros([], d.dtype) for d in diag],
     )
   if request.validate:

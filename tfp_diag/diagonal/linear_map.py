@@ -257,6 +257,16 @@ class Evaluation:
     return next((t for t in sorted(self.op_types) if facts(t).is_loop), None)
 
   @property
+  def precision(self) -> tf.DType:
+    """The least precise dtype that it computes in."""
+    tensors = [
+      *self.graph.xs,
+      *(y for op in self.graph.ops for y in op.outputs),
+    ]
+    dtypes = [t.dtype.base_dtype for t in tensors if t.dtype.is_floating]
+    return min(dtypes, key=lambda dtype: dtype.size)
+
+  @property
   def xs(self) -> list:
     """The parts: Tensors that nothing else reads, or Variables."""
     return list(self.graph.xs)

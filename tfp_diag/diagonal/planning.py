@@ -70,7 +70,7 @@ class Trial:
       diag = evaluate.by_terms(decision, call)
       if diag is None:
         return None
-      return checks.deviation_at_one(diag, derivative, xs, self.rank)
+      return checks.deviation_at_one(diag, derivative, evaluation, self.rank)
     if decision.mode == 'reverse' or not self._tries_forward():
       self._set_mode('reverse')
       return []
