@@ -91,6 +91,8 @@ def _run_file(where, path):
   sys.path.insert(0, str(path.parent))
   name = f'_tfp_diag_user_{path.stem}'
   spec = importlib.util.spec_from_file_location(name, path)
+  # Of a .py file there always is one.
+  assert spec is not None and spec.loader is not None
   module = importlib.util.module_from_spec(spec)
   sys.modules[name] = module
   try:

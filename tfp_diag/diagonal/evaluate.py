@@ -153,14 +153,27 @@ def run_diagonal(
     found, deviation = diagonal(problem, evaluation, request, is_first)
     return (_as_list(found.result), *found[1:]), deviation
 
-  with checks.plain_errors():
-    result = run(
-      problem,
-      ('diagonal', request),
-      body,
-      jit_compile=jit_compile,
-      accept=lambda result: checks.is_small(result[1]),
+  try:
+    with checks.plain_errors():
+      result = run(
+        problem,
+        ('diagonal', request),
+        body,
+        jit_compile=jit_compile,
+        accept=lambda result: checks.is_small(result[1]),
+      )
+  except tf.errors.UnimplementedError as e:
+    # A kernel has no such broadcast of one axis more, as of six: of `sqrtm`.
+    if request.schedule != 'auto':
+      raise
+    warnings.warn(
+      f'What was compiled cannot run ({checks.reason(e)}); one pass at a time '
+      "runs instead. Pass `schedule='while_loop'` to choose that yourself.",
+      RuntimeWarning,
+      stacklevel=3,
     )
+    one_by_one = request._replace(schedule='while_loop')
+    return run_diagonal(problem, one_by_one, jit_compile)
   if result is not None:
     return Diagonal(*result[0])
   warnings.warn(

@@ -99,8 +99,14 @@ class Trial:
     """Draws the conclusions where there are no values, but an error."""
     if self.decision.mode == 'forward':
       self._refuse_forward(_failure(error))
-    else:
-      self.notes.append(f'This could not be tried: {_failure(error)}.')
+      return
+    self.notes.append(f'This could not be tried: {_failure(error)}.')
+    if isinstance(error, tf.errors.UnimplementedError):
+      # A kernel knows no broadcast of so many axes as vectorized passes have.
+      passes = [p for p in self.decision.proposals if p.terms is None]
+      self.decision = self.decision._replace(
+        schedule='while_loop', proposals=tuple(passes), mode='reverse'
+      )
 
   def _tries_forward(self) -> bool:
     """Whether forward mode would pay, or was asked for.
@@ -203,8 +209,7 @@ def _compared(
 
 
 def _failure(error: Exception) -> str:
-  reason = str(error).strip().splitlines()
-  return f'it fails ({type(error).__name__}: {reason[0] if reason else ""})'
+  return f'it fails ({type(error).__name__}: {checks.reason(error)})'
 
 
 def _product(
