@@ -237,7 +237,7 @@ def test_any_iterable_and_a_progress_bar(capsys):
     (ValueError, '`method` is', {'method': 'guess'}),
     (ValueError, 'needs a `seed`', {'method': 'stochastic'}),
     (ValueError, 'the exact one has none', {'seed': [0, 1]}),
-    (TypeError, 'no `tf.Variable`', {'variables': [tf.constant(1.0)]}),
+    (TypeError, 'not a `tf.Variable`', {'variables': [tf.constant(1.0)]}),
     (ValueError, '`chunk_size` is 0', {'chunk_size': 0}),
   ],
 )

@@ -323,11 +323,16 @@ def test_samples_that_mix_are_refused(regime):
   ],
 )
 def test_validation_reports_mixing_that_only_shows_at_run_time(mode, schedule):
+  def unseen(x):
+    # No static number of samples can be put in to look at it.
+    assert x.shape[0] is None
+    return mixing(x)
+
   def diagonal(x):
     return diag_jacobian(
       x,
       sample_shape=[None],
-      fn=mixing,
+      fn=unseen,
       mode=mode,
       schedule=schedule,
       validate_args=True,

@@ -313,7 +313,12 @@ def test_a_preconditioner_that_is_not_adapted():
     (_model, {'preconditioner': 'best'}, ValueError, r"'best'.*'variance'"),
     (_model, {'bijectors': tfb.Exp()}, ValueError, 'has its own'),
     (_log_prob, {}, ValueError, 'pass `init`'),
-    (_log_prob, {'y': 3.0, 'init': [1.0, 2.0]}, ValueError, "'y' cannot be"),
+    (
+      _log_prob,
+      {'y': 3.0, 'init': [1.0, 2.0]},
+      ValueError,
+      'is not an argument',
+    ),
     (3.0, {}, TypeError, '`joint_dist`.*but is 3'),
     (
       _log_prob,
