@@ -317,11 +317,11 @@ def dense_network():
   tf_keras.utils.set_random_seed(0)
   network = tf_keras.Sequential(
     [
+      tf_keras.Input([6], dtype='float64'),
       tf_keras.layers.Dense(8, activation='tanh', dtype='float64'),
       tf_keras.layers.Dense(1, dtype='float64'),
     ]
   )
-  network.build([None, 6])
   return lambda x: network(x)[..., 0], [(6,)], 6
 
 
@@ -330,11 +330,11 @@ def convolutional_network():
   tf_keras.utils.set_random_seed(0)
   network = tf_keras.Sequential(
     [
+      tf_keras.Input([10, 1], dtype='float64'),
       tf_keras.layers.Conv1D(4, 3, activation='softplus', dtype='float64'),
       tf_keras.layers.Dense(1, dtype='float64'),
     ]
   )
-  network.build([None, 10, 1])
   return lambda x: tf.reduce_sum(network(x), axis=[-1, -2]), [(10, 1)], 3
 
 

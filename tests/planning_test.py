@@ -27,7 +27,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tfp_diag.diagonal import decide, graphs, linear_map
-from tfp_diag.sparsity import SampleMixingError
+from tfp_diag.sparsity import SampleMixingError, probe
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')
 
@@ -540,3 +540,23 @@ def test_a_function_that_knows_its_batch():
   assert plan.num_passes == 2
   want = ring_diagonal(x.numpy()) * weights
   np.testing.assert_allclose(plan(x)[1][0], want, rtol=1e-12)
+
+
+def test_large_data_are_not_probed_where_the_answer_cannot_matter(monkeypatch):
+  """A run of an op on 200,000 rows takes longer than all the rest."""
+  probed = []
+  attempt = probe._try
+
+  def counted(test, step, num_samples):
+    probed.append(step.op_type)
+    return attempt(test, step, num_samples)
+
+  monkeypatch.setattr(probe, '_try', counted)
+  rows = np.random.default_rng(0).normal(size=[200_000, 25])
+
+  def fn(x):
+    logits = tf.linalg.matvec(tf.constant(rows), x)
+    return tf.reduce_sum(logits[:, ::2] - tf.nn.softplus(logits)[:, ::2], -1)
+
+  tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 25], tf.float64))
+  assert 'MatMul' not in probed

@@ -159,7 +159,11 @@ def diag_hessian_over_dataset(
     # None: off where there is no terminal.
     disable=None if progress_bar is None else not progress_bar,
   )
-  for number, batch in enumerate(batches):
+  for number, components in enumerate(batches):
+    # As Tensors they are inputs of one graph; arrays would be constants of it.
+    batch = tf.nest.map_structure(
+      lambda x: arguments.as_tensor('A batch of `dataset`', x), components
+    )
     size = _num_examples(batch)
     weight = size if reduction == 'mean' else 1
     diag, error, passes = _of_batch(
@@ -192,12 +196,8 @@ def _length(dataset: Iterable) -> int | None:
 
 
 def _num_examples(batch: Any) -> int:
-  tensors = [
-    arguments.as_tensor('A batch of `dataset`', component)
-    for component in tf.nest.flatten(batch) or [None]
-  ]
   # A scalar stands for no example.
-  shapes: list[Any] = [t.shape for t in tensors if t.shape.rank]
+  shapes: list[Any] = [t.shape for t in tf.nest.flatten(batch) if t.shape.rank]
   sizes = [int(shape[0]) for shape in shapes]
   if not sizes:
     raise ValueError(
@@ -232,15 +232,11 @@ def _of_batch(
 
   The exact one, without a seed.
   """
-  # As Tensors they are inputs of one graph; arrays would be constants of it.
-  data = tf.nest.map_structure(
-    lambda x: arguments.as_tensor('A batch of `dataset`', x), batch
-  )
-  nest.check_takes('loss_fn', loss_fn, data, 'the components of a batch')
+  nest.check_takes('loss_fn', loss_fn, batch, 'the components of a batch')
 
   def loss():
     value = batching.checked_value(
-      nest.call_traceable(loss_fn, data), 'loss_fn'
+      nest.call_traceable(loss_fn, batch), 'loss_fn'
     )
     if value.shape.rank != 0 or not value.dtype.is_floating:
       raise ValueError(

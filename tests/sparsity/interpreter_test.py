@@ -22,7 +22,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_diag.sparsity import hessian_sparsity, jacobian_sparsity
+from tfp_diag.sparsity import (
+  evaluation,
+  hessian_sparsity,
+  jacobian_sparsity,
+)
 from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.value import Value
@@ -248,3 +252,29 @@ def test_examples_in_docstrings_run(name, no_rule_left_behind):
       code = doctest.script_from_examples('')
       code += re.sub(r'(?m)^  ', '', block)
       exec(code, dict(vars(module)))
+
+
+def test_shapes_within_a_loop_are_inferred_once(monkeypatch):
+  def count(num_iterations):
+    inferred = []
+    infer = evaluation._inferred
+    with monkeypatch.context() as patch:
+      patch.setattr(
+        evaluation,
+        '_inferred',
+        lambda op, *rest: inferred.append(op) or infer(op, *rest),
+      )
+
+      def fn(x):
+        noise = tf.random.stateless_uniform(tf.shape(x), [1, 2])
+
+        def step(i, y):
+          return i + 1, y * tf.sin(x) + tf.exp(noise)
+
+        _, y = tf.while_loop(lambda i, y: i < num_iterations, step, (0, x))
+        return tf.reduce_sum(y, -1)
+
+      jacobian_sparsity(fn, tf.TensorSpec([None, 4]), sample_shape=[None])
+    return len(inferred)
+
+  assert count(3) == count(12) > 0

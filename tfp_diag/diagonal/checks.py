@@ -39,7 +39,6 @@ __all__ = [
   'deviation_at_one',
   'is_small',
   'plain_errors',
-  'reason',
   'tolerance',
 ]
 
@@ -64,16 +63,6 @@ def plain_errors() -> Iterator:
     raise tf.errors.InvalidArgumentError(
       e.node_def, e.op, sentence.group(1)
     ) from None
-
-
-def reason(error: Exception) -> str:
-  """What an error says in one line, without TensorFlow's trace."""
-  if not isinstance(error, tf.errors.OpError):
-    return next(iter(str(error).strip().splitlines()), '')
-  lines = str(error.message).strip().splitlines()
-  # Behind it stand the nodes.
-  said = [line for line in lines if not line.lstrip().startswith('[[')]
-  return said[-1].strip() if said else ''
 
 
 def check_sample_shape(xs: Sequence, sample_shape: SampleShape) -> None:

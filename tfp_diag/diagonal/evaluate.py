@@ -29,7 +29,7 @@ from tfp_diag.diagonal.gauss_newton import GaussNewtonPasses
 from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
-from tfp_diag.internal import nest
+from tfp_diag.internal import arguments, nest
 from tfp_diag.internal.problem import GaussNewtonProblem, Problem
 
 __all__ = [
@@ -167,8 +167,9 @@ def run_diagonal(
     if request.schedule != 'auto':
       raise
     warnings.warn(
-      f'What was compiled cannot run ({checks.reason(e)}); one pass at a time '
-      "runs instead. Pass `schedule='while_loop'` to choose that yourself.",
+      f'What was compiled cannot run ({arguments.reason(e)}); one pass at a '
+      "time runs instead. Pass `schedule='while_loop'` to choose that "
+      'yourself.',
       RuntimeWarning,
       stacklevel=3,
     )
@@ -268,7 +269,7 @@ def by_terms(decision: Decision, call: Call) -> list | None:
     # An op may have a gradient that cannot be transposed: passes need none.
     warnings.warn(
       f'What was found to be cheaper than passes ({terms.how}) fails '
-      f'({type(e).__name__}: {str(e).strip().splitlines()[:1]}); ordinary '
+      f'({type(e).__name__}: {arguments.reason(e)}); ordinary '
       'passes run instead.',
       RuntimeWarning,
       stacklevel=2,

@@ -24,6 +24,7 @@ from tfp_diag.diagonal import checks, evaluate, graphs, sweep
 from tfp_diag.diagonal.decide import Mode, Request, decide
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
+from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem
 
 __all__ = ['Trial', 'try_out']
@@ -209,7 +210,7 @@ def _compared(
 
 
 def _failure(error: Exception) -> str:
-  return f'it fails ({type(error).__name__}: {checks.reason(error)})'
+  return f'it fails ({type(error).__name__}: {arguments.reason(error)})'
 
 
 def _product(

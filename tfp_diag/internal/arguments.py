@@ -42,6 +42,7 @@ __all__ = [
   'check_word',
   'checked_callable',
   'op_scope',
+  'reason',
   'shown',
   'static_value',
 ]
@@ -330,6 +331,16 @@ def as_names(name: str, value: Any) -> list[str]:
   return names
 
 
+def reason(error: Exception) -> str:
+  """What an error says in one line, without TensorFlow's trace."""
+  lines = str(error).strip().splitlines() or ['']
+  if not lines[0].startswith('Graph execution error'):
+    return lines[0]
+  # First stands where, last the nodes.
+  said = [line for line in lines if not line.lstrip().startswith('[[')]
+  return said[-1].strip()
+
+
 def as_tensor(
   name: str, value: Any, dtype: Any = None, dtype_hint: Any = None
 ) -> tf.Tensor:
@@ -350,9 +361,9 @@ def as_tensor(
     try:
       return tf.convert_to_tensor(value, dtype, dtype_hint)
     except (TypeError, ValueError) as e:
-      reason = f' ({str(e).strip().splitlines()[0]})'
+      said = f' ({reason(e)})'
   else:
-    reason = ''
+    said = ''
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
     way = (
       'Pass a dense one, such as `.to_tensor()`'
@@ -364,7 +375,7 @@ def as_tensor(
   of = '' if dtype is None else f' of {tf.as_dtype(dtype).name}'
   raise TypeError(
     f'{name} is {shown(value)}, which cannot be converted to a Tensor{of}. '
-    f'{way}.{reason}'
+    f'{way}.{said}'
   )
 
 

@@ -47,8 +47,8 @@ SampleShape = (
 def with_shape(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
   """A Tensor of a shape that is known, where TensorFlow has lost it.
 
-  `tf.ensure_shape` would be checked at run time, and a `ForwardAccumulator`
-  cannot pass through it in a graph (TensorFlow 2.21).
+  `tf.ensure_shape` would be checked at run time, and tangents do not pass
+  through it in a graph (TensorFlow 2.21).
   """
   x = tf.identity(x)
   x.set_shape(shape)

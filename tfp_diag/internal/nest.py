@@ -104,7 +104,7 @@ def call_traceable(fn, xs):
       '`float()` or the like. What leaves TensorFlow is a constant to every '
       'derivative. Write that part of `fn` with TensorFlow ops, or take it out '
       'of `fn` if it does not depend on `xs`. (TensorFlow says: '
-      f'{str(e).strip().splitlines()[0]})'
+      f'{arguments.reason(e)})'
     ) from e
 
 

@@ -372,7 +372,7 @@ def test_a_diagonal_scale():
     ({'target_accept_prob': 1.5}, ValueError, 'between 0 and 1'),
     ({'num_chains': 0}, ValueError, 'num_chains'),
     ({'num_warmup_steps': -1}, ValueError, 'num_warmup_steps'),
-    ({'n_chains': 4}, ValueError, 'called .num_chains. here'),
+    ({'n_chains': 4}, ValueError, 'use .num_chains. instead'),
     ({'rates': 1.0}, ValueError, 'a variable of `joint_dist_or_log_prob`, wh'),
     ({'rate': 1.0}, ValueError, 'of `joint_dist_or_log_prob` is pinned'),
     (

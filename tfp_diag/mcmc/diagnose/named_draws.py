@@ -139,7 +139,7 @@ def as_numbers(what, given):
         return found
       reason = f' (its dtype is {found.dtype.name})'
     except (TypeError, ValueError) as e:
-      reason = f' ({str(e).splitlines()[0]})'
+      reason = f' ({arguments.reason(e)})'
   raise TypeError(
     f'{what} is {arguments.shown(given)}, which is not an array of real '
     f'numbers{reason}. Pass a Tensor or an array.'

@@ -20,6 +20,7 @@ import functools
 import tensorflow as tf
 
 from tfp_diag.diagonal import graphs
+from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.trace import acceptance
 
@@ -45,7 +46,7 @@ def explaining_xla(jit_compile):
     if not jit_compile or 'compil' not in str(e):
       raise
     raise ValueError(
-      f'XLA cannot compile a step of the kernel ({str(e).splitlines()[0]}). '
+      f'XLA cannot compile a step of the kernel ({arguments.reason(e)}). '
       'Pass `jit_compile=False`, or write the target with ops that XLA knows.'
     ) from e
 

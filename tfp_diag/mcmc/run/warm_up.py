@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import graphs
+from tfp_diag.internal import arguments
 from tfp_diag.internal.text_table import as_html, text_table
 from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts, newton_starts
 from tfp_diag.mcmc.adapt.scales import SCALES
@@ -361,7 +362,7 @@ def _starts(target_log_prob_fn, state, jit_compile):
   except (ValueError, TypeError, tf.errors.OpError) as e:
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '
-      f'had ({str(e).splitlines()[0]}); the warm-up takes longer.',
+      f'had ({arguments.reason(e)}); the warm-up takes longer.',
       stacklevel=4,
     )
     return _as_they_are(state)

@@ -99,6 +99,8 @@ def _slice_by_slice(indices, shape, depth):
     Two int arrays, the elements of the slices and those of the tensor; None if
     that is no less than `_box`, or too much.
   """
+  if not indices.size:
+    return None
   ends = [
     np.broadcast_to(end, indices.shape).reshape(-1, depth)
     for end in indices.bounds()
@@ -107,7 +109,7 @@ def _slice_by_slice(indices, shape, depth):
   low = np.maximum(ends[0], 0).astype(float)
   high = np.minimum(ends[1], sizes - 1).astype(float)
   counts = np.maximum(high - low + 1, 0)
-  union = np.maximum(high.max(0, initial=-1) - low.min(0, initial=0) + 1, 0)
+  union = np.maximum(high.max(0) - low.min(0) + 1, 0)
   inner = int(np.prod(shape[depth:], dtype=np.int64))
   total = counts.prod(1).sum()
   if total * inner > _MAX_PAIRS or total >= len(counts) * union.prod():
