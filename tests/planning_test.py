@@ -555,8 +555,9 @@ def test_large_data_are_not_probed_where_the_answer_cannot_matter(monkeypatch):
   rows = np.random.default_rng(0).normal(size=[200_000, 25])
 
   def fn(x):
-    logits = tf.linalg.matvec(tf.constant(rows), x)
-    return tf.reduce_sum(logits[:, ::2] - tf.nn.softplus(logits)[:, ::2], -1)
+    curved = tf.nn.softplus(tf.linalg.matvec(tf.constant(rows), x))
+    linear = tf.linalg.matvec(tf.constant(rows + 1), x)
+    return tf.reduce_sum(linear[:, ::2] - curved[:, ::2], -1)
 
   tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 25], tf.float64))
-  assert 'MatMul' not in probed
+  assert not any('MatMul' in op_type for op_type in probed)
