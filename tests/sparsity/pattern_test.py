@@ -180,7 +180,7 @@ def test_reads_well():
   assert lines == [
     '3 x 3, 3 nonzeros (33 %)',
     '  parts: (), (2,)',
-    '  taken as dense, for want of a rule: Foo, Bar',
+    '  dense, because no rule is registered: Foo, Bar',
     '  The loop was unrolled.',
   ]
   text = str(SparsityPattern(np.eye(10), row_shapes=((),) * 10))

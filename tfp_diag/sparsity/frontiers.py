@@ -127,7 +127,7 @@ class Frontier(NamedTuple):
 
   @property
   def label(self) -> str:
-    """How messages name what is behind it."""
+    """How messages name the curved op."""
     return self.term.step.label
 
 

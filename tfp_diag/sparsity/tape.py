@@ -304,7 +304,7 @@ class Tape:
 
   @property
   def has_fallback(self) -> bool:
-    """Whether an op was taken as dense for want of a rule."""
+    """Whether an op was taken as dense because it has no rule."""
     return any(
       step.body.has_fallback if isinstance(step, Loop) else step.is_fallback
       for step in self.steps

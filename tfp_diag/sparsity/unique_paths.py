@@ -149,7 +149,7 @@ def find_sweeps(paths: Paths, is_joint: bool = False) -> Sweeps:
     `Sweeps`.
 
   Raises:
-    PatternTooDenseError: For want of memory.
+    PatternTooDenseError: If there is too little memory.
   """
   return _Finder(paths, is_joint).find()
 
@@ -202,7 +202,7 @@ class _Finder:
           bad &= ~covered
         self._leave(left_over, reasons, step, bad)
     if self._frontiers.is_late:
-      reasons['what was not looked at, for want of time'] = 0
+      reasons['what there was no time to look at'] = 0
     sweeps, left_over = self._classes(found, left_over)
     return Sweeps(
       self._walked,
