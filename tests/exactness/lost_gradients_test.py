@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.exactness.ways import draw
-from tests.oracles import by_samples, jacobian_diagonal
+from tests.oracles import by_samples, hessian_diagonal, jacobian_diagonal
 from tfp_diag.diagonal.linear_map import MissingGradientError
 
 
@@ -113,3 +113,45 @@ def test_pools_of_another_shape_are_differentiated():
   np.testing.assert_allclose(
     tfp_diag.diag_hessian(fn, x)[2], expected.reshape(2, 9), rtol=1e-10
   )
+
+
+def _scaled(x):
+  _, variance = tf.nn.moments(tf.sin(x), [-1], keepdims=True)
+  return x * variance
+
+
+HELD = {
+  'moments': lambda x: tf.nn.moments(x, [-1])[1],
+  'in a function': tf.function(lambda x: tf.reduce_sum(_scaled(x), -1)),
+}
+NOT_HELD = {
+  'reduce_variance': lambda x: tf.math.reduce_variance(x, -1),
+  'of data': lambda x: (
+    tf.reduce_sum(x**2, -1)
+    * tf.nn.moments(tf.constant([1.0, 2], x.dtype), [0])[1]
+  ),
+  'of another': lambda x: tf.reduce_sum(
+    tf.math.squared_difference(
+      x**2, tf.stop_gradient(tf.reduce_mean(x, -1, keepdims=True))
+    ),
+    -1,
+  ),
+}
+
+
+@pytest.mark.parametrize('name', HELD)
+def test_a_mean_that_is_held_constant_is_told(name):
+  x = draw(3, 4)
+  expected = by_samples(hessian_diagonal, HELD[name], x)
+  with pytest.warns(RuntimeWarning, match=r'the variance of `tf.nn.moments`'):
+    _, _, diag = tfp_diag.diag_hessian(HELD[name], x)
+  # As TensorFlow has it.
+  np.testing.assert_allclose(diag, expected, rtol=1e-8)
+  plan = tfp_diag.plan_diag_hessian(HELD[name], x)
+  assert 'tf.math.reduce_variance' in str(plan)
+
+
+@pytest.mark.parametrize('name', NOT_HELD)
+def test_nothing_else_is_told(name):
+  plan = tfp_diag.plan_diag_hessian(NOT_HELD[name], draw(3, 4))
+  assert 'moments' not in str(plan)

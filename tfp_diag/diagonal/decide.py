@@ -37,7 +37,8 @@ from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.expansion import expand, expandable, inline
 from tfp_diag.sparsity.graph import Graph, trace
 from tfp_diag.sparsity.pattern import SparsityPattern
-from tfp_diag.sparsity.registry import CannotSay
+from tfp_diag.sparsity.registry import CannotSay, facts
+from tfp_diag.sparsity.tape import Loop
 from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 
 __all__ = [
@@ -242,6 +243,11 @@ def decide(
   is_told = problem.has_sample_shape or request.validate
   # A plan has notes.
   is_told |= request.is_asked or plan is not None
+  if problem.kind == 'hessian' and analysis is not None:
+    held = _held(analysis)
+    notes += held
+    if held and not request.is_asked and plan is None:
+      warnings.warn(*held, RuntimeWarning, stacklevel=2)
   samples = evaluation.xs[0].shape[:rank].num_elements()
   may_mix = _NOT_SEEN in notes if analysis is None else analysis.may_mix
   if may_mix and not is_told and samples != 1:
@@ -454,6 +460,19 @@ def _analysis(
   if analysis is None:
     notes += (_NOT_SEEN,)
   return analysis, pattern, notes
+
+
+def _held(analysis: Analysis) -> tuple[str, ...]:
+  """A note of what TensorFlow wrongly holds constant in second derivatives."""
+  for step in analysis.walked.tape.steps:
+    held = None if isinstance(step, Loop) else facts(step.op_type).held
+    if held and step.op is not None and (what := held(step.op)):
+      return (
+        f'TensorFlow holds {what} constant (op {step.op_name!r}): the second '
+        'derivatives are those of TensorFlow, and lack what depends on it. '
+        'Compute it with `tf.math.reduce_variance` for the exact ones.',
+      )
+  return ()
 
 
 def _passes(number: int) -> str:

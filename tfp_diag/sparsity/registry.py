@@ -86,6 +86,9 @@ class OpFacts:
     lost_inputs: A function of a `tf.Operation`: the numbers of inputs by which
       TensorFlow takes the result for a constant, or differentiates it wrongly,
       and does not say so.
+    held: A function of a `tf.Operation`: what TensorFlow holds constant in it
+      though it depends on its inputs, in words, or None. That is right for
+      first derivatives, and for no others.
     is_for_any_dtype: Whether its rule holds for integers and flags, too.
     is_call: Whether it runs a function once.
     is_loop: Whether it runs a function again and again.
@@ -122,6 +125,7 @@ class OpFacts:
   passes_on: bool = False
   num_derivatives: int | None = None
   lost_inputs: Callable | None = None
+  held: Callable | None = None
   is_for_any_dtype: bool = False
   is_call: bool = False
   is_loop: bool = False

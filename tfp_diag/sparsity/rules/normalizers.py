@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""How ops that compute with a normalizer are written out."""
+"""How ops that compute with a normalizer are written out, and what is held."""
 
 import tensorflow as tf
 
@@ -83,6 +83,17 @@ def _batch_norm(op, x, scale, offset, mean, variance):
   return tf.cast(x * of_channels(scale) + of_channels(offset), dtype)
 
 
+def _mean_of_moments(op):
+  """Deviations from a mean add up to zero, but not their derivatives."""
+  for x, mean in (op.inputs, tuple(op.inputs)[::-1]):
+    if mean.op.type == 'StopGradient':
+      (held,) = mean.op.inputs
+      if held.op.type == 'Mean' and held.op.inputs[0] is x:
+        return 'the mean in the variance of `tf.nn.moments`'
+  return None
+
+
+register_facts('SquaredDifference', held=_mean_of_moments)
 register_facts('Softmax', written_out=_softmax)
 register_facts('LogSoftmax', written_out=_log_softmax)
 register_facts(
