@@ -210,16 +210,25 @@ def _are_apart(xs: list) -> bool:
 
 def _of_ys(ys: Any, problem: Problem, request: Request) -> tuple[list, list]:
   ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
-  if not _are_apart(problem.parts):
-    # No structure: it would be that of derivatives with the other parts held.
+  outputs, parts = problem.outputs(ys, problem.parts), problem.parts
+  # What keeps structure from being read: it would be that of derivatives with
+  # the other parts held, or of what this graph alone computes.
+  obstacle = None
+  if not _are_apart(parts):
+    obstacle = (
+      'is for derivatives by one part while the others are held, but a part of '
+      '`xs` is another one, or computed from it'
+    )
+  elif (inner := linear_map.parts_at_hand(outputs, parts)) is None:
+    obstacle = (
+      'is for one graph, but `ys` comes from `xs` by way of another one'
+    )
+  else:
+    parts = inner
+  if obstacle is not None:
     if request.plan is not None:
-      raise ValueError(
-        '`plan` is for derivatives by one part while the others are held, but '
-        'a part of `xs` is another one, or computed from it. Pass `fn`.'
-      )
+      raise ValueError(f'`plan` {obstacle}. Pass `fn`.')
     request = request._replace(is_dense=True)
-  evaluation = linear_map.evaluation_of_graph(
-    ys, problem.outputs(ys, problem.parts), problem.parts
-  )
+  evaluation = linear_map.evaluation_of_graph(ys, outputs, parts)
   found, _ = evaluate.diagonal(problem, evaluation, request)
   return ys, found.diag

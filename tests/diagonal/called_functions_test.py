@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
+import tf_keras
 
 import tfp_diag
 from tests.oracles import by_samples, hessian_diagonal, jacobian_diagonal
@@ -251,6 +252,38 @@ def test_what_cannot_be_repeated_is_not_taken_apart(step):
   assert plan.ways[0].name == 'passes'
   assert 'calls a function that cannot be written out' in str(plan)
   np.testing.assert_allclose(plan(STATE)[2], hessian(by_hand, STATE), rtol=1e-9)
+
+
+def test_what_xla_alone_can_run_stays_a_call():
+  """Keras compiles grouped convolutions, which have no kernel on a CPU."""
+  layer = tf_keras.layers.Conv1D(4, 2, groups=2, dtype='float64')
+  images = tf.reshape(STATE, [-1, 3, 2])
+  layer(images)
+
+  def fn(x):
+    y = tf.tanh(layer(tf.reshape(x, [-1, 3, 2])))
+    return tf.reduce_sum(tf.reshape(y, [tf.shape(x)[0], -1]) ** 2, -1)
+
+  def by_hand(x):
+    x = tf.reshape(x, [-1, 3, 2])
+    groups = [
+      tf.nn.conv1d(one, kernel, 1, 'VALID')
+      for one, kernel in zip(tf.split(x, 2, -1), tf.split(layer.kernel, 2, -1))
+    ]
+    y = tf.tanh(tf.concat(groups, -1) + layer.bias)
+    return tf.reduce_sum(tf.reshape(y, [1, -1]) ** 2, -1)
+
+  x = tf.reshape(STATE, [-1, 6])
+  expected = by_samples(hessian_diagonal, by_hand, x)
+  diagonal = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = [tfp_diag.diag_hessian(fn, x)[2], diagonal(x)]
+    plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 6], x.dtype))
+  found.append(plan(x)[2])
+  for diag in found:
+    np.testing.assert_allclose(diag, expected, rtol=1e-9)
+  assert 'may need the compiler' in str(plan)
 
 
 def test_a_call_that_xs_do_not_reach_may_do_anything():

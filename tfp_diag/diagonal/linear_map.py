@@ -61,6 +61,7 @@ __all__ = [
   'evaluation_of_graph',
   'linear_map_of_graph',
   'linearize',
+  'parts_at_hand',
   'recorded_ops',
 ]
 
@@ -576,6 +577,49 @@ def linearize(fn: Callable, xs: Sequence) -> LinearMap:
 def linear_map_of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
   """The transposed Jacobian of Tensors of the graph that is being built."""
   return LinearMap(_graph_gradient, ys, [_handle(x) for x in xs])
+
+
+def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
+  """The Tensors by which parts are in the graph that is being built.
+
+  A loop, a branch or a function takes Tensors from around it in as others.
+
+  Args:
+    ys: List of Tensors.
+    xs: List of Tensors or `tf.Variable`s.
+
+  Returns:
+    List of Tensors, and `tf.Variable`s as they are; None if `ys` may be
+    computed from `xs` in other graphs, too.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  if any(y.graph is not graph for y in ys):
+    return None
+  captures = tuple(getattr(graph, 'captures', ()))
+  taken_in = {id(outer): inner for outer, inner in captures}
+  found, outside = [], []
+  for x in xs:
+    is_inside = isinstance(x, tf.Variable) or (
+      tf.is_symbolic_tensor(x) and x.graph is graph
+    )
+    if not is_inside:
+      outside.append(x)
+      x = taken_in.get(id(x))
+      if x is None:
+        return None
+    found.append(x)
+  others = [
+    outer
+    for outer, _ in captures
+    if outer.dtype.is_floating
+    and tf.is_symbolic_tensor(outer)
+    and not any(outer is x for x in outside)
+  ]
+  if outside and others:
+    derivatives = linear_map_of_graph(others, outside).of_ones()
+    if any(d is not None for d in derivatives):
+      return None
+  return found
 
 
 def _handle(x: Any) -> Any:

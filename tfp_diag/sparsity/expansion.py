@@ -198,6 +198,8 @@ def _body(op: tf.Operation, latest: Callable, parts: dict) -> Sequence:
     known = facts(inner.type)
     if inner not in needed or known.is_placeholder:
       continue
+    if known.needs_xla is not None and known.needs_xla(inner):
+      raise CannotSay(f'{inner.type} may need the compiler of the function')
     if known.is_call:
       results = _body(inner, within, parts)
     elif known.read is not None:

@@ -89,6 +89,8 @@ class OpFacts:
     held: A function of a `tf.Operation`: what TensorFlow holds constant in it
       though it depends on its inputs, in words, or None. That is right for
       first derivatives, and for no others.
+    needs_xla: A function of a `tf.Operation`: whether TensorFlow has a kernel
+      for it on every device under XLA alone.
     is_for_any_dtype: Whether its rule holds for integers and flags, too.
     is_call: Whether it runs a function once.
     is_loop: Whether it runs a function again and again.
@@ -126,6 +128,7 @@ class OpFacts:
   num_derivatives: int | None = None
   lost_inputs: Callable | None = None
   held: Callable | None = None
+  needs_xla: Callable | None = None
   is_for_any_dtype: bool = False
   is_call: bool = False
   is_loop: bool = False

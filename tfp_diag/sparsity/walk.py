@@ -133,8 +133,10 @@ def walk(
   for shape in shapes:
     if None in shape[rank:]:
       raise UnknownShapeError(
-        'The event shapes of xs must be known to find a pattern, got '
-        f'{shapes}. Pass xs with static shapes, for example as tf.TensorSpec.'
+        'The event shapes of xs must be known to find a pattern; they are '
+        f'{[s[rank:] for s in shapes]}. Pass xs with static shapes, for '
+        'example as tf.TensorSpec; or, if an open dimension counts samples, '
+        '`sample_shape`, such as `sample_shape=[None]`.'
       )
   sample_shape = shapes[0][:rank]
   if None in sample_shape:

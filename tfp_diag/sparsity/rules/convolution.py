@@ -205,6 +205,14 @@ def _bilinear(op, flows):
   return Structure.linear(flows, pairs=pairs)
 
 
+def _has_groups(op):
+  axis = op.get_attr('data_format').index(b'C')
+  return op.inputs[0].shape[axis] != op.inputs[1].shape[-2]
+
+
+register_facts('Conv2D', 'Conv3D', needs_xla=_has_groups)
+
+
 @register_rule(
   'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', squares=Squares.OPERANDS
 )
