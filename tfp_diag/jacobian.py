@@ -132,6 +132,8 @@ def jacobian(
     def body(evaluation):
       refuse_mixing(problem, evaluation.graph)
       parts = evaluation.xs
+      sizes = [y.shape[rank:].num_elements() for y in evaluation.ys]
+      evaluation.check_passes(None if None in sizes else sum(sizes))
       found = blocks.jacobian_blocks(
         evaluation.jacobian(),
         parts,

@@ -158,3 +158,23 @@ def test_no_path_is_no_matter(call, fn):
   if call == 'jacobian':
     expected = tf.linalg.diag(expected)
   np.testing.assert_allclose(tf.convert_to_tensor(found), expected)
+
+
+def test_a_gradient_that_can_be_computed_once():
+  def fn(x):
+    y = tf.py_function(lambda a: a**2, [x], tf.float64)
+    return tf.ensure_shape(y, x.shape)
+
+  def diagonal(x):
+    return tfp_diag.diag_jacobian(x, fn=fn)[1][0]
+
+  x = tf.constant([0.5, 2.0], tf.float64)
+  for call in (
+    lambda: diagonal(x),
+    lambda: tf.function(diagonal, autograph=False)(x),
+    lambda: tfp_diag.jacobian(fn, x),
+    lambda: tfp_diag.plan_diag_jacobian(fn, x)(x),
+  ):
+    with pytest.raises(LookupError, match='more than one pass'):
+      call()
+  np.testing.assert_allclose(diagonal(x[:1]), [1.0])

@@ -312,6 +312,24 @@ class Evaluation:
     )
     return type(self)(result, graph, self._tapes, self.op_types)
 
+  def check_passes(self, num_passes: Any) -> None:
+    """Refuses several passes over an op whose gradient is good for one.
+
+    Args:
+      num_passes: Python int, or scalar Tensor for a number that is not known.
+
+    Raises:
+      MissingGradientError: If there is such an op.
+    """
+    once = any(facts(op_type).num_derivatives == 1 for op_type in self.op_types)
+    if once and not (isinstance(num_passes, int) and num_passes <= 1):
+      raise MissingGradientError(
+        '`fn` calls `tf.py_function`, whose gradient TensorFlow can compute '
+        'once each time, and this derivative takes more than one pass. Write '
+        'that part of `fn` with TensorFlow ops, or give it a gradient with '
+        '`tf.custom_gradient`.'
+      )
+
   def jacobian(self) -> LinearMap:
     """The transposed Jacobian of `ys` by `xs`."""
     return LinearMap(_tape_gradient(self._tapes[0]), self.ys, self.xs)

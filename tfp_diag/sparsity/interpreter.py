@@ -461,11 +461,14 @@ def _flat(inputs: Sequence) -> list:
   flat = []
   for value in inputs:
     if isinstance(value, TensorList):
-      flat += [
-        item[0] if isinstance(item, tuple) else item
-        for item in value.items
-        if item is not None
-      ]
+      # A list may hold what branches of a loop hand over, itself a list.
+      flat += _flat(
+        [
+          item[0] if isinstance(item, tuple) else item
+          for item in value.items
+          if item is not None
+        ]
+      )
     else:
       # An op that reads a variable of xs depends on its content.
       flat.append(getattr(value, 'content', value))

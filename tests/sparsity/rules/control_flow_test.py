@@ -14,10 +14,13 @@
 # ============================================================================
 """Tests calls, branches and variables against differences."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
 from tfp_diag.sparsity.rules import control_flow
 
@@ -171,3 +174,19 @@ def test_branches_with_outputs_of_different_shapes(check_rule):
     return tf.reduce_sum(y**2)
 
   check_rule('StatelessIf', fn, (3,), **BY_CASES, fallback=None)
+
+
+def test_branches_within_a_loop():
+  """Lists of what branches hand over to their gradients are made on the way."""
+
+  def by_row(x):
+    return tf.map_fn(
+      lambda r: tf.cond(tf.reduce_sum(r) > 0, lambda: r**2, lambda: r**3), x
+    )
+
+  x = tf.constant([[0.5, 0.7, 0.1], [-0.3, -0.8, 0.2]], tf.float64)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    plan = tfp_diag.plan_diag_jacobian(by_row, x, sample_shape=[2])
+  assert plan.num_passes == 1
+  np.testing.assert_allclose(plan(x)[1][0], [2 * x[0], 3 * x[1] ** 2])
