@@ -85,7 +85,7 @@ def test_xs_are_from_around(place, fn, options):
 
 @pytest.mark.parametrize('fn', [summed, chained, alone])
 @pytest.mark.parametrize('place', PLACES)
-@pytest.mark.parametrize('where', ['half', 'all', 'both'])
+@pytest.mark.parametrize('where', ['half', 'complex', 'list', 'all', 'both'])
 def test_a_part_is_computed_around(place, fn, where):
   """From what is inside alone the structure would be too sparse."""
   x = draw(3, N)
@@ -93,10 +93,16 @@ def test_a_part_is_computed_around(place, fn, where):
   @tf.function(autograph=False)
   def diagonal(x):
     half, whole = tf.sin(x), fn(tf.sin(x))
+    pair = tf.complex(half, half)
+    parts = tf.TensorArray(x.dtype, 1, clear_after_read=False).write(0, half)
 
     def make():
       if where == 'half':
         ys = fn(half)
+      elif where == 'complex':
+        ys = fn(tf.math.real(pair))
+      elif where == 'list':
+        ys = fn(parts.read(0))
       elif where == 'all':
         ys = whole
       else:

@@ -245,9 +245,10 @@ def decide(
   is_told |= request.is_asked or plan is not None
   if problem.kind == 'hessian' and analysis is not None:
     held = _held(analysis)
-    notes += held
-    if held and not request.is_asked and plan is None:
-      warnings.warn(*held, RuntimeWarning, stacklevel=2)
+    if held is not None:
+      notes += (held,)
+      if not request.is_asked and plan is None:
+        warnings.warn(held, RuntimeWarning, stacklevel=2)
   samples = evaluation.xs[0].shape[:rank].num_elements()
   may_mix = _NOT_SEEN in notes if analysis is None else analysis.may_mix
   if may_mix and not is_told and samples != 1:
@@ -462,7 +463,7 @@ def _analysis(
   return analysis, pattern, notes
 
 
-def _held(analysis: Analysis) -> tuple[str, ...]:
+def _held(analysis: Analysis) -> str | None:
   """A note of what TensorFlow wrongly holds constant in second derivatives."""
   for step in analysis.walked.tape.steps:
     held = None if isinstance(step, Loop) else facts(step.op_type).held
@@ -470,9 +471,9 @@ def _held(analysis: Analysis) -> tuple[str, ...]:
       return (
         f'TensorFlow holds {what} constant (op {step.op_name!r}): the second '
         'derivatives are those of TensorFlow, and lack what depends on it. '
-        'Compute it with `tf.math.reduce_variance` for the exact ones.',
+        'Compute it with `tf.math.reduce_variance` for the exact ones.'
       )
-  return ()
+  return None
 
 
 def _passes(number: int) -> str:

@@ -613,7 +613,7 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
   graph = tf.compat.v1.get_default_graph()
   if any(y.graph is not graph for y in ys):
     return None
-  captures = tuple(getattr(graph, 'captures', ()))
+  captures: list[Any] = list(getattr(graph, 'captures', ()))
   taken_in = {id(outer): inner for outer, inner in captures}
   found, outside = [], []
   for x in xs:
@@ -626,18 +626,19 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
       if x is None:
         return None
     found.append(x)
+  if not outside:
+    return found
   others = [
     outer
     for outer, _ in captures
-    if outer.dtype.is_floating
-    and tf.is_symbolic_tensor(outer)
-    and not any(outer is x for x in outside)
+    if tf.is_symbolic_tensor(outer) and not any(outer is x for x in outside)
   ]
-  if outside and others:
-    derivatives = linear_map_of_graph(others, outside).of_ones()
-    if any(d is not None for d in derivatives):
-      return None
-  return found
+  if any(outer.dtype == tf.variant for outer in others):
+    # Lists of Tensors: of what is not seen from outside.
+    return None
+  followed = [o for o in others if o.dtype.is_floating or o.dtype.is_complex]
+  derivatives = linear_map_of_graph(followed, outside).of_ones()
+  return None if any(d is not None for d in derivatives) else found
 
 
 def _handle(x: Any) -> Any:
