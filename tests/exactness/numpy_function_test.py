@@ -178,3 +178,20 @@ def test_a_gradient_that_can_be_computed_once():
     with pytest.raises(LookupError, match='more than one pass'):
       call()
   np.testing.assert_allclose(diagonal(x[:1]), [1.0])
+
+
+def test_another_gradient_may_be_computed_often():
+  @tf.custom_gradient
+  def cubed(x):
+    y = tf.py_function(lambda a: a**3, [x], tf.float64)
+    return tf.ensure_shape(y, x.shape), lambda dy: 3 * x**2 * dy
+
+  def fn(x):
+    return cubed(x) * tf.reduce_sum(x)
+
+  x = tf.constant([0.5, 2.0], tf.float64)
+  expected = 3 * x**2 * tf.reduce_sum(x) + x**3
+  _, (diag,) = tfp_diag.diag_jacobian(x, fn=fn)
+  np.testing.assert_allclose(diag, expected)
+  matrix = tfp_diag.jacobian(fn, x)
+  np.testing.assert_allclose(tf.linalg.diag_part(matrix), expected)

@@ -233,7 +233,8 @@ def diagonal(
   if diag is None:
     colors = sweep.Colors.of(decision.colors, xs, rank)
     num_passes = colors.num_colors
-    evaluation.check_passes(num_passes)
+    if problem.kind == 'jacobian':
+      evaluation.check_passes(num_passes)
     diag = _by_passes(decision, passes, evaluation, problem, colors)
   elif is_first is not None:
     deviation = tf.cond(

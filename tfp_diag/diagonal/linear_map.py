@@ -313,7 +313,7 @@ class Evaluation:
     return type(self)(result, graph, self._tapes, self.op_types)
 
   def check_passes(self, num_passes: Any) -> None:
-    """Refuses several passes over an op whose gradient is good for one.
+    """Refuses several passes of a Jacobian if an op's gradient is good for one.
 
     Args:
       num_passes: Python int, or scalar Tensor for a number that is not known.
@@ -321,8 +321,20 @@ class Evaluation:
     Raises:
       MissingGradientError: If there is such an op.
     """
-    once = any(facts(op_type).num_derivatives == 1 for op_type in self.op_types)
-    if once and not (isinstance(num_passes, int) and num_passes <= 1):
+    once = {t for t in self.op_types if facts(t).num_derivatives == 1}
+    if not once or (isinstance(num_passes, int) and num_passes <= 1):
+      return
+    backward = set()
+
+    def one_pass():
+      with recorded_ops() as ops:
+        self.jacobian().of_ones()
+      backward.update(ops)
+
+    # Traced aside and never called.
+    tf.function(one_pass, autograph=False).get_concrete_function()
+    # Another gradient may stand for that of the op.
+    if once & backward:
       raise MissingGradientError(
         '`fn` calls `tf.py_function`, whose gradient TensorFlow can compute '
         'once each time, and this derivative takes more than one pass. Write '
