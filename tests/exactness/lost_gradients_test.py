@@ -14,6 +14,8 @@
 # ============================================================================
 """Where TensorFlow loses a second derivative, nobody gets zeros for it."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -155,3 +157,16 @@ def test_a_mean_that_is_held_constant_is_told(name):
 def test_nothing_else_is_told(name):
   plan = tfp_diag.plan_diag_hessian(NOT_HELD[name], draw(3, 4))
   assert 'moments' not in str(plan)
+
+
+def test_first_derivatives_through_moments_are_exact():
+  x = draw(3, 4)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = tfp_diag.diag_gauss_newton(_scaled, x, sample_shape=[3])
+  y = np.sin(x)
+  centered = y - y.mean(1, keepdims=True)
+  matrices = np.einsum('si,sj->sij', x, centered * np.cos(x) * 2 / 4) + y.var(
+    1
+  )[:, None, None] * np.eye(4)
+  np.testing.assert_allclose(found.diag, (matrices**2).sum(1), rtol=1e-9)

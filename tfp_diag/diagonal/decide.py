@@ -30,7 +30,7 @@ from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
 from tfp_diag.diagonal.terms import Terms
-from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.problem import GaussNewtonProblem, Problem
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.coloring import color_diagonal
@@ -243,7 +243,10 @@ def decide(
   is_told = problem.has_sample_shape or request.validate
   # A plan has notes.
   is_told |= request.is_asked or plan is not None
-  if problem.kind == 'hessian' and analysis is not None:
+  is_curvature = problem.kind == 'hessian' and not isinstance(
+    problem, GaussNewtonProblem
+  )
+  if is_curvature and analysis is not None:
     held = _held(analysis)
     if held is not None:
       notes += (held,)
