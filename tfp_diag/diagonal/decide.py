@@ -470,11 +470,12 @@ def _held(analysis: Analysis) -> str | None:
   """A note of what TensorFlow wrongly holds constant in second derivatives."""
   for step in analysis.walked.tape.steps:
     held = None if isinstance(step, Loop) else facts(step.op_type).held
-    if held and step.op is not None and (what := held(step.op)):
+    if held and step.op is not None and (found := held(step.op)):
+      what, instead = found
       return (
         f'TensorFlow holds {what} constant (op {step.op_name!r}): the second '
         'derivatives are those of TensorFlow, and lack what depends on it. '
-        'Compute it with `tf.math.reduce_variance` for the exact ones.'
+        f'{instead} has the exact ones.'
       )
   return None
 

@@ -625,8 +625,6 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
   graph = tf.compat.v1.get_default_graph()
   if any(y.graph is not graph for y in ys):
     return None
-  captures: list[Any] = list(getattr(graph, 'captures', ()))
-  taken_in = {id(outer): inner for outer, inner in captures}
   found, outside = [], []
   for x in xs:
     is_inside = isinstance(x, tf.Variable) or (
@@ -634,7 +632,7 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
     )
     if not is_inside:
       outside.append(x)
-      x = taken_in.get(id(x))
+      x = _taken_in(x)
       if x is None:
         return None
     found.append(x)
@@ -642,7 +640,7 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
     return found
   others = [
     outer
-    for outer, _ in captures
+    for outer, _ in _captures()
     if tf.is_symbolic_tensor(outer) and not any(outer is x for x in outside)
   ]
   if any(outer.dtype == tf.variant for outer in others):
@@ -660,11 +658,19 @@ def _handle(x: Any) -> Any:
   """
   if not isinstance(x, tf.Variable):
     return x
-  graph = tf.compat.v1.get_default_graph()
-  for outer, inner in getattr(graph, 'captures', ()):
-    if outer is x.handle:
-      return inner
-  return x
+  inner = _taken_in(x.handle)
+  return x if inner is None else inner
+
+
+def _captures() -> list:
+  """Pairs of a Tensor from outside and what stands for it in this graph."""
+  graph: Any = tf.compat.v1.get_default_graph()
+  return list(getattr(graph, 'captures', ()))
+
+
+def _taken_in(tensor: tf.Tensor) -> tf.Tensor | None:
+  """What stands for a Tensor from outside in this graph, if it is read."""
+  return next((inner for outer, inner in _captures() if outer is tensor), None)
 
 
 @contextlib.contextmanager

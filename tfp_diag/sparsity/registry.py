@@ -87,8 +87,8 @@ class OpFacts:
       TensorFlow takes the result for a constant, or differentiates it wrongly,
       and does not say so.
     held: A function of a `tf.Operation`: what TensorFlow holds constant in it
-      though it depends on its inputs, in words, or None. That is right for
-      first derivatives, and for no others.
+      though it depends on its inputs, and what does not, both in words; or
+      None. To hold it is right for first derivatives, and for no others.
     needs_xla: A function of a `tf.Operation`: whether TensorFlow has a kernel
       for it on every device under XLA alone.
     is_for_any_dtype: Whether its rule holds for integers and flags, too.

@@ -89,7 +89,10 @@ def _mean_of_moments(op):
     if mean.op.type == 'StopGradient':
       (held,) = mean.op.inputs
       if held.op.type == 'Mean' and held.op.inputs[0] is x:
-        return 'the mean in the variance of `tf.nn.moments`'
+        return (
+          'the mean in the variance of `tf.nn.moments`',
+          '`tf.math.reduce_variance`',
+        )
   return None
 
 
