@@ -73,19 +73,22 @@ def least_squares_of_six(x):
   return tf.tile(tf.reshape(found, [-1, 2]), [1, 3]) * x
 
 
-def tridiagonal_of_six(x):
-  columns = tf.reshape(x, [-1, 6, 1])
-  diagonals = tf.sin(tf.reshape(x, [-1, 1, 6]))
-  found = tf.raw_ops.TridiagonalMatMul(
-    superdiag=diagonals, maindiag=diagonals, subdiag=diagonals, rhs=columns
+def dilation_of_six(x):
+  """A column of six pixels, and the upper envelope of neighbors."""
+  found = tf.raw_ops.Dilation2D(
+    input=tf.reshape(x, [-1, 6, 1, 1]),
+    filter=tf.zeros([3, 1, 1], tf.float64),
+    strides=[1, 1, 1, 1],
+    rates=[1, 1, 1, 1],
+    padding='SAME',
   )
-  return tf.reshape(found, [-1, 6])
+  return tf.reshape(found, [-1, 6]) * tf.sin(x)
 
 
 OPS = {
   'RGBToHSV': colors_of_six,
   'MatrixSolveLs': least_squares_of_six,
-  'TridiagonalMatMul': tridiagonal_of_six,
+  'Dilation2D': dilation_of_six,
 }
 
 

@@ -94,6 +94,7 @@ def test_several_sample_axes(name):
 
 NUMBERS = {
   'factor': lambda x: x * float(x.shape[0]),
+  'filled': lambda x: x * np.full(x.shape, float(x.shape[0])),
   'array': lambda x: x * np.arange(1.0, x.shape[0] + 1)[:, np.newaxis],
   'shift': lambda x: tf.roll(x, x.shape[0] // 2, axis=0),
   'bound of a loop': lambda x: loop(x, turns=x.shape[0]),
@@ -108,7 +109,9 @@ def test_constants_that_differ_are_noted(name):
   assert twin is not None and twin.varying
 
 
-@pytest.mark.parametrize('name', ['elementwise', 'loop', 'custom gradient'])
+@pytest.mark.parametrize(
+  'name', ['elementwise', 'loop', 'custom gradient', 'tensor of a shape']
+)
 def test_constants_that_do_not_are_not(name):
   twin, _ = twin_of(SAME[name])
   assert not twin.varying

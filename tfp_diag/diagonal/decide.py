@@ -27,7 +27,7 @@ from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.constant_hessian import ConstantHessian
 from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
-from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.linear_map import Evaluation, gradient_graph
 from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
 from tfp_diag.diagonal.terms import Terms
 from tfp_diag.internal.problem import GaussNewtonProblem, Problem
@@ -524,9 +524,9 @@ def _proposals(
   # A column costs less than a pass, as if there were a few samples at least.
   columns = max(samples or _SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
   found = _around_cuts(problem, analysis, evaluation, columns, retrace)
-  if analysis.is_quadratic and samples:
-    k = sweep.num_colors(colors)
-    if k <= _MAX_SHARED * samples:
+  k = sweep.num_colors(colors)
+  if samples and k <= _MAX_SHARED * samples:
+    if _is_quadratic(problem, analysis, evaluation, retrace):
       terms = ConstantHessian(colors, samples)
       found.append(
         Proposal(
@@ -552,6 +552,32 @@ def _proposals(
     tangents = HessianTerms(curved_ops.all_as_rest(), own, columns)
     found.append(_op_by_op(tangents, 'by tangents'))
   return found
+
+
+def _is_quadratic(
+  problem: Problem,
+  analysis: Analysis,
+  evaluation: Evaluation,
+  retrace: Callable | None,
+) -> bool:
+  """Whether the Hessian is seen to be a constant, the same for all samples."""
+  if analysis.is_quadratic:
+    return True
+  if (
+    evaluation.graph.has_variables
+    or problem.linear_ops(evaluation.result)
+    or not analysis.has_own_gradient_alone
+  ):
+    return False
+  # What a custom gradient does is seen where it is called: in the gradient.
+  rank = problem.rank_of(evaluation.ys)
+  more = retrace and (lambda shapes: gradient_graph(retrace(shapes)))
+  try:
+    found = analyze(gradient_graph(evaluation.graph), rank, more)
+  except (LookupError, ValueError):
+    # Derivatives that TensorFlow does not have, or entries that are too many.
+    return False
+  return found is not None and found.is_affine
 
 
 def _swept(

@@ -37,6 +37,7 @@ a whole Jacobian the two sides are whatever the function takes and returns.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, Protocol
 
@@ -59,6 +60,7 @@ __all__ = [
   'MissingGradientError',
   'evaluate',
   'evaluation_of_graph',
+  'gradient_graph',
   'linear_map_of_graph',
   'linearize',
   'parts_at_hand',
@@ -607,6 +609,24 @@ def linearize(fn: Callable, xs: Sequence) -> LinearMap:
 def linear_map_of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
   """The transposed Jacobian of Tensors of the graph that is being built."""
   return LinearMap(_graph_gradient, ys, [_handle(x) for x in xs])
+
+
+def gradient_graph(graph: Graph) -> Graph:
+  """The gradient of the only one of `ys`, as a function of the same parts.
+
+  Args:
+    graph: `Graph`, to which the ops are added.
+
+  Returns:
+    `Graph`, without results for parts that have no path to the value.
+  """
+  with graph.graph.as_default(), recorded_ops() as backward:
+    gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
+  return dataclasses.replace(
+    graph,
+    ys=tuple(g for g in gradient if g is not None),
+    ops=(*graph.ops, *backward.operations),
+  )
 
 
 def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:

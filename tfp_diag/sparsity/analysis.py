@@ -28,6 +28,7 @@ from tfp_diag.sparsity.curvature import (
   find_curved_ops,
   has_curved_slices,
   has_curved_sums,
+  has_own_gradient_alone,
   is_quadratic_form,
   without,
 )
@@ -195,6 +196,18 @@ class Analysis:
   def is_quadratic(self) -> bool:
     """Whether the Hessian is a constant, the same for all samples."""
     return self._is_hessian and is_quadratic_form(self.walked, self.facts)
+
+  @property
+  def has_own_gradient_alone(self) -> bool:
+    """Whether the gradient may show that the Hessian is a constant."""
+    return self._is_hessian and has_own_gradient_alone(self.walked)
+
+  @property
+  def is_affine(self) -> bool:
+    """Whether the function is affine, with one matrix for all samples."""
+    return not self._is_hessian and all(
+      self.facts.is_uniform(y) for y in self.walked.outputs if y.depends
+    )
 
   @functools.cached_property
   def curvature(self) -> tuple[CurvedOps | None, SparsityPattern | None]:

@@ -58,6 +58,7 @@ __all__ = [
   'find_curved_ops',
   'has_curved_slices',
   'has_curved_sums',
+  'has_own_gradient_alone',
   'is_quadratic_form',
   'without',
 ]
@@ -189,6 +190,35 @@ def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
     for value in step.inputs
     if value.depends
   )
+
+
+def has_own_gradient_alone(walked: Walked) -> bool:
+  """Whether only custom gradients hide that second derivatives are constants.
+
+  Those that are seen to work element by element are not meant: they are of
+  functions such as softplus, whose second derivatives change.
+
+  Args:
+    walked: `Walked`, with second derivatives.
+
+  Returns:
+    `bool`.
+  """
+  steps = walked.tape.steps
+  if any(isinstance(step, Loop) or step.is_fallback for step in steps):
+    return False
+  curved = [step for step in steps if _is_curved(step)]
+  own = [step for step in curved if _ends_custom_gradient(step)]
+  return bool(own) and all(
+    step.own_gradient is None
+    if _ends_custom_gradient(step)
+    else has_fixed_curvature(step, walked)
+    for step in curved
+  )
+
+
+def _ends_custom_gradient(step: Step) -> bool:
+  return registry.facts(step.op_type).ends_custom_gradient
 
 
 def _can_be_taken_apart(curved: Sequence, walked: Walked) -> bool:

@@ -274,13 +274,19 @@ def _is_multiple(a: int, b: int, sizes: Sequence) -> bool:
 
 def _same_attributes(twin: Twin, a: Node, b: Node, graph: Any) -> bool:
   if facts(a.op.type).is_constant:
-    if not np.array_equal(
-      tf.make_ndarray(a.op.get_attr('value')),
-      tf.make_ndarray(b.op.get_attr('value')),
-      equal_nan=a.op.outputs[0].dtype.is_floating,
-    ):
+    values = [tf.make_ndarray(node.op.get_attr('value')) for node in (a, b)]
+    dtype = a.op.outputs[0].dtype
+    if not _same_values(*values, dtype):
       twin.varying.add((id(graph), a.op.outputs[0].name))
-    return a.op.outputs[0].dtype == b.op.outputs[0].dtype
+    return dtype == b.op.outputs[0].dtype
   return [kv for kv in a.attributes if kv[0] != 'shape'] == [
     kv for kv in b.attributes if kv[0] != 'shape'
   ]
+
+
+def _same_values(few: np.ndarray, many: np.ndarray, dtype: tf.DType) -> bool:
+  """Whether constants are the same: one number throughout, if in two sizes."""
+  if few.shape != many.shape and few.size and many.size:
+    first = few.flat[0]
+    return bool(np.all(few == first) and np.all(many == first))
+  return np.array_equal(few, many, equal_nan=dtype.is_floating)

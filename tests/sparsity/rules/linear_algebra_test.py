@@ -40,6 +40,22 @@ def complex_of(op, **kwargs):
 
 LOWER = tf.constant([[1.0, 0, 0], [2, 1, 0], [1, 3, 1]], tf.float64)
 
+
+def tridiagonal_product(kept):
+  """Of what is kept as an argument; the rest is constant."""
+
+  def fn(*given):
+    batch, size = given[-1].shape[:-2], max(given[0].shape[-2:])
+    operands = [tf.ones([*batch, 1, size], given[0].dtype)] * 3
+    operands.append(tf.ones([*batch, size, 2], given[0].dtype))
+    for k, value in zip(kept, given):
+      operands[k] = value
+    names = ('superdiag', 'maindiag', 'subdiag', 'rhs')
+    return raw.TridiagonalMatMul(**dict(zip(names, operands)))
+
+  return fn
+
+
 CASES = [
   ('Cholesky', lambda x: tf.linalg.cholesky(spd(x)), [(2, 2, 2)], LOOSE),
   ('Cholesky', lambda x: tf.linalg.cholesky(spd(x)), [(1, 1)], {}),
@@ -112,6 +128,16 @@ CASES = [
     [(3, 1)],
     {},
   ),
+  *[
+    ('TridiagonalMatMul', tridiagonal_product(kept), shapes, {})
+    for kept, shapes in (
+      ((0, 1, 2, 3), [(2, 1, 4)] * 3 + [(2, 4, 2)]),
+      ((3,), [(4, 2)]),
+      ((0,), [(1, 4)]),
+      ((1, 3), [(1, 4), (4, 1)]),
+      ((2, 3), [(1, 4), (4, 1)]),
+    )
+  ],
   (
     'TridiagonalSolve',
     lambda b: raw.TridiagonalSolve(

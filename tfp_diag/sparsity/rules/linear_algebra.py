@@ -173,6 +173,45 @@ def _columns(shape, output_shape):
   return Flow.collect(segment, count).then(Flow.gather(index, count))
 
 
+@register_rule('TridiagonalMatMul')
+def _tridiagonal_product(op):
+  """Row i of the product depends on rows i - 1, i and i + 1 of the right side.
+
+  Of a matrix of 3 rows and one column on the right the Jacobian is
+  `[[1, 1, 0], [1, 1, 1], [0, 1, 1]]`. Each of the three diagonals is as long
+  as the matrix: the last element above and the first one below count nothing.
+  """
+  output, right = op.outputs[0], op.inputs[3]
+  if any(x.shape[:-2] != output.shape[:-2] for x in op.inputs):
+    raise CannotSay('batches that are broadcast')
+  rows = np.arange(output.size).reshape(output.shape)
+  size = output.shape[-2]
+  flows, pairs, seen = {}, [], []
+  for k, shift in enumerate((1, 0, -1)):
+    here = slice(max(-shift, 0), size - max(shift, 0))
+    there = slice(max(shift, 0), size - max(-shift, 0))
+    diagonal = np.arange(op.inputs[k].size).reshape(op.inputs[k].shape)
+    of_row = np.swapaxes(diagonal, -1, -2)[..., here, :]
+    targets = rows[..., here, :]
+    of_right = Flow.pairs(targets, rows[..., there, :], output.size, right.size)
+    seen.append((targets, rows[..., there, :]))
+    if op.inputs[k].depends:
+      flows[k] = Flow.pairs(
+        targets,
+        np.broadcast_to(of_row, targets.shape),
+        output.size,
+        op.inputs[k].size,
+      )
+      if right.depends:
+        pairs.append(Pair((k,), flows[k], (3,), of_right, output=0))
+  if right.depends:
+    after, before = (
+      np.concatenate([x.ravel() for x in xs]) for xs in zip(*seen)
+    )
+    flows[3] = Flow.pairs(after, before, output.size, right.size)
+  return Structure.linear(flows, pairs=tuple(pairs))
+
+
 @register_rule('BandedTriangularSolve', 'TridiagonalSolve')
 def _banded_solve(op):
   """Taken as dense within each batch, or column if the matrix is constant."""
