@@ -277,6 +277,9 @@ OPEN = {
   'broadcast': lambda x: (
     chain(x) + tf.broadcast_to(tf.constant(1.0, x.dtype), tf.shape(x))
   ),
+  'size that is split off': lambda x: chain(
+    tf.roll(x, tf.split(tf.shape(x), [1, 1])[1], axis=[1])
+  ),
   'scan': lambda x: chain(
     tf.transpose(
       tf.scan(lambda a, b: b, tf.transpose(x), tf.zeros_like(x[:, 0]))

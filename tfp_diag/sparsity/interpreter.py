@@ -340,34 +340,40 @@ class Walker:
     if any(v.shape is None and not v.is_known for v in outputs):
       for value, shape in zip(outputs, _shapes(instruction, inputs)):
         value.shape = shape
-    varies = self._varies(instruction, inputs)
-    if varies is not None:
-      for value in outputs:
+    varying = self._varying_parts(instruction, inputs)
+    if any(varies is not None for varies in varying):
+      for value, varies in zip(outputs, varying):
         value.varies = varies
       counts = registry.facts(instruction.type).counts
       outputs[0].is_count = counts is not None and counts(inputs)
       _with_source(instruction, inputs, outputs)
     return outputs
 
-  def _varies(self, instruction: Instruction, inputs: Sequence) -> Any:
-    """Which elements of a constant are computed from the number of samples."""
-    if registry.facts(instruction.type).is_constant:
+  def _varying_parts(self, instruction: Instruction, inputs: Sequence) -> list:
+    """Which elements of constants are computed from the number of samples.
+
+    Args:
+      instruction: Instruction.
+      inputs: list of `Value`.
+
+    Returns:
+      What `varies` is, for each output.
+    """
+    known, number = registry.facts(instruction.type), len(instruction.outputs)
+    if known.is_constant:
       place = id(instruction.op.graph), instruction.outputs[0]
-      return True if place in self._varying else None
-    if registry.facts(instruction.type).is_same_for_all_sizes or not any(
-      value.varies is not None for value in inputs
-    ):
-      return None
-    moved = registry.facts(instruction.type).moved(len(inputs))
+      return [True if place in self._varying else None]
+    if known.is_same_for_all_sizes or all(v.varies is None for v in inputs):
+      return [None] * number
+    moved = known.moved(len(inputs))
     if (
       any(v.varies is True for v in inputs)
       or any(
         v.varies is not None and k not in moved for k, v in enumerate(inputs)
       )
       or not all(v.is_known for v in inputs)
-      or len(instruction.outputs) > 1
     ):
-      return True
+      return [True] * number
     feeds = []
     for k, value in enumerate(inputs):
       array = np.asarray(value.tensor(even_varying=True))
@@ -377,11 +383,11 @@ class Walker:
           array = value.varies.astype(np.int32)
       feeds.append(array)
     try:
-      (mask,) = run_op(instruction.op, feeds)
+      masks = run_op(instruction.op, feeds)
     except (registry.CannotSay, registry.OpFailed):
-      return True
-    mask = np.asarray(mask) != 0
-    return mask if mask.any() else None
+      return [True] * number
+    masks = [np.asarray(mask) != 0 for mask in masks]
+    return [mask if mask.any() else None for mask in masks]
 
   def _note_side_effects(self, ops: Sequence) -> None:
     for op in ops:
