@@ -45,7 +45,7 @@ from tfp_diag.internal import batching
 from tfp_diag.sparsity.frontiers import Frontier, Link, Term
 from tfp_diag.sparsity.joint_frontiers import JointFrontier
 from tfp_diag.sparsity.paths import kind_of_squares, op_of, tensors_at_hand
-from tfp_diag.sparsity.registry import Squares
+from tfp_diag.sparsity.registry import Squares, facts
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 from tfp_diag.sparsity.value import Value
@@ -264,10 +264,12 @@ class _Walk:
     if step.own_gradient is not None:
       return local.slopes_of_own_gradient(step, op, [group] * order)
     argument = _broadcast(op, group)
-    # A second derivative can be too small for a number of single precision.
-    return local.slopes(
-      op, group, _wide(argument) if order > 1 else argument, order
-    )
+    is_single = argument.dtype == tf.float32
+    in_range = facts(step.op_type).orders_in_range if is_single else 1
+    if order > in_range:
+      # A second derivative can be too small for a number of single precision.
+      argument = _wide(argument)
+    return local.slopes(op, group, argument, order)
 
   def _from_frontier(self, frontier: Frontier) -> tf.Tensor | None:
     """The second derivatives of a term by the elements of the frontier."""

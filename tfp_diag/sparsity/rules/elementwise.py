@@ -188,6 +188,8 @@ def _elementwise(op):
 for _op_type, _classes in TABLE.items():
   register_rule(_op_type, elementwise=_classes)(_elementwise)
 register_facts('Cast', 'SelectV2', is_for_any_dtype=True)
+# Those of the exponential function are this function itself.
+register_facts('Cos', 'Cosh', 'Exp', 'Sin', 'Sinh', orders_in_range=3)
 
 for _op_types, _linear_in in {
   ('Cast', 'Neg'): ((0,),),
