@@ -274,9 +274,9 @@ def _is_multiple(a: int, b: int, sizes: Sequence) -> bool:
 
 def _same_attributes(twin: Twin, a: Node, b: Node, graph: Any) -> bool:
   if facts(a.op.type).is_constant:
-    values = [tf.make_ndarray(node.op.get_attr('value')) for node in (a, b)]
+    few, many = (tf.make_ndarray(n.op.get_attr('value')) for n in (a, b))
     dtype = a.op.outputs[0].dtype
-    if not _same_values(*values, dtype):
+    if not _same_values(few, many, dtype):
       twin.varying.add((id(graph), a.op.outputs[0].name))
     return dtype == b.op.outputs[0].dtype
   return [kv for kv in a.attributes if kv[0] != 'shape'] == [
