@@ -78,9 +78,8 @@ class OpFacts:
     shape_inputs: Numbers of inputs that say no more than a shape.
     elementwise: How the derivatives of an op that works element by element
       vanish, as in the table of `rules.elementwise`; None for other ops.
-    orders_in_range: Up to which order the derivatives of an elementwise op can
-      be neither too small nor too large for numbers of single precision, where
-      the first one is not; 1 if nothing is known.
+    orders_in_range: Up to which order the derivatives of an elementwise op fit
+      into single precision wherever the first one does; 1 if nothing is known.
     is_pure: Whether it has no effect, and the same result each time. Reading a
       variable counts as pure.
     passes_on: Whether it takes values of any kind without looking at them.
