@@ -184,6 +184,10 @@ def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
     return False
   if not curved or not _can_be_taken_apart(curved, walked):
     return False
+  # A small op that is no constant saves the time to try large ones.
+  curved.sort(key=lambda step: max(y.rows for y in step.outputs))
+  if not all(has_fixed_curvature(step, walked) for step in curved):
+    return False
   return all(_same_weights(walked).values()) and all(
     facts.is_uniform(value)
     for step in curved

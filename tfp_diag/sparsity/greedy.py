@@ -22,6 +22,9 @@ from tfp_diag.sparsity.dependency import Csr
 
 __all__ = ['color_greedily']
 
+# So many nodes are looked at together.
+_BLOCK = 1 << 16
+
 
 def color_greedily(
   graph: Csr,
@@ -131,12 +134,17 @@ def _color_smallest_last(graph: Csr, nodes: np.ndarray) -> np.ndarray:
 def _color_in_order(graph: Csr, order: np.ndarray) -> np.ndarray:
   """Gives each node in turn the first color that no neighbor has."""
   colors = [-1] * graph.shape[0]
-  for node in order.tolist():
-    taken = {colors[neighbor] for neighbor in _neighbors(graph, node).tolist()}
-    color = 0
-    while color in taken:
-      color += 1
-    colors[node] = color
+  for start in range(0, len(order), _BLOCK):
+    block = order[start : start + _BLOCK]
+    rows = graph[block]
+    # Lists are several times as fast as arrays, one by one.
+    neighbors, stops = rows.indices.tolist(), rows.indptr.tolist()
+    for node, first, stop in zip(block.tolist(), stops, stops[1:]):
+      taken = {colors[neighbor] for neighbor in neighbors[first:stop]}
+      color = 0
+      while color in taken:
+        color += 1
+      colors[node] = color
   return np.array(colors, np.int32)
 
 

@@ -105,8 +105,8 @@ class Multisets:
     if not left.any():
       return right
     pairs, inverse = self.pairs(left, right)
-    sums = self._united(2 * np.arange(len(pairs) + 1), pairs.reshape(-1))
-    return sums[inverse]
+    sizes = np.full(len(pairs), 2)
+    return self._added(sizes, pairs.reshape(-1))[inverse]
 
   def pairs(
     self, left: np.ndarray, right: np.ndarray
@@ -126,9 +126,10 @@ class Multisets:
     if count <= 8 * len(keys):
       distinct, place = _distinct_small(keys, count)
     else:
-      distinct, place = np.unique(keys, return_inverse=True)
+      some, place = _unique(keys)
+      distinct = keys[some]
     i, j = np.divmod(distinct, len(other))
-    return np.stack([one[i], other[j]], 1), place.reshape(-1)
+    return np.stack([one[i], other[j]], 1), place
 
   def often(self, numbers: np.ndarray) -> np.ndarray:
     """The same members, each of them many times."""
@@ -229,9 +230,12 @@ class Multisets:
     sums = np.zeros(len(numbers) + 1, np.uint64)
     np.cumsum(mixed[numbers], out=sums[1:])
     keys = sums[indptr[1:]] - sums[indptr[:-1]]
-    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    starts, sizes = indptr[first], np.diff(indptr)[first]
-    members = numbers[ranges(starts, sizes)]
+    some, place = _unique(keys)
+    starts, sizes = indptr[some], np.diff(indptr)[some]
+    return self._added(sizes, numbers[ranges(starts, sizes)])[place]
+
+  def _added(self, sizes: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """The sum of the multisets of each run: so many numbers, one by one."""
     combined = _matrix(
       np.ones(len(members), np.int64),
       members,
@@ -243,7 +247,7 @@ class Multisets:
     # Of the empty one there is nothing to add.
     combined.data[combined.indices == EMPTY] = 0
     combined.eliminate_zeros()
-    return self._summed(combined)[inverse.reshape(-1)]
+    return self._summed(combined)
 
   def distinct(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct numbers, and which one each is; there are not many."""
@@ -285,9 +289,9 @@ class Multisets:
     rest = np.flatnonzero(rest)
     if not len(rest):
       return result
-    keys, first, place = np.unique(
-      _keys(rows)[rest], return_index=True, return_inverse=True
-    )
+    keys = _keys(rows)[rest]
+    some, place = _unique(keys)
+    keys = keys[some]
     numbers = np.zeros(len(keys), np.int64)
     for known, known_numbers in self._known:
       at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
@@ -295,15 +299,49 @@ class Multisets:
     new = np.flatnonzero(numbers == 0)
     if len(new):
       numbers[new] = self._size + np.arange(len(new))
-      self._chunks.append(rows[rest[first[new]]])
+      self._chunks.append(rows[rest[some[new]]])
       self._size += len(new)
       self._known.append((keys[new], numbers[new]))
       if len(self._known) > _MAX_KNOWN:
         all_keys, all_numbers = map(np.concatenate, zip(*self._known))
         order = np.argsort(all_keys)
         self._known = [(all_keys[order], all_numbers[order])]
-    result[rest] = numbers[place.reshape(-1)]
+    result[rest] = numbers[place]
     return result
+
+
+def _unique(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Where each of the distinct keys is found, in order, and which one each is.
+
+  NumPy sorts numbers several times as fast as it finds their order, so the
+  places go into the low bits.
+
+  Args:
+    keys: int array, nonnegative.
+
+  Returns:
+    some: int array, the place of one of each.
+    place: int array, the distinct key that each one is.
+  """
+  if not len(keys):
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+  keys = keys.astype(np.uint64)
+  bits = np.uint64((len(keys) - 1).bit_length())
+  free = np.uint64(64 - max(int(keys.max()).bit_length(), 1))
+  low = (np.uint64(1) << bits) - np.uint64(1)
+  packed = (keys << free) & ~low
+  packed |= np.arange(len(keys), dtype=np.uint64)
+  packed.sort()
+  order = (packed & low).astype(np.int64)
+  ordered = keys[order]
+  if np.any(ordered[1:] < ordered[:-1]):  # They differ in the low bits alone.
+    order = np.argsort(keys, kind='stable')
+    ordered = keys[order]
+  is_new = np.ones(len(keys), bool)
+  np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+  place = np.empty(len(keys), np.int64)
+  place[order] = np.cumsum(is_new) - 1
+  return order[is_new], place
 
 
 def _distinct_small(
