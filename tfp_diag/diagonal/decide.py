@@ -294,7 +294,9 @@ def decide(
     analysis, evaluation, retrace = inlined or (analysis, evaluation, retrace)
     if problem.kind == 'hessian' and num_passes > _SWEEP:
       try:
-        proposals += _swept(problem, analysis, evaluation, pattern, retrace)
+        proposals += _swept(
+          problem, analysis, evaluation, pattern, retrace, num_passes
+        )
       except Exception as e:
         # A fault of ours: the other ways remain.
         notes += (_fault(e, 'Another way'),)
@@ -590,6 +592,7 @@ def _swept(
   evaluation: Evaluation,
   pattern: SparsityPattern | None,
   retrace: Callable | None,
+  num_passes: int,
 ) -> list[Proposal]:
   """Reverse sweeps with squared derivatives, and passes for the rest."""
   written_out = _written_out(problem, analysis, evaluation, retrace)
@@ -597,7 +600,7 @@ def _swept(
   analysis, evaluation = written_out or (analysis, evaluation)
   found = []
   with budget.at_most(_MOST_PATHS):
-    for sweeps in analysis.sweeps():
+    for sweeps in analysis.sweeps(num_passes):
       found += _sweeps(problem, sweeps, evaluation, pattern)
       if found and min(p.cost for p in found) < _FEW_SWEEPS:
         break

@@ -232,8 +232,11 @@ class Analysis:
     """How many paths lead from each coordinate to each element."""
     return Paths(self.walked)
 
-  def sweeps(self) -> Iterator[Sweeps]:
+  def sweeps(self, num_passes: float = np.inf) -> Iterator[Sweeps]:
     """Which coordinates of a Hessian reverse sweeps are enough for.
+
+    Args:
+      num_passes: what they can save at most; the search takes as long.
 
     Yields:
       `Sweeps`, first with a frontier for each term, then with joint ones.
@@ -242,7 +245,7 @@ class Analysis:
       return
     with contextlib.suppress(PatternTooDenseError):
       for is_joint in (False, True):
-        yield find_sweeps(self.paths, is_joint)
+        yield find_sweeps(self.paths, is_joint, num_passes)
 
   def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.

@@ -63,6 +63,8 @@ _FEW_PASSES = 4
 # So many elements are looked at in search of frontiers, a few seconds' work, or
 # as many times those of the function; and an op takes as long as these.
 _EFFORT = 20_000_000
+# Of fewer passes than these there is less to save, and so less to look at.
+_MANY_PASSES = 16
 _STEP = 5_000
 # So many frontiers follow each other at most.
 _MAX_LINKS = 3
@@ -165,14 +167,15 @@ class Rows(NamedTuple):
 class Frontiers:
   """The search for frontiers."""
 
-  def __init__(self, paths: Paths) -> None:
+  def __init__(self, paths: Paths, num_passes: float) -> None:
     walked = paths.walked
     self._walked = walked
     self._steps = walked.tape.steps
     self._sets = paths.sets
     self._numbers = paths.numbers
     self._spread = paths.spread
-    self._effort = max(_EFFORT, 20 * sum(map(_work, self._steps)))
+    effort = max(_EFFORT, 20 * sum(map(_work, self._steps)))
+    self._effort = effort * min(num_passes / _MANY_PASSES, 1.0)
     self._tensors = dict(tensors_at_hand(walked))
 
   @property

@@ -24,6 +24,8 @@ are computed from them; that two of a million have the same is as likely as 3 in
 100 million.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import scipy.sparse
 
@@ -51,16 +53,13 @@ class Multisets:
       num_coordinates: `int`.
     """
     self.num_coordinates = num_coordinates
-    indptr = np.concatenate([[0], np.arange(num_coordinates + 1)])
+    sizes = np.ones(num_coordinates + 1, np.int64)
+    sizes[EMPTY] = 0
     self._chunks = [
-      _matrix(
-        np.ones(num_coordinates, np.int8),
-        np.arange(num_coordinates),
-        indptr,
-        num_coordinates,
+      _Rows(
+        sizes, np.arange(num_coordinates), np.ones(num_coordinates, np.int8)
       )
     ]
-    self._table = self._chunks[0]
     self._size = num_coordinates + 1
     self._known = []
     self._sums = {}
@@ -68,10 +67,17 @@ class Multisets:
   @property
   def table(self) -> Csr:
     """The multisets, by their members: how often, 1 or `MANY`."""
+    rows = self._rows
+    return scipy.sparse.csr_matrix(
+      (rows.often, rows.members, np.append(rows.starts, len(rows.members))),
+      shape=(self._size, self.num_coordinates),
+    )
+
+  @property
+  def _rows(self) -> '_Rows':
     if len(self._chunks) > 1:
-      self._table = scipy.sparse.vstack(self._chunks, format='csr')
-      self._chunks = [self._table]
-    return self._table
+      self._chunks = [_Rows(*map(np.concatenate, zip(*self._chunks)))]
+    return self._chunks[0]
 
   def singletons(self, count: int, start: int = 0) -> np.ndarray:
     """Each of some elements is a coordinate: int array of numbers."""
@@ -138,8 +144,8 @@ class Multisets:
   def support(self, numbers: np.ndarray) -> np.ndarray:
     """The same members, each of them once."""
     first, inverse = self.distinct(numbers)
-    rows = self.table[first]
-    rows.data = np.ones_like(rows.data)
+    rows = self._rows.at(first)
+    rows = rows._replace(often=np.ones_like(rows.often))
     return self._interned(rows)[inverse]
 
   def members(self, numbers: np.ndarray, at_least: int = 1) -> np.ndarray:
@@ -152,14 +158,14 @@ class Multisets:
     Returns:
       bool array, one per coordinate.
     """
-    rows = self.table[self.distinct(numbers)[0]]
+    rows = self._rows.at(self.distinct(numbers)[0])
     found = np.zeros(self.num_coordinates, bool)
-    found[rows.indices[rows.data >= at_least]] = True
+    found[rows.members[rows.often >= at_least]] = True
     return found
 
   def sizes(self, numbers: np.ndarray) -> np.ndarray:
     """How many distinct members some multisets have, an int array."""
-    return np.diff(self.table.indptr)[numbers]
+    return self._rows.sizes[numbers]
 
   def entries(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The members of some multisets, one after the other.
@@ -171,17 +177,14 @@ class Multisets:
       place: int array, which one of `numbers` each entry belongs to.
       member: int array, the coordinate.
     """
-    rows = self.table[numbers]
-    place = np.repeat(np.arange(len(numbers)), np.diff(rows.indptr))
-    return place, rows.indices
+    rows = self._rows.at(numbers)
+    return rows.place, rows.members
 
   def dependency(self, numbers: np.ndarray) -> Dependency:
     """The members of some multisets as rows."""
-    rows = self.table[numbers]
-    rows.sort_indices()
-    return Dependency(
-      rows.indptr.astype(np.int32), rows.indices.astype(np.int32)
-    )
+    rows = self._rows.at(numbers)
+    indptr = np.append(rows.starts, len(rows.members))
+    return Dependency(indptr.astype(np.int32), rows.members.astype(np.int32))
 
   def common(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """The coordinates that are in both multisets of any pair, a bool array."""
@@ -189,22 +192,22 @@ class Multisets:
     pairs, _ = self.pairs(left, right)
     pairs = pairs[(pairs != EMPTY).all(1)]
     if len(pairs):
-      one, other = pairs.T
-      sizes = np.diff(self.table.indptr)
-      check_entries(int(sizes[one].sum() + sizes[other].sum()))
-      both = self.table[one].multiply(self.table[other])
-      found[both.tocsr().indices] = True
+      check_entries(int(self.sizes(pairs).sum()))
+      one, other = (
+        rows.place * self.num_coordinates + rows.members
+        for rows in map(self._rows.at, pairs.T)
+      )
+      both = np.intersect1d(one, other, assume_unique=True)
+      found[both % self.num_coordinates] = True
     return found
 
   def within(self, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """Each multiset without the coordinates that are not in a bool array."""
     first, inverse = self.distinct(numbers)
-    rows = self.table[first]
-    stays = kept[rows.indices]
-    indptr = np.concatenate([[0], np.cumsum(stays)])[rows.indptr]
-    reduced = _matrix(
-      rows.data[stays], rows.indices[stays], indptr, self.num_coordinates
-    )
+    rows = self._rows.at(first)
+    stays = kept[rows.members]
+    sizes = np.bincount(rows.place[stays], minlength=len(first))
+    reduced = _Rows(sizes, rows.members[stays], rows.often[stays])
     return self._interned(reduced)[inverse]
 
   def _collected(
@@ -234,20 +237,35 @@ class Multisets:
     starts, sizes = indptr[some], np.diff(indptr)[some]
     return self._added(sizes, numbers[ranges(starts, sizes)])[place]
 
-  def _added(self, sizes: np.ndarray, members: np.ndarray) -> np.ndarray:
+  def _added(self, sizes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The sum of the multisets of each run: so many numbers, one by one."""
-    combined = _matrix(
-      np.ones(len(members), np.int64),
-      members,
-      np.concatenate([[0], np.cumsum(sizes)]),
-      self._size,
-    )
-    combined.sum_duplicates()
-    np.minimum(combined.data, MANY, out=combined.data)
-    # Of the empty one there is nothing to add.
-    combined.data[combined.indices == EMPTY] = 0
-    combined.eliminate_zeros()
-    return self._summed(combined)
+    result = np.full(len(sizes), EMPTY)
+    run = np.repeat(np.arange(len(sizes)), sizes)
+    if not numbers.all():  # Of the empty one there is nothing to add.
+      run, numbers = run[numbers != EMPTY], numbers[numbers != EMPTY]
+      sizes = np.bincount(run, minlength=len(sizes))
+    if np.any(sizes == 1):
+      is_alone = (sizes == 1)[run]
+      result[run[is_alone]] = numbers[is_alone]
+      run, numbers = run[~is_alone], numbers[~is_alone]
+    if not len(run):
+      return result
+    once = np.ones(len(run), np.int8)
+    run, numbers, often = _counted(run, numbers, once, self._size)
+    check_entries(int(self.sizes(numbers).sum()))
+    if numbers.max() <= self.num_coordinates:
+      members = numbers - 1
+    else:
+      added = self._rows.at(numbers)
+      place = added.place
+      often = np.minimum(often[place] * added.often, MANY)
+      run, members, often = _counted(
+        run[place], added.members, often, self.num_coordinates
+      )
+    sizes = np.bincount(run, minlength=len(sizes))
+    rows = np.flatnonzero(sizes)
+    result[rows] = self._interned(_Rows(sizes[rows], members, often))
+    return result
 
   def distinct(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct numbers, and which one each is; there are not many."""
@@ -256,40 +274,18 @@ class Multisets:
       return distinct, place.reshape(-1)
     return _distinct_small(numbers, self._size)
 
-  def _summed(self, combined: Csr) -> np.ndarray:
-    """Numbers of sums of multisets: few rows, over the table."""
-    counts = np.diff(combined.indptr)
-    result = np.zeros(combined.shape[0], np.int64)
-    alone = np.flatnonzero(counts == 1)
-    place = combined.indptr[alone]
-    alone = alone[combined.data[place] == 1]
-    result[alone] = combined.indices[combined.indptr[alone]]
-    mixed = counts > 0
-    mixed[alone] = False
-    rows = np.flatnonzero(mixed)
-    if len(rows):
-      combined = combined[rows]
-      sizes = np.diff(self.table.indptr)
-      check_entries(int(sizes[combined.indices].sum(dtype=np.int64)))
-      sums = (combined @ self.table.astype(np.int64)).tocsr()
-      sums.sort_indices()
-      np.minimum(sums.data, MANY, out=sums.data)
-      result[rows] = self._interned(sums.astype(np.int8))
-    return result
-
-  def _interned(self, rows: Csr) -> np.ndarray:
+  def _interned(self, rows: '_Rows') -> np.ndarray:
     """The numbers of some multisets, which are written down if they are new."""
-    result = np.zeros(rows.shape[0], np.int64)
-    sizes = np.diff(rows.indptr)
-    single = np.flatnonzero(sizes == 1)
-    single = single[rows.data[rows.indptr[single]] == 1]
-    result[single] = rows.indices[rows.indptr[single]] + 1
-    rest = sizes > 0
+    result = np.full(len(rows.sizes), EMPTY)
+    single = np.flatnonzero(rows.sizes == 1)
+    single = single[rows.often[rows.starts[single]] == 1]
+    result[single] = rows.members[rows.starts[single]] + 1
+    rest = rows.sizes > 0
     rest[single] = False
     rest = np.flatnonzero(rest)
     if not len(rest):
       return result
-    keys = _keys(rows)[rest]
+    keys = rows.keys[rest]
     some, place = _unique(keys)
     keys = keys[some]
     numbers = np.zeros(len(keys), np.int64)
@@ -299,7 +295,7 @@ class Multisets:
     new = np.flatnonzero(numbers == 0)
     if len(new):
       numbers[new] = self._size + np.arange(len(new))
-      self._chunks.append(rows[rest[some[new]]])
+      self._chunks.append(rows.at(rest[some[new]]))
       self._size += len(new)
       self._known.append((keys[new], numbers[new]))
       if len(self._known) > _MAX_KNOWN:
@@ -308,6 +304,66 @@ class Multisets:
         self._known = [(all_keys[order], all_numbers[order])]
     result[rest] = numbers[place]
     return result
+
+
+class _Rows(NamedTuple):
+  """Some multisets, one after the other.
+
+  They are the rows of a sparse matrix, whose checks would take most of the time
+  where there are few.
+
+  Attributes:
+    sizes: int array, how many distinct members each one has.
+    members: int array, sorted for each one.
+    often: int8 array, how often each member is in it.
+  """
+
+  sizes: np.ndarray
+  members: np.ndarray
+  often: np.ndarray
+
+  @property
+  def starts(self) -> np.ndarray:
+    """Where each one begins."""
+    return np.cumsum(self.sizes) - self.sizes
+
+  @property
+  def place(self) -> np.ndarray:
+    """Which one each member belongs to."""
+    return np.repeat(np.arange(len(self.sizes)), self.sizes)
+
+  @property
+  def keys(self) -> np.ndarray:
+    """A number for each one, by its members and how often they are in it."""
+    mixed = scramble(self.members * 4 + self.often)
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
+    starts = self.starts
+    return sums[starts + self.sizes] - sums[starts]
+
+  def at(self, numbers: np.ndarray) -> '_Rows':
+    """Some of them, perhaps several times."""
+    sizes = self.sizes[numbers]
+    place = ranges(self.starts[numbers], sizes)
+    return _Rows(sizes, self.members[place], self.often[place])
+
+
+def _counted(
+  run: np.ndarray, members: np.ndarray, often: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """How often each member, below a size, is in each run: 1 or `MANY`."""
+  bits = int(size).bit_length()
+  keys = (run << bits | members) << 1 | (often > 1)
+  if np.any(keys[1:] < keys[:-1]):
+    keys.sort()
+  pairs = keys >> 1
+  is_new = np.ones(len(keys), bool)
+  np.not_equal(pairs[1:], pairs[:-1], out=is_new[1:])
+  first = np.flatnonzero(is_new)
+  last = np.append(first[1:], len(keys)) - 1
+  is_many = (last > first) | (keys[last] & 1 == 1)
+  pairs = pairs[first]
+  often = np.where(is_many, MANY, 1).astype(np.int8)
+  return pairs >> bits, pairs & ((1 << bits) - 1), often
 
 
 def _unique(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -360,21 +416,3 @@ def _picked(numbers: np.ndarray, index: np.ndarray) -> np.ndarray:
   if not len(numbers):
     return np.zeros(len(index), np.int64)
   return np.where(index >= 0, numbers[index], EMPTY)
-
-
-def _keys(matrix: Csr) -> np.ndarray:
-  """A number for each row, by its columns and values."""
-  mixed = scramble(
-    matrix.indices.astype(np.uint64) * np.uint64(4)
-    + matrix.data.astype(np.uint64)
-  )
-  sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
-  return sums[matrix.indptr[1:]] - sums[matrix.indptr[:-1]]
-
-
-def _matrix(
-  data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, columns: int
-) -> Csr:
-  return scipy.sparse.csr_matrix(
-    (data, indices, indptr), shape=(len(indptr) - 1, columns)
-  )

@@ -137,13 +137,16 @@ class Sweeps(NamedTuple):
     return one._replace(left_out=one.left_out.union(more))
 
 
-def find_sweeps(paths: Paths, is_joint: bool = False) -> Sweeps:
+def find_sweeps(
+  paths: Paths, is_joint: bool = False, num_passes: float = np.inf
+) -> Sweeps:
   """Looks for the coordinates that need no pass.
 
   Args:
     paths: `Paths` of a function with one scalar per sample, walked with second
       derivatives.
     is_joint: whether one frontier may stand for all that is curved behind it.
+    num_passes: how many passes can be saved; the more, the longer it may take.
 
   Returns:
     `Sweeps`.
@@ -151,13 +154,13 @@ def find_sweeps(paths: Paths, is_joint: bool = False) -> Sweeps:
   Raises:
     PatternTooDenseError: If there is too little memory.
   """
-  return _Finder(paths, is_joint).find()
+  return _Finder(paths, is_joint, num_passes).find()
 
 
 class _Finder:
   """Multiplicities of the values of a function, and what follows."""
 
-  def __init__(self, paths: Paths, is_joint: bool) -> None:
+  def __init__(self, paths: Paths, is_joint: bool, num_passes: float) -> None:
     walked = paths.walked
     self._paths = paths
     self._is_joint = is_joint
@@ -167,7 +170,7 @@ class _Finder:
     self._sets = paths.sets
     self._numbers = paths.numbers
     self._reach = {}
-    self._frontiers = Frontiers(paths)
+    self._frontiers = Frontiers(paths, num_passes)
     self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
     walked.tape.backward(self._alive)
 
