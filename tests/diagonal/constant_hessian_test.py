@@ -21,6 +21,7 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tests.oracles import hessian_diagonal
+from tfp_diag.diagonal import decide
 
 N, BATCH = 6, 7
 RNG = np.random.default_rng(3)
@@ -116,3 +117,15 @@ def test_samples_do_not_share_what_is_not_the_same(name):
   # The comparison with a pass would hide a wrong proof.
   assert 'fault' not in ' '.join(plan.notes)
   np.testing.assert_allclose(plan(X)[2], hessian_diagonal(fn, X), rtol=1e-10)
+
+
+def test_a_fault_leaves_the_other_ways(monkeypatch):
+  def broken(graph):
+    raise RuntimeError('broken')
+
+  monkeypatch.setattr(decide, 'gradient_graph', broken)
+  with pytest.warns(RuntimeWarning, match='broken.*fault of tfp_diag'):
+    plan = tfp_diag.plan_diag_hessian(QUADRATIC, X)
+  assert plan.num_passes == N
+  assert 'broken' in ' '.join(plan.notes)
+  np.testing.assert_allclose(plan(X)[2], hessian_diagonal(QUADRATIC, X))

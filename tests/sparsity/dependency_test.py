@@ -175,3 +175,14 @@ def test_what_cannot_be_written_down_is_refused():
   assert many.entries == 100_000
   with pytest.raises(budget.PatternTooDenseError, match='sample shape'):
     columns.expand(many)
+
+
+@pytest.mark.parametrize('top', [0, 1 << 40, 3 << 62])
+@pytest.mark.parametrize('count', [1, 5, 1000])
+def test_distinct_keys_that_differ_in_low_bits(top, count):
+  keys = np.random.default_rng(count).integers(0, count, count)
+  keys = keys.astype(np.uint64) + np.uint64(top)
+  some, place = dependency.distinct_keys(keys)
+  expected, inverse = np.unique(keys, return_inverse=True)
+  np.testing.assert_array_equal(keys[some], expected)
+  np.testing.assert_array_equal(place, inverse)

@@ -19,7 +19,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tfp_diag.sparsity import budget, multisets
+from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 
@@ -261,14 +261,3 @@ def test_too_many_entries_are_refused(method):
       sets.common(halves, halves)
   # What was known still is.
   assert sets.members(halves).all()
-
-
-@pytest.mark.parametrize('top', [0, 1 << 40, 3 << 62])
-@pytest.mark.parametrize('count', [1, 5, 1000])
-def test_distinct_keys_that_differ_in_low_bits(top, count):
-  keys = np.random.default_rng(count).integers(0, count, count)
-  keys = keys.astype(np.uint64) + np.uint64(top)
-  some, place = multisets._unique(keys)
-  expected, inverse = np.unique(keys, return_inverse=True)
-  np.testing.assert_array_equal(keys[some], expected)
-  np.testing.assert_array_equal(place, inverse)

@@ -548,6 +548,14 @@ def test_without_some_sweeps_their_coordinates_are_left_over():
   assert sweeps.only(sweeps.sweeps).left_over.sum() == 0
 
 
+def test_the_search_is_as_long_as_passes_are_many():
+  paths = Paths(walked_of(deep, 2, FIRST + SECOND + 2))
+  sweeps = find_sweeps(paths, num_passes=0)
+  assert not any(one.frontiers for one in sweeps.sweeps)
+  assert 'what there was no time to look at' in dict(sweeps.reasons)
+  assert any(one.frontiers for one in find_sweeps(paths, num_passes=99).sweeps)
+
+
 def test_without_memory_there_are_none():
   walked = walked_of(one_sum, 2, N)
   with budget.at_most(10), pytest.raises(budget.PatternTooDenseError):

@@ -302,9 +302,12 @@ def decide(
         notes += (_fault(e, 'Another way'),)
     least = min(p.cost for p in proposals)
     if pattern is not None and colors is not None:
-      proposals += _proposals(
-        problem, analysis, evaluation, colors, samples, retrace, least
-      )
+      try:
+        proposals += _proposals(
+          problem, analysis, evaluation, colors, samples, retrace, least
+        )
+      except Exception as e:
+        notes += (_fault(e, 'Another way'),)
     proposals = [
       p
       for p in proposals
@@ -578,10 +581,6 @@ def _is_quadratic(
     found = analyze(gradient_graph(evaluation.graph), rank, more)
   except (LookupError, ValueError):
     # Derivatives that TensorFlow does not have, or entries that are too many.
-    return False
-  except Exception as e:
-    # A fault of ours: the other ways remain.
-    _fault(e, 'Another way')
     return False
   return found is not None and found.is_affine
 

@@ -23,7 +23,7 @@ import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
 
-__all__ = ['Csr', 'Dependency', 'ranges', 'scramble']
+__all__ = ['Csr', 'Dependency', 'distinct_keys', 'ranges', 'scramble']
 
 # `scipy.sparse.csr_matrix`; SciPy does not say of which types its fields are.
 Csr = Any
@@ -211,7 +211,7 @@ class Dependency:
       sums = np.zeros(self.entries + 1, np.uint64)
       np.cumsum(mixed, out=sums[1:])
       key = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
-    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    first, inverse = distinct_keys(key)
     if len(first) == self.rows:
       return everything, everything
     # Two different rows with one key are next to impossible, and harmless.
@@ -264,6 +264,40 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
   """
   ends = np.cumsum(counts)
   return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
+
+
+def distinct_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Where each of the distinct keys is found, in order, and which one each is.
+
+  NumPy sorts numbers several times as fast as it finds their order, so the
+  places go into the low bits.
+
+  Args:
+    keys: int array, nonnegative.
+
+  Returns:
+    some: int array, the first place of each.
+    place: int array, the distinct key that each one is.
+  """
+  if not len(keys):
+    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+  keys = keys.astype(np.uint64)
+  bits = np.uint64((len(keys) - 1).bit_length())
+  free = np.uint64(64 - max(int(keys.max()).bit_length(), 1))
+  low = (np.uint64(1) << bits) - np.uint64(1)
+  packed = (keys << free) & ~low
+  packed |= np.arange(len(keys), dtype=np.uint64)
+  packed.sort()
+  order = (packed & low).astype(np.int64)
+  ordered = keys[order]
+  if np.any(ordered[1:] < ordered[:-1]):  # They differ in the low bits alone.
+    order = np.argsort(keys, kind='stable')
+    ordered = keys[order]
+  is_new = np.ones(len(keys), bool)
+  np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+  place = np.empty(len(keys), np.int64)
+  place[order] = np.cumsum(is_new) - 1
+  return order[is_new], place
 
 
 def scramble(numbers: np.ndarray) -> np.ndarray:

@@ -63,9 +63,9 @@ _FEW_PASSES = 4
 # So many elements are looked at in search of frontiers, a few seconds' work, or
 # as many times those of the function; and an op takes as long as these.
 _EFFORT = 20_000_000
+_STEP = 5_000
 # Of fewer passes than these there is less to save, and so less to look at.
 _MANY_PASSES = 16
-_STEP = 5_000
 # So many frontiers follow each other at most.
 _MAX_LINKS = 3
 

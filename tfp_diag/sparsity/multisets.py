@@ -30,7 +30,13 @@ import numpy as np
 import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
-from tfp_diag.sparsity.dependency import Csr, Dependency, ranges, scramble
+from tfp_diag.sparsity.dependency import (
+  Csr,
+  Dependency,
+  distinct_keys,
+  ranges,
+  scramble,
+)
 from tfp_diag.sparsity.flow import Flow
 
 __all__ = ['EMPTY', 'MANY', 'Multisets']
@@ -132,7 +138,7 @@ class Multisets:
     if count <= 8 * len(keys):
       distinct, place = _distinct_small(keys, count)
     else:
-      some, place = _unique(keys)
+      some, place = distinct_keys(keys)
       distinct = keys[some]
     i, j = np.divmod(distinct, len(other))
     return np.stack([one[i], other[j]], 1), place
@@ -233,7 +239,7 @@ class Multisets:
     sums = np.zeros(len(numbers) + 1, np.uint64)
     np.cumsum(mixed[numbers], out=sums[1:])
     keys = sums[indptr[1:]] - sums[indptr[:-1]]
-    some, place = _unique(keys)
+    some, place = distinct_keys(keys)
     starts, sizes = indptr[some], np.diff(indptr)[some]
     return self._added(sizes, numbers[ranges(starts, sizes)])[place]
 
@@ -270,8 +276,8 @@ class Multisets:
   def distinct(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct numbers, and which one each is; there are not many."""
     if len(numbers) < self._size // 8:
-      distinct, place = np.unique(numbers, return_inverse=True)
-      return distinct, place.reshape(-1)
+      some, place = distinct_keys(numbers)
+      return numbers[some], place
     return _distinct_small(numbers, self._size)
 
   def _interned(self, rows: '_Rows') -> np.ndarray:
@@ -286,7 +292,7 @@ class Multisets:
     if not len(rest):
       return result
     keys = rows.keys[rest]
-    some, place = _unique(keys)
+    some, place = distinct_keys(keys)
     keys = keys[some]
     numbers = np.zeros(len(keys), np.int64)
     for known, known_numbers in self._known:
@@ -364,40 +370,6 @@ def _counted(
   pairs = pairs[first]
   often = np.where(is_many, MANY, 1).astype(np.int8)
   return pairs >> bits, pairs & ((1 << bits) - 1), often
-
-
-def _unique(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Where each of the distinct keys is found, in order, and which one each is.
-
-  NumPy sorts numbers several times as fast as it finds their order, so the
-  places go into the low bits.
-
-  Args:
-    keys: int array, nonnegative.
-
-  Returns:
-    some: int array, the place of one of each.
-    place: int array, the distinct key that each one is.
-  """
-  if not len(keys):
-    return np.zeros(0, np.int64), np.zeros(0, np.int64)
-  keys = keys.astype(np.uint64)
-  bits = np.uint64((len(keys) - 1).bit_length())
-  free = np.uint64(64 - max(int(keys.max()).bit_length(), 1))
-  low = (np.uint64(1) << bits) - np.uint64(1)
-  packed = (keys << free) & ~low
-  packed |= np.arange(len(keys), dtype=np.uint64)
-  packed.sort()
-  order = (packed & low).astype(np.int64)
-  ordered = keys[order]
-  if np.any(ordered[1:] < ordered[:-1]):  # They differ in the low bits alone.
-    order = np.argsort(keys, kind='stable')
-    ordered = keys[order]
-  is_new = np.ones(len(keys), bool)
-  np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
-  place = np.empty(len(keys), np.int64)
-  place[order] = np.cumsum(is_new) - 1
-  return order[is_new], place
 
 
 def _distinct_small(
