@@ -29,6 +29,15 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 FROM_ELSEWHERE = ('notebooks/*.ipynb', 'benchmarks/**/*.png')
 # The template of notebooks loads it from a server; KaTeX shows formulas here.
 MATHJAX = re.compile(r'<script[^>]*MathJax.*?</script>', re.DOTALL)
+# mkdocstrings writes it behind the type of a result, also where there is none.
+DASH = re.compile(r'(<li class="doc-section-item field-body">)\s*–')
+# Tables that notebooks print.
+TABLE = re.compile(r'<pre>(?=[^<]*\n-{40,}\n)')
+# Names in headings and in tables, and where lines may end.
+CELL = re.compile(r'<(t[dh]|h\d)\b.*?</\1>', re.DOTALL)
+CODE = re.compile(r'(<code>)([^<]*)')
+NAME = re.compile(r'(<span class="doc doc-object-name [^>]*>)([^<]*)')
+PLACE = re.compile(r'(?<=[a-z][._/])(?!py\b|yml)(?=\w)|(?<=[a-z])(?=[A-Z])')
 
 
 # Before mkdocs-jupyter, which makes pages of notebooks.
@@ -51,5 +60,16 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_page_content(html, page, config, files):
-  """Leaves out what a page would load from elsewhere."""
-  return MATHJAX.sub('', html)
+  """Leaves out what a page would load from elsewhere, and lone dashes.
+
+  Lets long names go on in the next line, but not the rows of a table.
+  """
+  html = DASH.sub(r'\1', MATHJAX.sub('', html))
+  html = TABLE.sub('<pre class="table">', html)
+  html = CELL.sub(lambda cell: CODE.sub(breakable, cell[0]), html)
+  return NAME.sub(breakable, html)
+
+
+def breakable(match):
+  """A tag and the name behind it, with the places where a line may end."""
+  return match[1] + PLACE.sub('<wbr>', match[2])

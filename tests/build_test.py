@@ -19,6 +19,7 @@ their own: nothing is shared with the script that writes the files.
 """
 
 import ast
+import functools
 import pathlib
 import subprocess
 import sys
@@ -29,6 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TOP_FOLDERS = ('tfp_diag', 'tests', 'benchmarks', 'docs')
 
 
+@functools.cache
 def python_files():
   found = [p for top in TOP_FOLDERS for p in (ROOT / top).rglob('*.py')]
   return sorted(p.relative_to(ROOT) for p in found)
@@ -73,9 +75,10 @@ def own_label(path):
   return f'//{path.parent.as_posix()}:{name}'
 
 
+@functools.cache
 def imports_of(path, text):
   """The files of this repository that the text of `path` imports."""
-  files = set(python_files())
+  files = frozenset(python_files())
 
   def lookup(*parts):
     for candidate in (

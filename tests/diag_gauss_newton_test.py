@@ -14,6 +14,8 @@
 # ============================================================================
 """Tests the diagonal of a Gauss-Newton matrix."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -159,6 +161,37 @@ def test_an_outer_tape(fn):
       y = fn(x)
     squares = inner.batch_jacobian(y, x, experimental_use_pfor=False) ** 2
   np.testing.assert_allclose(found, tape.gradient(squares, x), rtol=1e-9)
+
+
+Two = collections.namedtuple('Two', ['b', 'a'])
+
+
+@pytest.mark.parametrize('make', [Two, lambda b, a: {'b': b, 'a': a}])
+def test_weights_are_those_of_the_same_name(make):
+  x = state(3)
+
+  def fn(x):
+    return make(b=tf.sin(x), a=10.0 * x)
+
+  ones, zeros = tf.ones([2, 3], x.dtype), tf.zeros([2, 3], x.dtype)
+  found = diag_gauss_newton(fn, x, make(b=ones, a=zeros), [2])
+  np.testing.assert_allclose(found.diag, np.cos(x) ** 2)
+  assert type(found.residuals) is type(fn(x))
+  tf.nest.map_structure(np.testing.assert_allclose, found.residuals, fn(x))
+  other = [ones, zeros], {'foo': ones, 'bar': zeros}
+  for weights in other:
+    with pytest.raises(ValueError, match='in the structure of the residuals'):
+      diag_gauss_newton(fn, x, weights, [2])
+
+
+def test_a_list_is_as_good_as_a_tuple():
+  x = state(3)
+  weights = tf.ones([2, 3], x.dtype), tf.zeros([2, 3], x.dtype)
+  found = diag_gauss_newton(lambda x: [tf.sin(x), x], x, weights, [2])
+  np.testing.assert_allclose(found.diag, np.cos(x) ** 2)
+  found = diag_gauss_newton(lambda x: (tf.sin(x), x), x, [*weights], [2])
+  np.testing.assert_allclose(found.diag, np.cos(x) ** 2)
+  assert isinstance(found.residuals, tuple)
 
 
 def test_what_does_not_fit():

@@ -251,3 +251,24 @@ def test_errors(error, match, kwargs):
   }
   with pytest.raises(error, match=match):
     tfp_diag.diag_hessian_over_dataset(**arguments)
+
+
+def test_half_precision_adds_up_in_double():
+  w = tf.Variable(tf.ones([2], tf.bfloat16))
+
+  def loss(x):
+    return tf.reduce_sum(tf.cast(x, w.dtype) * tf.reduce_sum(w**2))
+
+  result = tfp_diag.diag_hessian_over_dataset(
+    loss, w, [tf.ones([1])] * 1000, reduction='sum', progress_bar=False
+  )
+  assert result.diag.dtype == w.dtype
+  np.testing.assert_array_equal(tf.cast(result.diag, tf.float32), 2000.0)
+
+
+def test_a_data_set_in_a_graph_is_refused():
+  with pytest.raises(ValueError, match=r'outside of `tf\.function`'):
+    tf.function(
+      lambda: tfp_diag.diag_hessian_over_dataset(mean_loss, W, dataset(8)).diag,
+      autograph=False,
+    )()

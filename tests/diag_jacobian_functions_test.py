@@ -158,7 +158,7 @@ FUNCTIONS = {
 }
 TWO_PARTS = ('one_y_for_two', 'unconnected', 'swapped')
 # pfor meets an op in them that it cannot vectorize, in one mode at least.
-NOT_VECTORIZED = ('while_loop', 'scan', 'cond', 'gather_nd', 'sort')
+NOT_VECTORIZED = ('while_loop', 'scan', 'cond')
 # Its parts meet in a sum over samples.
 MIXING = ('unconnected',)
 

@@ -163,31 +163,9 @@ def covering_array(factors):
   return cases
 
 
-GRAPH_CASES = [
-  (
-    (i // 2) % 2 == 1,
-    ('float64', 'float32')[i % 2],
-    mode,
-    schedule,
-    chunk,
-    s,
-    e,
-  )
-  for i, (s, e, schedule) in enumerate(
-    itertools.product(SAMPLE_SHAPES, EVENT_SHAPES, SCHEDULES)
-  )
-  for mode, chunk in [(MODES[i % 2], (1, 2, 3, 10)[i % 4])]
-]
-
-
-@pytest.mark.parametrize('case', GRAPH_CASES, ids=str)
-def test_graph(case):
-  check('function', *case)
-
-
 @pytest.mark.parametrize('case', covering_array(ALL_FACTORS), ids=str)
-@pytest.mark.parametrize('regime', ['eager', 'xla'])
-def test_eager_and_xla(regime, case):
+@pytest.mark.parametrize('regime', ['eager', 'function', 'xla'])
+def test_all_regimes(regime, case):
   check(regime, *case)
 
 
@@ -263,3 +241,38 @@ def test_ways_to_say_a_sample_shape(sample_shape, validate_args):
     x, sample_shape=sample_shape, fn=coupled(1), validate_args=validate_args
   )
   np.testing.assert_allclose(diag[0], coupled_diagonal([x], 1)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize('schedule', SCHEDULES)
+@pytest.mark.parametrize('n', [0, 1, 13])
+def test_a_chunk_of_all_numbers_there_are(schedule, n):
+  @tf.function(
+    input_signature=[tf.TensorSpec([None], tf.float64)], autograph=False
+  )
+  def diagonal(x):
+    return diag_jacobian(
+      x, fn=coupled(0), schedule=schedule, parallel_iterations=2**31 - 1
+    )[1][0]
+
+  x = draw([n])
+  np.testing.assert_allclose(
+    diagonal(x), coupled_diagonal([x], 0)[0], atol=1e-12
+  )
+
+
+@pytest.mark.parametrize('ways_to_say_it', [list, tuple, tf.stack])
+def test_a_symbolic_size_is_checked(ways_to_say_it):
+  x = draw([3, 2])
+
+  @tf.function(autograph=False)
+  def diagonal(size):
+    return diag_jacobian(
+      x,
+      sample_shape=ways_to_say_it([size]),
+      fn=coupled(1),
+      validate_args=True,
+    )[1][0]
+
+  diagonal(tf.constant(3))
+  with pytest.raises(tf.errors.InvalidArgumentError, match='does not lead'):
+    diagonal(tf.constant(5))

@@ -293,3 +293,14 @@ def test_event_ndims_that_are_none(event_ndims):
 def test_errors(match, kwargs):
   with pytest.raises(ValueError, match=match):
     tfp_diag.trace_jacobian_hutchinson(coupled, [4], tf.float64, **kwargs)
+
+
+@pytest.mark.parametrize('shape', [[], [1], [2], [3, 4]])
+def test_probes_of_another_shape_are_refused(shape):
+  """What broadcasts would have one sign for all coordinates."""
+  trace = tfp_diag.trace_jacobian_hutchinson(coupled, shape, tf.float64)
+  x = tf.ones([4], tf.float64)
+  with pytest.raises(ValueError, match='The state has shape'):
+    trace(0.0, (x, x))
+  with pytest.raises(ValueError, match='dtype'):
+    tfp_diag.trace_jacobian_hutchinson(coupled, [4], tf.float32)(0.0, (x, x))

@@ -213,6 +213,8 @@ def test_products():
     j.matvec(np.ones([5]))
   with pytest.raises(ValueError, match='at most 3 dimensions'):
     j.rmatvec(np.ones([1, 2, 3, 5]))
+  with pytest.raises(ValueError, match=r'the sample shape \(2, 3\)'):
+    j.matvec(np.ones([4, 3, 4]))
 
 
 def test_diag_and_trace_go_through_a_plan():
@@ -335,6 +337,14 @@ def test_new_views_do_not_compile_anew():
   assert len(graphs._cache) == 3
   # Python runs for the shape, and for each look.
   assert traces == 101 * 4
+
+
+def test_an_operator_of_one_sample_times_a_batch():
+  x = tf.constant(RNG.normal(size=[1, 3]))
+  j = tfp_diag.LazyJacobian(lambda x: tf.cumsum(x**3, axis=-1), x, [1])
+  batch = RNG.normal(size=[5, 3, 2])
+  got = j.as_linear_operator().matmul(batch)
+  np.testing.assert_allclose(got, j.to_dense() @ batch, rtol=1e-12)
 
 
 @pytest.mark.parametrize('in_graph', [False, True])

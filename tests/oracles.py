@@ -53,8 +53,18 @@ def by_samples(oracle, fn, x):
   return np.reshape(rows, x.shape)
 
 
+# With more rows than this, tracing a loop takes less time than one in Python.
+_MANY_ROWS = 30
+
+
+def _is_long(num_rows):
+  return num_rows > _MANY_ROWS and tf.executing_eagerly()
+
+
 def dense_jacobian(fn, x):
   """Of all entries of what `fn` returns by all of `x`: a matrix."""
+  if _is_long(x.shape.num_elements()):
+    return in_one_graph(dense_jacobian, fn)(x)
   with tf.GradientTape(persistent=True) as tape:
     tape.watch(x)
     y = fn(x)
@@ -101,8 +111,10 @@ def sample_diagonal(fn, x):
   A row of the Jacobian for all samples together: fast for many of them. What
   samples do to each other is not seen.
   """
+  if _is_long(x.shape[-1]):
+    return in_one_graph(sample_diagonal, fn)(x)
   with tf.GradientTape(persistent=True) as tape:
     tape.watch(x)
     y = fn(x)
   matrix = tape.batch_jacobian(y, x, experimental_use_pfor=False)
-  return tf.linalg.diag_part(matrix).numpy()
+  return tf.linalg.diag_part(matrix)

@@ -834,3 +834,23 @@ def test_a_saved_file_has_the_permissions_of_a_new_one(tmp_path, chain_plan):
   (tmp_path / 'new').write_bytes(b'')
   modes = [(tmp_path / name).stat().st_mode for name in ('plan.npz', 'new')]
   assert modes[0] == modes[1]
+
+
+def test_colors_with_which_passes_are_not_exact_are_for_estimates_only():
+  x = tf.constant([1.0, 2.0, 3.0, 4.0])
+
+  def fn(x):
+    return x**2 * tf.roll(x, 1, -1)
+
+  plan = dataclasses.replace(
+    tfp_diag.plan_diag_jacobian(fn, x), colors=np.zeros(4, np.int32)
+  )
+  for exact in (
+    lambda: plan(x),
+    lambda: tfp_diag.diag_jacobian(x, fn=fn, plan=plan),
+    lambda: tfp_diag.LazyJacobian(fn, x).diag(plan=plan),
+  ):
+    with pytest.raises(ValueError, match='one color for coordinates 0 and 3'):
+      exact()
+  found = tfp_diag.stochastic_diag_jacobian(fn, x, 5, [0, 1], plan=plan)
+  assert found.estimate.shape == [4]

@@ -319,3 +319,56 @@ def test_samples_that_mix_are_refused():
     tfp_diag.stochastic_diag_jacobian(
       lambda x: x - tf.reduce_mean(x, 0), tf.ones([4, 2]), 2, [0, 1], [4]
     )
+
+
+def test_small_entries_have_errors():
+  """Their squares are less than any number of float32."""
+  symmetric = RNG.normal(size=[20, 20])
+  symmetric += symmetric.T
+  found = [
+    tfp_diag.stochastic_diag_jacobian(
+      lambda x, scale=scale: tf.linalg.matvec(
+        tf.constant(scale * symmetric, x.dtype), x
+      ),
+      tf.ones([20]),
+      40,
+      [0, 1],
+      tolerance=0.05,
+    )
+    for scale in (1.0, 1e-24)
+  ]
+  assert found[0].num_passes == found[1].num_passes == 40
+  np.testing.assert_allclose(
+    found[1].standard_error * 1e24, found[0].standard_error, rtol=1e-4
+  )
+
+
+def test_numbers_of_numpy_and_tensors():
+  def fn(x):
+    return x**2 * tf.reduce_sum(x)
+
+  x = tf.ones([13])
+  want = tfp_diag.stochastic_diag_jacobian(fn, x, 20, [0, 1], tolerance=0.1)
+  for kwargs in (
+    {'tolerance': tf.constant(0.1), 'chunk_size': np.int64(10)},
+    {'tolerance': np.array(0.1), 'chunk_size': np.int32(10)},
+  ):
+    found = tfp_diag.stochastic_diag_jacobian(fn, x, 20, [0, 1], **kwargs)
+    np.testing.assert_allclose(found.estimate, want.estimate)
+    assert found.num_passes == want.num_passes
+
+
+@pytest.mark.parametrize('dtype', ['float16', 'bfloat16'])
+def test_xdiag_in_half_precision(dtype):
+  """Of rank one, so that the estimate is exact but for rounding."""
+  vector = tf.cast(tf.linspace(1.0, 2.0, 20), dtype)
+  found = tfp_diag.stochastic_diag_jacobian(
+    lambda x: vector * tf.reduce_sum(vector * x),
+    tf.ones([20], dtype),
+    4,
+    [0, 1],
+    method='xdiag',
+  )
+  assert found.estimate.dtype == dtype
+  got = tf.cast(found.estimate, tf.float32)
+  np.testing.assert_allclose(got, np.linspace(1, 2, 20) ** 2, rtol=0.05)

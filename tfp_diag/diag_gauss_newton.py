@@ -97,9 +97,9 @@ def diag_gauss_newton(
     name: Python str, name of the ops. Default: `'diag_gauss_newton'`.
 
   Returns:
-    `GaussNewtonDiagonal`, a namedtuple:
-    residuals: What `residual_fn` returned.
-    diag: Structure of `xs`, of its shapes and dtypes.
+    `GaussNewtonDiagonal`, a namedtuple `(residuals, diag)`: what `residual_fn`
+    returned, and the diagonal in the structure of `xs`, of its shapes and
+    dtypes.
 
   Raises:
     ValueError: if the shapes of the residuals do not start with
@@ -134,7 +134,9 @@ def diag_gauss_newton(
   """
   with arguments.op_scope(name, 'diag_gauss_newton'):
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    parallel_iterations = arguments.check_chunk(
+      'parallel_iterations', parallel_iterations
+    )
     arguments.check_flag('validate_args', validate_args)
     problem = GaussNewtonProblem(residual_fn, xs, sample_shape, weights)
     check_plan(plan, problem)

@@ -31,7 +31,8 @@ __all__ = ['HessianMode', 'diag_hessian']
 
 HessianMode = Literal['auto', 'forward_over_reverse', 'reverse_over_reverse']
 
-# Forward over reverse transposes what reverse over reverse computes.
+# The gradient is always in reverse mode; 'forward' and 'reverse' are the modes
+# in which it is differentiated once more.
 MODES: dict[HessianMode, Mode] = {
   'auto': 'auto',
   'forward_over_reverse': 'forward',
@@ -61,10 +62,11 @@ def diag_hessian(
 
   Args:
     fn: Python callable that returns one scalar per sample, a Tensor of shape
-      `sample_shape`. Called as `fn(x)` with a Tensor, `fn(*xs)` with a list or
-      tuple of parts, `fn(**xs)` with a dict; without arguments if all parts are
-      `tf.Variable`s and it takes none. Made of TensorFlow ops. What it closes
-      over is constant, even if that is `xs`.
+      `sample_shape`. Called as `fn(x)` with a Tensor or a namedtuple, `fn(*xs)`
+      with a list or tuple of parts, `fn(**xs)` with a dict; without arguments
+      if all parts are `tf.Variable`s and it needs none. Made of TensorFlow ops.
+      What it closes over is constant, even if that is `xs`; but a function of
+      no arguments, or of any number, may read `tf.Variable`s of `xs` itself.
     xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
       `sample_shape + event_shape_i`, of a floating dtype each; or
       `tf.Variable`s.
@@ -129,7 +131,9 @@ def diag_hessian(
   with arguments.op_scope(name, 'diag_hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    parallel_iterations = arguments.check_chunk(
+      'parallel_iterations', parallel_iterations
+    )
     arguments.check_flag('validate_args', validate_args)
     problem = HessianProblem(fn, xs, sample_shape)
     check_plan(plan, problem)

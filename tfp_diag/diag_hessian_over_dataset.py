@@ -39,11 +39,11 @@ class DatasetDiagonal(NamedTuple):
   """The diagonal of a Hessian, accumulated over batches.
 
   Attributes:
-    diag: Structure of the variables.
+    diag: Structure of the variables, of their shapes and dtypes.
     standard_error: Structure of the variables; zeros under `method='exact'`. It
       is the error from the probes, not from the choice of the data.
-    num_passes: Python int, over all batches.
-    num_examples: Python int.
+    num_passes: Python int, how many passes all batches took together.
+    num_examples: Python int, how many examples all batches had together.
   """
 
   diag: Any
@@ -122,7 +122,7 @@ def diag_hessian_over_dataset(
   arguments.check_callable('loss_fn', loss_fn)
   arguments.check_choice('reduction', reduction, ('mean', 'sum'))
   arguments.check_choice('method', method, ('exact', 'stochastic'))
-  arguments.check_chunk('chunk_size', chunk_size)
+  chunk_size = arguments.check_chunk('chunk_size', chunk_size)
   arguments.as_count('num_probes', num_probes, 1, 'how many probes are used')
   arguments.check_flag(
     'progress_bar', progress_bar, 'to show it on a terminal only'
@@ -138,6 +138,12 @@ def diag_hessian_over_dataset(
       f'`dataset` is {arguments.shown(dataset)}; it is a `tf.data.Dataset` of '
       'batches, or another iterable of them, such as a list.'
     )
+  if isinstance(dataset, tf.data.Dataset) and not tf.executing_eagerly():
+    raise ValueError(
+      '`dataset` is a `tf.data.Dataset`, but a graph is being built, in which '
+      'its batches cannot be counted. Call `diag_hessian_over_dataset` outside '
+      'of `tf.function`; it compiles what it computes.'
+    )
   if not all(isinstance(p, tf.Variable) for p in parts):
     raise TypeError(
       '`variables` has a part that is not a `tf.Variable`. For Tensors use '
@@ -148,8 +154,9 @@ def diag_hessian_over_dataset(
       "`method='stochastic'` needs a `seed`, two integers like `[0, 1]`, and "
       f'the exact one has none; got method={method!r} and seed={seed!r}.'
     )
-  totals = [tf.zeros_like(p) for p in parts]
-  squares = [tf.zeros_like(p) for p in parts]
+  # In half precision a sum stands still where it is large.
+  totals = [tf.zeros_like(p, tf.float64) for p in parts]
+  squares = [tf.zeros_like(p, tf.float64) for p in parts]
   num_passes = num_examples = 0
   batches = tqdm.tqdm(
     dataset,
@@ -169,6 +176,7 @@ def diag_hessian_over_dataset(
     diag, error, passes = _of_batch(
       loss_fn, parts, batch, num_probes, _seed_of(seed, number), chunk_size
     )
+    diag, error = ([tf.cast(v, tf.float64) for v in vs] for vs in (diag, error))
     totals = [t + weight * d for t, d in zip(totals, diag)]
     squares = [s + (weight * e) ** 2 for s, e in zip(squares, error)]
     num_passes += int(passes)
@@ -179,9 +187,11 @@ def diag_hessian_over_dataset(
       'pass the data set itself.'
     )
   scale = 1 / num_examples if reduction == 'mean' else 1
+  diag = [tf.cast(scale * t, p.dtype) for t, p in zip(totals, parts)]
+  error = [tf.cast(scale * tf.sqrt(s), p.dtype) for s, p in zip(squares, parts)]
   return DatasetDiagonal(
-    nest.pack_as(variables, [scale * t for t in totals]),
-    nest.pack_as(variables, [scale * tf.sqrt(s) for s in squares]),
+    nest.pack_as(variables, diag),
+    nest.pack_as(variables, error),
     num_passes,
     num_examples,
   )
@@ -230,7 +240,17 @@ def _of_batch(
 ) -> tuple[list, list, Any]:
   """The diagonal for one batch, its standard error, the number of passes.
 
-  The exact one, without a seed.
+  Args:
+    loss_fn: Python callable of the components of a batch.
+    parts: List of `tf.Variable`s.
+    batch: Structure of Tensors.
+    num_probes: Python int, how many probes an estimate takes.
+    seed: int Tensor of shape [2] for an estimate; None for the exact diagonal.
+    chunk_size: Python int, how many passes are vectorized together.
+
+  Returns:
+    Two lists of Tensors shaped as `parts`, and a Python int or scalar Tensor.
+    The standard error of the exact diagonal is zero.
   """
   nest.check_takes('loss_fn', loss_fn, batch, 'the components of a batch')
 

@@ -158,7 +158,9 @@ def diag_jacobian(
   with arguments.op_scope(name, 'diag_jacobian'):
     arguments.check_choice('mode', mode, MODES)
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    parallel_iterations = arguments.check_chunk(
+      'parallel_iterations', parallel_iterations
+    )
     arguments.check_flag('validate_args', validate_args)
     xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
     if fn is None:
@@ -181,7 +183,7 @@ def diag_jacobian(
 
 
 def _check_ys(ys: Any, xs: list) -> None:
-  """Raises a ValueError if `ys` alone do not do."""
+  """Raises a ValueError if `ys` cannot be differentiated without `fn`."""
   if ys is None:
     raise ValueError('Give `fn`, or, while a graph is built, `ys`.')
   if tf.executing_eagerly():

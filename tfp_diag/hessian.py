@@ -97,7 +97,7 @@ def hessian(
   with arguments.op_scope(name, 'hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))
     if chunk_size is not None:
-      arguments.check_chunk('chunk_size', chunk_size)
+      chunk_size = arguments.check_chunk('chunk_size', chunk_size)
     arguments.check_flag('strict', strict)
     problem = HessianProblem(fn, xs, sample_shape)
     rank = problem.rank or 0

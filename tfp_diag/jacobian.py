@@ -124,7 +124,7 @@ def jacobian(
   with arguments.op_scope(name, 'jacobian'):
     arguments.check_choice('mode', mode, MODES)
     if chunk_size is not None:
-      arguments.check_chunk('chunk_size', chunk_size)
+      chunk_size = arguments.check_chunk('chunk_size', chunk_size)
     arguments.check_flag('strict', strict)
     problem = Problem(fn, xs, sample_shape)
     rank = problem.rank or 0

@@ -27,7 +27,7 @@ from tfp_diag.diagonal.linear_map import (
   LinearMap,
   MissingGradientError,
 )
-from tfp_diag.internal import arguments, indexing
+from tfp_diag.internal import arguments, batching, indexing
 from tfp_diag.internal.problem import Problem
 from tfp_diag.internal.text_table import as_html
 from tfp_diag.lazy_operator import LazyOperator
@@ -47,7 +47,7 @@ class LazyMatrix:
     self, problem: Problem, is_symmetric: bool, chunk_size: int | None
   ) -> None:
     if chunk_size is not None:
-      arguments.check_chunk('chunk_size', chunk_size)
+      chunk_size = arguments.check_chunk('chunk_size', chunk_size)
     self._problem = problem
     self._is_symmetric = is_symmetric
     self._chunk_size = chunk_size
@@ -92,7 +92,11 @@ class LazyMatrix:
         NumPy: first the sample dimensions, then row and column.
 
     Returns:
-      Tensor.
+      Tensor of the shape that NumPy gives: an integer drops its dimension.
+
+    Raises:
+      IndexError: if `key` is of another type, is out of range, or has too many
+        entries.
     """
     rank = self._rank
     *samples, row, column = indexing.normalize(key, rank + 2)
@@ -140,14 +144,18 @@ class LazyMatrix:
     """The diagonal, in as many passes as a plan takes. It is remembered.
 
     Args:
-      plan: A plan for the same function, or None to make one. Where none can be
-        made, each coordinate gets a pass.
+      plan: A plan for the same function, or None to make one. If none can be
+        made, each coordinate gets a pass. Once the diagonal is known, `plan`
+        is only checked.
 
     Returns:
       Tensor of shape `sample_shape + [n]`.
 
     Raises:
-      ValueError: if the matrix is not square.
+      ValueError: if the matrix is not square; if `plan` was made for something
+        else; for a Jacobian with respect to the `tf.Variable`s that a function
+        without arguments reads.
+      TypeError: if `plan` is not a plan.
     """
     if self._num_rows != self._num_columns:
       raise ValueError(
@@ -231,11 +239,12 @@ class LazyMatrix:
     if vector.shape.rank is None or not (
       1 <= vector.shape.rank <= rank + 1
       and vector.shape[-1:].is_compatible_with([size])
+      and batching.broadcasts_to(vector.shape[:-1], self.shape[:rank])
     ):
       raise ValueError(
         f'`{name}` has shape {vector.shape}; the last of at most {rank + 1} '
         f'dimensions has to have the size {size}, and the others broadcast to '
-        'the sample shape.'
+        f'the sample shape {self.shape[:rank]}.'
       )
     # One product; dimensions of size 1 in place of the missing samples.
     missing = rank + 1 - vector.shape.rank
@@ -305,16 +314,19 @@ class LazyMatrix:
   def products(
     self, seeds: tf.Tensor, side: Literal['rows', 'columns']
   ) -> tf.Tensor:
-    """Products with several vectors, by one pass for each. Not remembered.
+    """Products with `k` vectors per sample, by `k` passes. Not remembered.
 
     Args:
-      seeds: Tensor of shape `[k] + sample_shape + [size]`, or one of the same
-        rank that broadcasts to it; `k` is static.
+      seeds: Tensor of the dtype of the matrix and of shape
+        `[k] + sample_shape + [size]`, or one of the same rank that broadcasts
+        to it; `k` is static. `size` is `num_rows` for 'rows', and `num_columns`
+        for 'columns'.
       side: 'rows', seeds are multiplied from the left, or 'columns', from the
         right.
 
     Returns:
-      Tensor of shape `[k] + sample_shape + [other size]`.
+      Tensor of shape `[k] + sample_shape + [other size]`: `num_columns` for
+      'rows', and `num_rows` for 'columns'.
     """
     problem, chunk_size = self._problem, self._chunk_size
     if self._is_symmetric:
@@ -339,7 +351,8 @@ class LazyMatrix:
       def one_pass(k):
         results = linear_map.apply(
           list(range(len(seeded))),
-          # What is left of the last chunk is computed, and thrown away.
+          # A chunk may be larger than `num`. Numbers behind the last seed get
+          # the last one, and their results are dropped.
           split(tf.gather(seeds, tf.minimum(k, num - 1)), seeded, self._rank),
           list(range(len(others))),
         )

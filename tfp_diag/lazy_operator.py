@@ -12,11 +12,13 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A lazy matrix in the dress of `tf.linalg.LinearOperator`."""
+"""A lazy matrix as a `tf.linalg.LinearOperator`."""
 
 from typing import Any
 
 import tensorflow as tf
+
+from tfp_diag.internal import batching
 
 __all__ = ['LazyOperator']
 
@@ -24,7 +26,7 @@ __all__ = ['LazyOperator']
 class LazyOperator(tf.linalg.LinearOperator):
   """A `LazyMatrix` as a linear operator: products are passes.
 
-  What needs the whole matrix, `solve` say, takes it from `to_dense()`.
+  A method that needs the whole matrix, such as `solve`, calls `to_dense()`.
   """
 
   def __init__(self, matrix: Any, is_self_adjoint: bool | None) -> None:
@@ -49,8 +51,13 @@ class LazyOperator(tf.linalg.LinearOperator):
   ) -> tf.Tensor:
     x = tf.linalg.matrix_transpose(x) if adjoint_arg else x
     rank = self._matrix.shape.rank
-    if x.shape.rank is None or x.shape.rank > rank:
-      # More batch dimensions than samples: no pass covers these.
+    batch = self._matrix.shape[:-2]
+    if (
+      x.shape.rank is None
+      or x.shape.rank > rank
+      or not batching.broadcasts_to(x.shape[:-2], batch)
+    ):
+      # More in a batch than there are samples: no pass covers these.
       return tf.matmul(self._matrix.to_dense(), x, adjoint_a=adjoint)
     x = x[(tf.newaxis,) * (rank - x.shape.rank)]
     seeds = tf.transpose(x, [rank - 1, *range(rank - 1)])

@@ -137,6 +137,7 @@ class Plan:
     self._check()
     # One for `plan(xs)`, so that a hundred calls trace once.
     object.__setattr__(self, '_function', None)
+    object.__setattr__(self, '_clash', None)
 
   def _check(self) -> None:
     """Raises if a field is not what it can be."""
@@ -257,6 +258,7 @@ class Plan:
     return function(problem.pack(problem.parts))
 
   def _problem(self, xs: Any) -> Problem:
+    self.check_colors()
     # Before the function, to which too few parts would be too few arguments.
     self.check(self.kind, batching.convert_parts(nest.flatten(xs)), None)
     if self.kind == 'hessian':
@@ -276,8 +278,29 @@ class Plan:
       problem.pack(found.diag),
     )
 
+  def check_colors(self) -> None:
+    """Raises a ValueError if passes with these colors are not exact."""
+    if self._clash is None:
+      clash = _clash(self.colors, self.pattern.matrix)
+      object.__setattr__(self, '_clash', clash)
+    if self._clash:
+      i, j = self._clash
+      raise ValueError(
+        f'`plan` has one color for coordinates {i} and {j}, which interact: '
+        'the diagonal would not be exact. Make a plan with '
+        f'`tfp_diag.plan_diag_{self.kind}`; only estimates, such as '
+        f'`tfp_diag.stochastic_diag_{self.kind}`, take such colors.'
+      )
+
   def fitted(self, problem: Problem) -> Problem:
-    """The problem with the shapes that the plan knows.
+    """Sets the shapes of a problem to those that the plan knows.
+
+    Args:
+      problem: `Problem`. It is changed: `rank` becomes that of the plan, and
+        parts of open event shapes get the static ones.
+
+    Returns:
+      The same `Problem`.
 
     Raises:
       ValueError: If the plan was made for something else.
@@ -330,8 +353,8 @@ class Plan:
     """Raises a ValueError if the plan is for something else.
 
     Args:
-      kind: what is being computed, as `Plan.kind`.
-      xs: List of Tensors, the parts.
+      kind: Python str, what is computed, as `Plan.kind`.
+      xs: List of Tensors, the parts, of shapes `sample_shape + event_shape_i`.
       sample_rank: Python int, the number of sample dimensions, or None: any.
     """
     if kind != self.kind:
@@ -365,17 +388,29 @@ class Plan:
     return next(k for k, v in _MODE_NAMES[self.kind].items() if v == self.mode)
 
   def needs_analysis(self, graph: Graph) -> bool:
-    """Whether a graph has to be looked at before the plan can be followed.
+    """Whether a graph has to be analyzed before the plan can be followed.
 
-    Not if it is the very function that the plan was made for, unless terms are
-    to be found in it; nor if the caller gave the pattern.
+    This is not necessary if the caller gave the pattern, or if the graph has
+    the digest of the plan and only passes run. Terms are found by an analysis.
+
+    Args:
+      graph: `Graph` of the function.
+
+    Returns:
+      Python bool.
     """
     if self.is_given:
       return False
     return self.uses_terms or graph.digest.key != self.digest
 
   def check_pattern(self, found: SparsityPattern) -> None:
-    """Raises a ValueError if a function has entries that the plan lacks."""
+    """Raises a ValueError if a function has entries that the plan lacks.
+
+    Nothing is checked if the caller gave the pattern of the plan.
+
+    Args:
+      found: `SparsityPattern` of the function, of the shape of `pattern`.
+    """
     if self.is_given:
       return
     known = self.pattern.matrix.astype(np.int8)
@@ -430,12 +465,19 @@ class Plan:
       )
 
 
-def check_plan(plan: Plan | None, problem: Problem) -> None:
+def check_plan(
+  plan: Plan | None, problem: Problem, is_exact: bool = True
+) -> None:
   """Raises if a plan is not one, or was made for something else.
 
   Args:
     plan: What a caller passed, or None.
     problem: `Problem`, which gets the shapes that the plan knows.
+    is_exact: Whether the diagonal is to be exact, which not all colors give.
+
+  Raises:
+    TypeError: if `plan` is neither a `Plan` nor None.
+    ValueError: if it was made for another kind of diagonal or other shapes.
   """
   if plan is None:
     return
@@ -445,6 +487,8 @@ def check_plan(plan: Plan | None, problem: Problem) -> None:
       f'`tfp_diag.plan_diag_{problem.plan_kind}` or `tfp_diag.load_plan` '
       'returned, or None.'
     )
+  if is_exact:
+    plan.check_colors()
   plan.fitted(problem)
 
 
@@ -512,9 +556,7 @@ def _read(file: BinaryIO, fn: Callable | None) -> Plan:
     fallback_ops=tuple(meta['fallback_ops']),
     notes=tuple(meta['pattern_notes']),
   )
-  entries = pattern.matrix.tocoo()
-  shared = colors[entries.row] == colors[entries.col]
-  if np.any(shared & (entries.row != entries.col)):
+  if _clash(colors, pattern.matrix):
     raise ValueError(
       'coordinates that interact through `indices` share a color'
     )
@@ -538,6 +580,24 @@ def _read(file: BinaryIO, fn: Callable | None) -> Plan:
     num_samples=meta['num_samples'],
     is_given=meta['is_given'],
   )
+
+
+def _clash(colors: np.ndarray, matrix: Any) -> tuple:
+  """Two coordinates that interact and share a color; empty if there are none.
+
+  Args:
+    colors: int array, one color per coordinate.
+    matrix: Sparse bool matrix over coordinates.
+
+  Returns:
+    Tuple of two Python ints, or of none.
+  """
+  entries = matrix.tocoo()
+  shared = colors[entries.row] == colors[entries.col]
+  places = np.flatnonzero(shared & (entries.row != entries.col))
+  if not places.size:
+    return ()
+  return int(entries.row[places[0]]), int(entries.col[places[0]])
 
 
 def _check_fields(
@@ -599,6 +659,10 @@ def make_plan(
 
   Returns:
     `Plan`.
+
+  Raises:
+    ValueError: if an argument is not valid, or if the structure cannot be read.
+    TypeError: if `jit_compile` is not True or False.
   """
   arguments.check_bytes('memory_limit', request.memory_limit)
   arguments.check_flag('jit_compile', jit_compile)

@@ -50,8 +50,9 @@ def plan_diag_hessian(
   Args:
     fn: Python callable, one scalar per sample, as for `tfp_diag.diag_hessian`.
     xs: Tensor or `tf.TensorSpec`, or a structure of them, of shape
-      `sample_shape + event_shape_i`; or `tf.Variable`s and a closure `fn`. The
-      event shapes must be static; the number of samples may be open, `None`.
+      `sample_shape + event_shape_i`; or `tf.Variable`s, if `fn` takes these or
+      no arguments. The event shapes must be static; the number of samples may
+      be open, `None`.
     sample_shape: The leading shape that all parts share. Default: the shape of
       what `fn` returns.
     mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto'.

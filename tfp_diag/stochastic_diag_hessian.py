@@ -59,7 +59,8 @@ def stochastic_diag_hessian(
     xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
       and of a floating dtype; or `tf.Variable`s.
     num_probes: Python int, how many random vectors of signs are used, at most.
-    seed: Two integers, a stateless seed: the same seed, the same estimate.
+    seed: Two integers, a stateless seed: the same seed, the same estimate. Or
+      one integer; or None, which draws a new seed.
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: the shape of what `fn` returns.
     plan: A plan for this function. Only coordinates of the same color disturb

@@ -16,6 +16,8 @@
 
 from typing import Any, Literal, NamedTuple
 
+import tensorflow as tf
+
 from tfp_diag.diagonal import blocks, evaluate, probes, sweep
 from tfp_diag.diagonal.decide import refuse_mixing
 from tfp_diag.diagonal.probes import Seed
@@ -59,15 +61,20 @@ def estimate_diagonal(
 
   Args:
     problem: `Problem`; what is differentiated is shaped as its parts.
-    num_probes: Python int.
-    seed: int Tensor of shape [2].
+    num_probes: Python int, how many probes are drawn at most.
+    seed: As in `seeds.some_seed`: two integers, one, or None for a new seed.
     plan: `tfp_diag.Plan` or None.
     method: 'hutchinson' or 'xdiag'.
-    tolerance: Python float or None.
-    chunk_size: Python int.
+    tolerance: Python float, not negative, or None to use all probes.
+    chunk_size: Python int, how many passes are vectorized together.
 
   Returns:
     `StochasticDiagonal`.
+
+  Raises:
+    ValueError: if an argument is not valid, or samples mix.
+    TypeError: if `plan` is not a plan; if parts have several dtypes under
+      'xdiag'.
   """
   arguments.check_choice('method', method, METHODS)
   num_probes = arguments.as_count(
@@ -77,7 +84,7 @@ def estimate_diagonal(
     'how many random vectors are used, an integer of at least 1; standard '
     'errors need 2',
   )
-  arguments.check_chunk('chunk_size', chunk_size)
+  chunk_size = arguments.check_chunk('chunk_size', chunk_size)
   seed = some_seed(seed)
   if tolerance is not None:
     arguments.check_number(
@@ -86,12 +93,17 @@ def estimate_diagonal(
       'a relative error, not negative, or None to use all probes',
       lambda x: x >= 0.0,
     )
+    # The value in a graph is not known yet; errors are in double precision.
+    known = arguments.static_value(tolerance)
+    tolerance = (
+      tf.cast(known, tf.float64) if tf.is_tensor(known) else float(known)
+    )
   if method == 'xdiag' and (plan is not None or tolerance is not None):
     raise ValueError(
       "`method='xdiag'` uses all its probes together, without colors: leave "
       "out `plan` and `tolerance`, or pass `method='hutchinson'`."
     )
-  check_plan(plan, problem)
+  check_plan(plan, problem, is_exact=False)
   kind = problem.kind
 
   def body(evaluation, seed):

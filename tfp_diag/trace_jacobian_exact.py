@@ -51,8 +51,12 @@ def trace_jacobian_exact(
     FFJORD adds the diagonal up.
 
   Raises:
-    ValueError: if `event_ndims` is not a number of dimensions, or the state has
-      fewer.
+    ValueError: if `event_ndims` is not a number of dimensions; when the result
+      is called, if the state has fewer dimensions, if `ode_fn` returns another
+      shape or dtype, or, as `tfp_diag.sparsity.SampleMixingError`, if it mixes
+      samples.
+    TypeError: if `ode_fn` cannot be called; when the result is called, if it
+      does not take the time and the state, or returns no Tensor.
 
   #### Examples
 
@@ -101,19 +105,24 @@ def trace_jacobian_exact(
 def at_time(
   ode_fn: Callable, time: Any, state: tf.Tensor, conditions: dict
 ) -> Callable:
-  """A function of the state alone.
+  """Makes `ode_fn` a function of the state alone, at one time.
 
-  Time and conditions become Tensors, which an eager call takes as inputs of one
-  compiled graph; numbers of Python would be constants of it.
+  The time, and NumPy arrays in the conditions, become Tensors. An eager call
+  takes Tensors as inputs of one compiled graph, but Python numbers and arrays
+  as constants, so that each new one would be compiled again.
 
   Args:
-    ode_fn: Python callable of time, state and conditions.
-    time: Scalar.
-    state: Tensor.
-    conditions: dict of structures of Tensors, arrays and Python values.
+    ode_fn: Python callable, `ode_fn(time, state, **conditions)`.
+    time: Scalar Tensor or Python number.
+    state: Tensor, whose dtype a Python number gets as the time.
+    conditions: Dict of structures of Tensors, arrays and Python values.
 
   Returns:
-    Python callable of the state.
+    Python callable, a Tensor of the shape of the state to a Tensor of the same
+    shape and dtype.
+
+  Raises:
+    TypeError: if `ode_fn` cannot be called with these arguments.
   """
   time = tf.convert_to_tensor(time, dtype_hint=state.dtype)
   conditions = tf.nest.map_structure(

@@ -66,7 +66,9 @@ def trace_jacobian_hutchinson(
     diagonal of its Jacobian. FFJORD adds it up.
 
   Raises:
-    ValueError: if an argument is not valid.
+    ValueError: if `state_shape`, the number of probes or `seed` is not valid;
+      in `augmented`, if the state has another shape or dtype.
+    TypeError: if `ode_fn` cannot be called, or `dtype` is not floating.
 
   #### Examples
 
@@ -107,6 +109,14 @@ def trace_jacobian_hutchinson(
 
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
+    # A state that broadcasts against the probes would get a wrong diagonal.
+    shape = signs.shape[1:]
+    if state.dtype != signs.dtype or not state.shape.is_compatible_with(shape):
+      raise ValueError(
+        f'The state has shape {state.shape} and dtype {state.dtype.name}, but '
+        f'`state_shape` is {shape} and `dtype` is {signs.dtype.name}. Pass '
+        'those of the state.'
+      )
 
     def body(evaluation, signs):
       linear_map = evaluation.jacobian()

@@ -100,11 +100,11 @@ def unmixed_derivatives(
     name: Python str, name of the ops. Default: `'unmixed_derivatives'`.
 
   Returns:
-    `UnmixedDerivatives`, a namedtuple:
-    value: Tensor of shape `sample_shape`, what `fn` returned.
-    gradient, second, third: Structures of `xs`, of its shapes and dtypes.
-      `third` is None with `order=2`. Zero for a part that `fn` does not use.
-      They can be differentiated by a tape around the call.
+    `UnmixedDerivatives`, a namedtuple `(value, gradient, second, third)`.
+    `value` is what `fn` returned, a Tensor of shape `sample_shape`. The others
+    are structures of `xs`, of its shapes and dtypes; `third` is None with
+    `order=2`. Zero for a part that `fn` does not use. They can be
+    differentiated by a tape around the call.
 
   Raises:
     ValueError: if `order` is neither 2 nor 3, if `fn` does not return one
@@ -144,7 +144,9 @@ def unmixed_derivatives(
   with arguments.op_scope(name, 'unmixed_derivatives'):
     _check_order(order)
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    parallel_iterations = arguments.check_chunk(
+      'parallel_iterations', parallel_iterations
+    )
     arguments.check_flag('validate_args', validate_args)
     problem_type = ThirdOrderProblem if order == 3 else HessianProblem
     problem = problem_type(fn, xs, sample_shape)

@@ -218,6 +218,11 @@ def test_the_advice_for_mixed_samples_works(
     (['chain', '--shape', '[1000000000000000]'], 'is too large'),
     (['chain', '--shape', '[3]', '--sample-shape', '[0]'], 'positive sizes'),
     (['chain', '--shape', '[3]', '--sample-shape', 'x'], 'positive sizes'),
+    (['chain', '--shape', '[3]', '--sample-shape', '{[1]}'], 'positive sizes'),
+    (['chain', '--shape', '[3]', '--sample-shape', '[10**11]'], 'positive'),
+    (['chain', '--shape', '[3]', '--sample-shape', '[99999999999]'], 'no plan'),
+    (['chain', '--shape', '[True]'], 'is not a shape like [1000]'),
+    (['chain', '--init', '{[1]: 2}'], '--init'),
     (
       ['everything_summed', '--shape', '[3]'],
       'pass the right `sample_shape`',

@@ -272,19 +272,19 @@ def test_an_obstacle_is_named_and_leads_to_the_loop():
 def test_where_pfor_fails_the_loop_takes_over_with_one_warning():
   dense = draw(5)
 
-  class Scattered(Matrix):
+  class Stitched(Matrix):
     def apply(self, members, seeds):
       (result,) = super().apply(members, seeds)
-      # No rule vectorizes this op.
-      return [tf.scatter_nd(tf.range(5)[:, None], result, [5])]
+      # Nothing is known of how this op is vectorized.
+      return [tf.dynamic_stitch([tf.range(5)], [result])]
 
   with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter('always')
     (result,) = diagonal(
-      Scattered(dense), static(np.arange(5), [[5]]), [[5]], 'pfor', 2
+      Stitched(dense), static(np.arange(5), [[5]]), [[5]], 'pfor', 2
     )
   np.testing.assert_allclose(result, np.diag(dense), atol=1e-12)
-  assert ['ScatterNd' in str(w.message) for w in seen] == [True]
+  assert ['DynamicStitch' in str(w.message) for w in seen] == [True]
 
 
 def test_what_is_run_instead_of_pfor():

@@ -50,6 +50,97 @@ def test_shifts_that_differ():
   np.testing.assert_array_equal(result, expected)
 
 
+RNG = np.random.default_rng(6)
+INDICES = tf.constant([[2], [0], [2], [5]])
+SPARSE = tf.sparse.from_dense(
+  RNG.normal(size=[3, 4]) * (RNG.random([3, 4]) > 0.5)
+)
+
+
+def sparse_matmul(x, **kwargs):
+  sparse = tf.sparse.transpose(SPARSE) if kwargs.get('adjoint_a') else SPARSE
+  return tf.sparse.sparse_dense_matmul(sparse, x, **kwargs)
+
+
+OPS = {
+  'CumulativeLogsumexp': (tf.math.cumulative_logsumexp, [4, 5]),
+  'CumulativeLogsumexp of the last axis': (
+    lambda x: tf.math.cumulative_logsumexp(x, -1, True, True),
+    [4, 5],
+  ),
+  'MirrorPad': (lambda x: tf.pad(x, [[1, 2], [0, 1]], 'REFLECT'), [4, 5]),
+  'MirrorPadGrad': (
+    lambda x: tf.raw_ops.MirrorPadGrad(
+      input=x, paddings=[[1, 2], [0, 1]], mode='SYMMETRIC'
+    ),
+    [7, 5],
+  ),
+  'ReverseSequence': (
+    lambda x: tf.reverse_sequence(x, [3, 1, 2, 5], 1, 0),
+    [4, 5],
+  ),
+  'ScatterNd': (lambda x: tf.scatter_nd(INDICES, x, [6, 3]), [4, 3]),
+  'ScatterNd of scalars': (
+    lambda x: tf.scatter_nd(INDICES, x, [6]),
+    [4],
+  ),
+  'SegmentSum': (lambda x: tf.math.segment_sum(x, [0, 0, 2, 2]), [4, 3]),
+  'SparseTensorDenseMatMul': (sparse_matmul, [4, 2]),
+  'SparseTensorDenseMatMul of both turned': (
+    lambda x: sparse_matmul(x, adjoint_a=True, adjoint_b=True),
+    [2, 4],
+  ),
+  'TensorScatterAdd': (
+    lambda x: tf.tensor_scatter_nd_add(x, INDICES, x[:4] ** 2),
+    [6, 2],
+  ),
+  'TensorScatterAdd of constants': (
+    lambda x: tf.tensor_scatter_nd_add(x, INDICES, tf.ones([4, 2], x.dtype)),
+    [6, 2],
+  ),
+  'TensorScatterSub': (
+    lambda x: tf.tensor_scatter_nd_sub(
+      tf.ones([6, 2], x.dtype), INDICES, x[:4]
+    ),
+    [6, 2],
+  ),
+  'TridiagonalMatMul': (
+    lambda x: tf.linalg.tridiagonal_matmul(
+      (x[0], tf.ones_like(x[0]), x[1]), x[2:], 'sequence'
+    ),
+    [7, 5],
+  ),
+  'TridiagonalSolve': (
+    lambda x: tf.linalg.tridiagonal_solve(
+      tf.constant(
+        [[1.0, 1, 1, 1, 0], [9, 9, 9, 9, 9], [0, 2, 2, 2, 2]], x.dtype
+      ),
+      x,
+    ),
+    [5, 2],
+  ),
+}
+
+
+@pytest.mark.parametrize('is_open', [False, True])
+@pytest.mark.parametrize('name', OPS)
+def test_ops_that_pfor_does_not_know(name, is_open):
+  op, shape = OPS[name]
+  rows = tf.constant(RNG.normal(size=[3, *shape]))
+  shape = [None] * rows.shape.rank if is_open else rows.shape
+  spec = tf.TensorSpec(shape, rows.dtype)
+
+  @tf.function(input_signature=[spec], autograph=False)
+  def run(rows):
+    return vectorize.vectorized_map(op, rows)
+
+  expected = np.stack([op(row) for row in rows])
+  np.testing.assert_allclose(run(rows), expected, rtol=1e-12)
+  ops = run.get_concrete_function().graph.get_operations()
+  types = {op.type for op in ops}
+  assert name.split()[0] in types and not types & {'While', 'StatelessWhile'}
+
+
 def _refuse(row):
   raise tf.errors.UnimplementedError(None, None, 'not this one')
 
@@ -69,6 +160,7 @@ def test_nothing_of_tensorflow_stays_changed():
   with pytest.raises(tf.errors.OpError):
     vectorize.vectorized_map(_refuse, tf.constant(ROWS))
   assert vectorize._REGISTRY['Roll'] is before
+  assert 'ScatterNd' not in vectorize._REGISTRY
 
 
 def ring(x):

@@ -136,6 +136,7 @@ def test_pickles(case):
   [
     ([np.ones([2, 3])], r'shape \[2, 3\], but a square'),
     ([np.array([[1.0, 0.5], [0.0, 1.0]])], 'not symmetric'),
+    ([np.array([[1e-10, 9e-11], [0.0, 1e-10]])], 'not symmetric'),
     ([np.array([[1.0, 2.0], [2.0, 1.0]])], 'not positive definite.* -1'),
     ([np.eye(2), np.zeros(3)], r'`mean` has shape \[3\]'),
   ],
@@ -148,3 +149,7 @@ def test_refuses_what_is_no_covariance(args, match):
 def test_refuses_an_explosive_chain():
   with pytest.raises(ValueError, match=r'`coefficient` is 1\.0'):
     gaussian.ar1(3, coefficient=1.0)
+
+
+def test_one_coordinate_is_in_the_middle_of_the_scales():
+  assert gaussian.axis_aligned(1).standard_deviations() == [1.0]

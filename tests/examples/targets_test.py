@@ -23,6 +23,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tfp_diag.examples import Target, eight_schools, targets
+from tfp_diag.examples.funnel import funnel
 
 _NAMES = list(targets.TARGETS)
 
@@ -239,3 +240,9 @@ def test_banana_is_the_product_of_its_conditionals():
   )
   actual = targets.get('banana').target_log_prob_fn(tf.constant(x))
   np.testing.assert_allclose(actual, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize('num_leaves', [2.5, 0])
+def test_a_funnel_has_a_number_of_leaves(num_leaves):
+  with pytest.raises(ValueError, match=r'`num_leaves` is .*a positive integer'):
+    funnel(num_leaves)

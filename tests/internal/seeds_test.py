@@ -62,6 +62,7 @@ def test_equal_seeds_give_equal_draws_in_each_call(driver):
     ((3, 4), [3, 4]),
     (np.array([3, 4]), [3, 4]),
     (tf.constant([3, 4]), [3, 4]),
+    (np.array([2**32 - 1, 0], np.uint32), [-1, 0]),
   ],
 )
 def test_the_pair_of_a_seed(seed, pair):
@@ -75,7 +76,12 @@ def test_no_seed_stays_none():
 
 
 @pytest.mark.parametrize(
-  'seed', [1.5, 'seed', True, (1, 2, 3), tf.constant(1), np.zeros([2, 2])]
+  'seed',
+  [
+    *(1.5, 'seed', True, (1, 2, 3), tf.constant(1), np.zeros([2, 2])),
+    # Of their lower 32 bits there are others.
+    [2**32, 1],
+  ],
 )
 def test_what_is_no_seed_is_refused(seed):
   with pytest.raises(ValueError, match=r'(?s)`seed` is .*a pair of integers'):

@@ -118,7 +118,7 @@ def test_stored_zeros_do_not_count():
   stored = scipy.sparse.csr_matrix(
     (np.array([1.0, 0.0]), [0, 1], [0, 2]), shape=(1, 2)
   )
-  stored.eliminate_zeros()
+  assert stored.nnz == 2
   assert Dependency.from_matrix(stored).entries == 1
 
 

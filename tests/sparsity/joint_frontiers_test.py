@@ -22,6 +22,7 @@ import tensorflow_probability as tfp
 import tfp_diag
 from tests.oracles import by_samples, hessian_diagonal
 from tfp_diag.diagonal import decide
+from tfp_diag.sparsity import frontiers
 from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.graph import trace
 
@@ -295,3 +296,65 @@ def test_terms_that_no_coordinate_of_a_sweep_reaches_are_not_looked_at():
   np.testing.assert_allclose(
     tfp_diag.diag_hessian(fn, x)[2], hessian(fn, x), rtol=1e-9
   )
+
+
+def network(x):
+  """Two hidden layers of three units on nine rows: x has 21 coordinates."""
+  first = tf.reshape(x[..., :9], [-1, 3, 3])
+  second = tf.reshape(x[..., 9:18], [-1, 3, 3])
+  hidden = tf.tanh(tf.matmul(DESIGN[tf.newaxis], first))
+  hidden = tf.tanh(tf.matmul(hidden, second))
+  mean = tf.linalg.matvec(hidden, x[..., 18:])
+  return -tf.reduce_sum((REAL - mean) ** 2, -1) - tf.reduce_sum(x**4, -1)
+
+
+def classes(x):
+  """A softmax regression on three classes."""
+  logits = tf.matmul(DESIGN[tf.newaxis], tf.reshape(x, [-1, 3, 3]))
+  chosen = tf.math.log_softmax(logits) * tf.one_hot(
+    np.arange(9) % 3, 3, dtype=x.dtype
+  )
+  return tf.reduce_sum(chosen, [-1, -2]) - tf.reduce_sum(tf.cosh(x), -1)
+
+
+def described(found):
+  return [
+    (
+      sweeps.left_over.tolist(),
+      sweeps.reasons,
+      [
+        (
+          one.coordinates.tolist(),
+          [(f.label, f.value.known_shape, f.shape) for f in one.joints],
+          [
+            [(n.value.known_shape, n.is_by_rows, n.shape) for n in f.links]
+            for f in one.frontiers
+          ],
+        )
+        for one in sweeps.sweeps
+      ],
+    )
+    for sweeps in found
+  ]
+
+
+@pytest.mark.parametrize(
+  'fn, size',
+  [(network, 21), (classes, 9), (LIKELIHOODS['truncated'], 6)],
+)
+def test_a_look_at_few_elements_rules_out_nothing_else(fn, size, monkeypatch):
+  """Of large values a few elements are looked at before all of them."""
+  want = described(sweeps_of(fn, state(size)))
+  looks, meeting = [], frontiers.Frontiers.meeting
+
+  def counted(self, sets, united, numbers):
+    found = meeting(self, sets, united, numbers)
+    looks.append(found.any())
+    return found
+
+  monkeypatch.setattr(frontiers, '_SOME', 4)
+  monkeypatch.setattr(frontiers, '_MANY_TIMES', 1)
+  monkeypatch.setattr(frontiers.Frontiers, 'meeting', counted)
+  got = described(sweeps_of(fn, state(size)))
+  assert str(got) == str(want)
+  assert any(looks) or fn is not network

@@ -33,7 +33,7 @@ _LEAST_ESS = 400.0
 
 
 class Verdict(typing.NamedTuple):
-  """What is thought of draws.
+  """Whether draws are enough, and why not.
 
   Attributes:
     summary: `tfp_diag.mcmc.Summary` of the parameters.
@@ -64,7 +64,14 @@ class Judge:
     )
 
   def parameters(self, parts):
-    """NumPy arrays [draws, chains] by the names of the parameters."""
+    """Computes the parameters of draws.
+
+    Args:
+      parts: List of arrays [draws, chains, ...event], the parts of the state.
+
+    Returns:
+      Dict from the names of the parameters to NumPy arrays [draws, chains].
+    """
     packed = tf.nest.pack_sequence_as(
       self._structure, [tf.convert_to_tensor(part) for part in parts]
     )
@@ -78,7 +85,8 @@ class Judge:
 
     Args:
       draws: Array [draws, chains, coordinates].
-      trace: What is recorded beside them.
+      trace: Dict of arrays [draws, chains], what is recorded beside them, such
+        as 'is_accepted'.
 
     Returns:
       Python `bool`.
@@ -96,7 +104,7 @@ class Judge:
 
     Args:
       parameters: Mapping from names to arrays [draws, chains].
-      trace: What is recorded beside them.
+      trace: As for `is_enough`.
 
     Returns:
       A `Verdict`.

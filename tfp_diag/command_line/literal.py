@@ -22,7 +22,7 @@ __all__ = ['read_literal']
 
 
 def read_literal(option, text):
-  """Reads the value of `--init` or `--shape`.
+  """Reads the value of `--init`, `--shape` or `--sample-shape`.
 
   Args:
     option: Python `str`, the name of the option.
@@ -36,7 +36,13 @@ def read_literal(option, text):
   """
   try:
     return ast.literal_eval(text.strip())
-  except (ValueError, SyntaxError, MemoryError, RecursionError) as e:
+  except (
+    ValueError,
+    TypeError,
+    SyntaxError,
+    MemoryError,
+    RecursionError,
+  ) as e:
     raise InputError(
       f'{option} {text} is not a number, list, tuple or dict of numbers.'
     ) from e

@@ -35,6 +35,9 @@ def main(words=None):
   Returns:
     The exit status: 0, 1 if nobody reads what is printed, 2 for input that does
     not fit, 3 for draws that have not converged, or 130 after Ctrl-C.
+
+  Raises:
+    SystemExit: for `--help` and `--version`, with status 0.
   """
   words = sys.argv[1:] if words is None else list(words)
   for stream in (sys.stdout, sys.stderr):

@@ -63,14 +63,19 @@ def plan_command(options):
 def _plan(options, target):
   sample_shape = options.sample_shape
   fn = target.target_log_prob_fn
-  if options.init is None or options.jacobian or len(sample_shape) != 1:
-    start = target.init(math.prod(sample_shape), (0, 0))
-    start = [tf.reshape(x, sample_shape + x.shape[1:]) for x in start]
-  else:
-    start = starting_points(target, sample_shape[0], (0, 0))
   make_plan = plan_diag_jacobian if options.jacobian else plan_diag_hessian
+  state = f'--sample-shape {sample_shape}'
   try:
+    if options.init is None or options.jacobian or len(sample_shape) != 1:
+      start = target.init(math.prod(sample_shape), (0, 0))
+      start = [tf.reshape(x, sample_shape + x.shape[1:]) for x in start]
+    else:
+      start = starting_points(target, sample_shape[0], (0, 0))
+    shapes = ' and '.join(str(x.shape.as_list()) for x in start)
+    state = f'a state of shape {shapes}'
     return make_plan(fn, start, sample_shape)
+  except InputError:
+    raise
   except SampleMixingError as e:
     number = '' if options.jacobian else ', and the sum of the log densities'
     raise InputError(
@@ -79,9 +84,8 @@ def _plan(options, target):
     ) from e
   except Exception as e:
     # The function is the user's, and may raise anything.
-    shapes = ' and '.join(str(x.shape.as_list()) for x in start)
     raise InputError(
-      f'{options.fn} has no plan for a state of shape {shapes}: {one_line(e)}'
+      f'{options.fn} has no plan for {state}: {one_line(e)}'
     ) from e
 
 

@@ -14,8 +14,6 @@
 # ============================================================================
 """The options of `python -m tfp_diag plan`."""
 
-import ast
-
 from tfp_diag.command_line.function_file import function_file
 from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.literal import read_literal
@@ -116,12 +114,13 @@ def _parser():
 
 def _sample_shape(text):
   try:
-    sizes = ast.literal_eval(text.strip())
-  except (ValueError, SyntaxError):
+    sizes = read_literal('--sample-shape', text)
+  except InputError:
     sizes = None
   sizes = [sizes] if isinstance(sizes, int) else sizes
   if not isinstance(sizes, (list, tuple)) or any(
-    not isinstance(size, int) or size < 1 for size in sizes
+    not isinstance(size, int) or isinstance(size, bool) or size < 1
+    for size in sizes
   ):
     raise InputError(
       f'--sample-shape {text} must be a list of positive sizes, like [2] or [].'

@@ -30,10 +30,11 @@ def starting_points(target, num_chains, seed):
   Args:
     target: A `tfp_diag.examples.Target`.
     num_chains: Python `int`.
-    seed: Pair of integers.
+    seed: Pair of integers, a stateless seed.
 
   Returns:
-    List of float32 Tensors of leading shape [num_chains].
+    List of Tensors [num_chains, ...event], the parts of the state, of the dtype
+    of `target.init`.
 
   Raises:
     InputError: if the log density cannot be computed, has the wrong type or

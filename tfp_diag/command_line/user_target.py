@@ -105,7 +105,22 @@ def _run_file(where, path):
 
 
 def _read_parts(fn, option, text, to_part):
-  """Names of the parts, what `to_part` makes of their values; if by keyword."""
+  """Reads the value of `--init` or `--shape`.
+
+  Args:
+    fn: Python callable, the function of the user.
+    option: Python `str`, the name of the option.
+    text: Python `str`, its value, a literal.
+    to_part: Python callable, the value of a part to a NumPy array; a ValueError
+      of it ends the sentence that the user gets.
+
+  Returns:
+    List of the names of the parts, list of their arrays, and a `bool`: whether
+    they are keyword arguments.
+
+  Raises:
+    InputError: if the value cannot be read, or has no coordinates.
+  """
   value = read_literal(option, text)
   if isinstance(value, dict):
     names, values = list(map(str, value)), list(value.values())
@@ -140,7 +155,8 @@ def _array(value):
 def _zeros(sizes):
   sizes = [sizes] if isinstance(sizes, int) else sizes
   if not isinstance(sizes, list) or any(
-    not isinstance(size, int) or size < 0 for size in sizes
+    not isinstance(size, int) or isinstance(size, bool) or size < 0
+    for size in sizes
   ):
     raise ValueError('is not a shape like [1000]; several parts go in a tuple.')
   try:

@@ -34,8 +34,9 @@ def images_of_basis(
   as many images as there are samples.
 
   Args:
-    apply: Callable, seeds to a Tensor of shape `sample_shape + some_shape`. It
-      is linear, and does the same with each sample.
+    apply: Python callable, a list of seeds, shaped as `tensors`, to a Tensor of
+      shape `sample_shape + some_shape`. It is linear, and maps each sample in
+      the same way.
     tensors: List of Tensors of shapes `sample_shape + event_shape_i`, as which
       the seeds are shaped; each element of an event is a basis vector.
     rank: Python int, the number of sample dimensions.

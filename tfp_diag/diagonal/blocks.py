@@ -130,12 +130,15 @@ def _in_chunks(
 
   if chunk_size is None or (isinstance(num, int) and num <= chunk_size):
     return chunk(0, num)
-  num_chunks, remainder = num // chunk_size, num % chunk_size
-  full = _mapped(
-    lambda c: chunk(c * chunk_size, chunk_size), num_chunks, likes, [chunk_size]
-  )
+  size: Any = chunk_size
+  known: int | None = chunk_size
+  if not isinstance(num, int):
+    # A chunk that is not full would run in full.
+    size, known = tf.clip_by_value(num, 1, chunk_size), None
+  num_chunks, remainder = num // size, num % size
+  full = _mapped(lambda c: chunk(c * size, size), num_chunks, likes, [known])
   full = [
-    tf.reshape(f, tf.concat([[num_chunks * chunk_size], tf.shape(x)], 0))
+    tf.reshape(f, tf.concat([[num_chunks * size], tf.shape(x)], 0))
     for f, x in zip(full, likes)
   ]
   if isinstance(remainder, int) and not remainder:
@@ -145,11 +148,23 @@ def _in_chunks(
 
 
 def _mapped(
-  fn: Callable, num: Any, likes: Sequence, chunk: Sequence[int] = ()
+  fn: Callable, num: Any, likes: Sequence, chunk: Sequence[int | None] = ()
 ) -> list:
-  """`tf.map_fn` over `range(num)`; one after the other, for memory's sake."""
+  """`tf.map_fn` over `range(num)`, one call at a time to save memory.
+
+  Args:
+    fn: Python callable, scalar int32 Tensor to a list of Tensors of shapes
+      `chunk + shape`.
+    num: Python int or scalar int32 Tensor.
+    likes: List of Tensors of these shapes and of the dtypes of the results.
+    chunk: List of Python int or None, leading dimensions of each result.
+
+  Returns:
+    List of Tensors of shapes `[num] + chunk + shape`.
+  """
   specs = [tf.TensorSpec([*chunk, *x.shape], x.dtype) for x in likes]
-  # Without a first element there is no shape if it is dynamic, so there is one.
+  # If `num` is open, `fn` is called once even where `num` is 0: a dynamic shape
+  # of the results is known only from a first one. It is cut off below.
   at_least = num if isinstance(num, int) else tf.maximum(num, 1)
   results = tf.map_fn(
     fn, tf.range(at_least), fn_output_signature=specs, parallel_iterations=1
@@ -162,7 +177,16 @@ def _connected(
 ) -> list[int]:
   """Which of the other side's parts a path connects with a part.
 
-  While a graph is built this costs nothing: what it computes is not used.
+  The ops that this adds to the graph never run, as nothing uses their results.
+
+  Args:
+    linear_map: `LinearMap`.
+    member: Python int, the number of the part.
+    like: Tensor of the shape and dtype of that part.
+    others: List of Python int, the numbers of parts on the other side.
+
+  Returns:
+    List of those of `others` to which a path leads.
   """
   others = list(others)
   results = linear_map.apply([member], [tf.zeros_like(like)], others)
@@ -178,10 +202,10 @@ def _is_wide(ys: Sequence, xs: Sequence, rank: int) -> bool:
 
 
 def forward_map(reverse: LinearMap, ys: Sequence, xs: Sequence) -> LinearMap:
-  """Transposes a map, and checks what can be checked without values.
+  """Transposes a map, and checks that both modes find the same paths.
 
-  Where reverse mode finds a path, forward mode has to find it, too: if it does
-  not, some gradient cannot be differentiated by its cotangent.
+  If reverse mode finds a path that forward mode does not find, some gradient
+  cannot be differentiated by its cotangent. The check needs no values.
 
   Args:
     reverse: `LinearMap` in reverse mode.
@@ -192,7 +216,7 @@ def forward_map(reverse: LinearMap, ys: Sequence, xs: Sequence) -> LinearMap:
     `LinearMap` in forward mode.
 
   Raises:
-    MissingGradientError: if there is none that can be trusted.
+    MissingGradientError: if forward mode lacks a path.
   """
   forward = reverse.transposed()
   paths = _paths(reverse, ys, xs)

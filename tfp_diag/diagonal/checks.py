@@ -198,8 +198,10 @@ def deviation_at_one(
     rank: Python int, the number of sample dimensions.
 
   Returns:
-    List of scalar Tensors, in units of the largest entry; less where the
-    function computes less precisely than in the dtype of its parts.
+    List of scalar Tensors, one for each Tensor of `diag`: the largest
+    difference, divided by the largest entry. If the function computes in a less
+    precise dtype than that of its parts, the number is scaled down, so that
+    `is_small` can compare it with the tolerance of its own dtype.
   """
   other = _at_random_coordinates(derivative, diag, evaluation.xs, rank, 0)
   found = [_deviation(d, o) for d, o in zip(diag, other)]
@@ -208,7 +210,7 @@ def deviation_at_one(
 
 
 def is_small(deviations: Sequence) -> bool:
-  """Whether rounding explains some deviations."""
+  """Whether rounding explains all deviations, scalar Tensors with values."""
   return all(float(d) <= tolerance(d.dtype) for d in deviations)
 
 
@@ -228,7 +230,19 @@ _WRONG_COLORS = (
 def _at_random_coordinates(
   derivative: Linear, diag: Sequence, xs: Sequence, rank: int, draw: Any
 ) -> list:
-  """The diagonal, with one coordinate of each sample by an ordinary pass."""
+  """The diagonal, with one coordinate of each sample by an ordinary pass.
+
+  Args:
+    derivative: What it comes from in reverse mode, a `LinearMap` or `Linear`.
+    diag: List of Tensors, the diagonal; several, one after the other.
+    xs: List of Tensors, the parts.
+    rank: Python int, the number of sample dimensions.
+    draw: Python int or scalar int32 Tensor; each number chooses other
+      coordinates.
+
+  Returns:
+    List of Tensors shaped as `diag`.
+  """
   parts = list(range(len(xs)))
   sizes = [tf.reduce_prod(tf.shape(x)[rank:]) for x in xs]
   total = tf.add_n(sizes)

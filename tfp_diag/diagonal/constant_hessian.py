@@ -29,15 +29,13 @@ from tfp_diag.internal import batching
 
 __all__ = ['ConstantHessian']
 
-# With more passes than this over the shared samples, each sample has its own.
-_MAX_SHARED = 8
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConstantHessian:
   """A Hessian that is the same for all samples.
 
-  So each of them can be seeded with another color in the same pass.
+  So a pass can seed each sample with another color. The results of all samples
+  together are the diagonal, which is copied to each sample.
 
   Attributes:
     colors: int32 array, one color per coordinate.

@@ -51,11 +51,15 @@ def run(
   jit_compile: bool = False,
   accept: Callable | None = None,
 ) -> Any:
-  """Evaluates a function, and does something with its derivatives.
+  """Evaluates the function of a problem, and calls `body` with the result.
+
+  An eager call runs `body` as a compiled graph, which `graphs.call` remembers.
+  While a graph is built, `body` adds its ops to that graph.
 
   Args:
     problem: `Problem`.
-    key: Hashable: what else decides what `body` does.
+    key: Hashable: what decides, besides the problem, which ops `body` makes.
+      Calls of equal keys and equal functions share a graph.
     body: Python callable, `(evaluation, *extra)` to a structure of Tensors.
     extra: List of Tensors.
     extra_specs: List of `tf.TensorSpec`s of `extra`. Default: their own.
@@ -96,8 +100,16 @@ def run(
 
 def evaluate(problem: Problem, parts: Sequence) -> Evaluation:
   """Calls the function of a problem, in the graph that is being built."""
+
+  def call(parts):
+    if not problem.may_read_nothing:
+      return problem.call(parts)
+    result, variables = linear_map.and_what_it_reads(problem.call, parts)
+    problem.check_read(variables)
+    return result
+
   return linear_map.evaluate(
-    problem.call,
+    call,
     problem.outputs,
     [
       p
@@ -113,7 +125,8 @@ class Diagonal(NamedTuple):
   """What `run_diagonal` returns.
 
   Attributes:
-    result: List of what the function returned.
+    result: List of what the function returned; of one entry if that was neither
+      a list nor a tuple.
     gradient: List of Tensors shaped as the parts; empty for a Jacobian.
     diag: List of Tensors shaped as the parts.
     third: List of Tensors shaped as the parts, the unmixed third derivatives;
@@ -198,7 +211,7 @@ def diagonal(
   request: Request,
   is_first: tf.Tensor | None = None,
 ) -> tuple:
-  """The same for a function that has been evaluated.
+  """As `run_diagonal`, for a function that has been evaluated.
 
   Args:
     problem: `Problem`.

@@ -93,7 +93,7 @@ class HessianTerms:
   def is_by_coordinate(self) -> bool:
     """Whether each coordinate of the rest has a pass of its own.
 
-    A pass is then the tangents of the arguments of curved ops alone.
+    A pass then computes only the tangents of the arguments of curved ops.
     """
     return self.found.samples_lead and bool(
       np.all(np.bincount(self.colors) == 1)
@@ -236,7 +236,14 @@ class _Call:
     )[0]
 
   def _columns(self, tensor: tf.Tensor) -> tf.Tensor:
-    """The columns of the matrix of a fixed linear map, one in each row."""
+    """The transposed matrix of the linear map from `xs` to a Tensor.
+
+    Args:
+      tensor: Tensor, the same linear function of `xs` for each sample.
+
+    Returns:
+      Tensor of shape `[number of coordinates, elements of tensor per sample]`.
+    """
     forward = self.reverse([tensor]).transposed()
     parts = list(range(len(self._xs)))
 

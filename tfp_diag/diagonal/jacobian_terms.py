@@ -145,7 +145,16 @@ class _Call:
     return self._derivative.between(targets, sources, held)
 
   def rows_and_columns(self, s: tf.Tensor) -> Callable:
-    """A function of k: column k of `C_s` times row k of `S_s`."""
+    """The pass that adds the part of element k of `s` to the diagonal.
+
+    Args:
+      s: Tensor of shape `sample_shape + event_shape`, a value that is held.
+
+    Returns:
+      Python callable, k (Python int or scalar int32 Tensor) to a list with a
+      Tensor shaped as the part, or None, for each part: column k of `C_s` times
+      row k of `S_s`.
+    """
     everything = list(range(len(self._xs)))
     rows = self._derivative.between([s], self._xs)
     columns = self.between(self._derivative.targets, [s]).transposed()

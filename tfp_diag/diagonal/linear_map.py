@@ -58,6 +58,7 @@ __all__ = [
   'Linear',
   'LinearMap',
   'MissingGradientError',
+  'and_what_it_reads',
   'evaluate',
   'evaluation_of_graph',
   'gradient_graph',
@@ -71,7 +72,7 @@ __all__ = [
 class MissingGradientError(LookupError):
   """An op of the function has no derivative, or not as many as needed."""
 
-  # Out of a `tf.function` AutoGraph passes on only errors that are made so.
+  # AutoGraph keeps the type of an error only if it has this constructor.
   __init__ = Exception.__init__
 
 
@@ -122,14 +123,15 @@ class LinearMap:
       that no path connects with a member.
     """
     results = members if results is None else results
-    return self._gradient(
-      [self._targets[i] for i in members],
-      [self._sources[i] for i in results],
-      seeds,
-    )
+    sources = [self._sources[i] for i in results]
+    if all(s is not None and _is_empty(s) for s in sources):
+      # Of no samples, say. TensorFlow (2.21) may divide by the size when it
+      # optimizes what its gradients make of them, which ends the process.
+      return [tf.zeros_like(s) for s in sources]
+    return self._gradient([self._targets[i] for i in members], sources, seeds)
 
   def connects(self, members: Sequence[int]) -> bool:
-    """Whether a pass over `members` gives anything but None for each of them.
+    """Whether a pass over `members` gives a Tensor for at least one of them.
 
     Args:
       members: As for `apply`.
@@ -213,6 +215,10 @@ class LinearMap:
     return LinearMap(_tape_gradient(tape), transposed, placeholders)
 
 
+def _is_empty(x: Any) -> bool:
+  return x.shape.rank is not None and 0 in x.shape.as_list()
+
+
 def _check_recording() -> None:
   """Raises if tapes record nothing here: every derivative would be zero."""
   # Not among the ops of the function.
@@ -283,7 +289,7 @@ class Evaluation:
     """The same function, of which some ops are written out with more ops.
 
     Args:
-      places: of these ops in `graph.ops`.
+      places: Collection of Python int, the indices of these ops in `graph.ops`.
 
     Returns:
       `Evaluation`.
@@ -349,7 +355,7 @@ class Evaluation:
     return LinearMap(_tape_gradient(self._tapes[0]), self.ys, self.xs)
 
   def hessian(self, check_gradient: Callable | None = None) -> tuple:
-    """The gradient of the only one of `ys`, and the Hessian.
+    """The gradient and the Hessian of the value, which is the only one of `ys`.
 
     Args:
       check_gradient: Python callable that may raise; takes the gradient while
@@ -360,7 +366,8 @@ class Evaluation:
       hessian: `LinearMap`, the transposed Jacobian of the gradient.
 
     Raises:
-      MissingGradientError: If that would be wrong.
+      MissingGradientError: If an op has no derivative, or if TensorFlow would
+        take its gradient for a constant.
     """
     (value,) = self.ys
     first, second, *_ = self._tapes
@@ -383,13 +390,13 @@ class Evaluation:
     return gradient, LinearMap(_tape_gradient(second), gradient, self.xs)
 
   def hessian_between(self, tensors: Sequence) -> LinearMap:
-    """The second derivatives of the only one of `ys` by Tensors on the way.
+    """The Hessian of the value, the only one of `ys`, by other Tensors.
 
     Args:
-      tensors: List of Tensors that the function computed.
+      tensors: List of Tensors that the function computed on the way.
 
     Returns:
-      `LinearMap`.
+      `LinearMap` in reverse mode, from the gradient by `tensors` to `tensors`.
     """
     (value,) = self.ys
     first, second, *_ = self._tapes
@@ -559,6 +566,13 @@ def evaluate(
   return Evaluation(result, graph, tapes, ops)
 
 
+def and_what_it_reads(fn: Callable, *args: Any) -> tuple:
+  """What a function returns, and the `tf.Variable`s that it reads."""
+  with tf.GradientTape() as tape:
+    result = fn(*args)
+  return result, tape.watched_variables()
+
+
 @contextlib.contextmanager
 def _recording(tapes: Sequence) -> Iterator[None]:
   """Lets tapes record, the one that differentiates last around the others."""
@@ -569,7 +583,7 @@ def _recording(tapes: Sequence) -> Iterator[None]:
 
 
 def evaluation_of_graph(result: Any, ys: Sequence, xs: Sequence) -> Evaluation:
-  """The same for Tensors that a graph has computed from `xs` already.
+  """An `Evaluation` of Tensors that a graph has computed from `xs` already.
 
   Args:
     result: What the caller passed.
@@ -577,7 +591,7 @@ def evaluation_of_graph(result: Any, ys: Sequence, xs: Sequence) -> Evaluation:
     xs: List of Tensors of that graph, or `tf.Variable`s.
 
   Returns:
-    `Evaluation`, of which only the Jacobian can be had.
+    `Evaluation`, of which only `jacobian()` works.
   """
   graph = Graph(tf.compat.v1.get_default_graph(), tuple(xs), tuple(ys), ())
   return _EvaluationOfGraph(result, graph, [])

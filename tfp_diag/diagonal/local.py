@@ -126,7 +126,7 @@ def slopes(
 def slopes_of_own_gradient(
   step: Step, op: tf.Operation, groups: Sequence
 ) -> list:
-  """The same of an op with a gradient of its own, from that gradient.
+  """As `slopes`, for an op with a `tf.custom_gradient`, from that gradient.
 
   Args:
     step: `tape.Step` with `own_gradient`.

@@ -76,5 +76,5 @@ def _whole_exponent(op: tf.Operation) -> int | None:
 finite_powers: Any = contextlib.nullcontext()
 if _TABLE is not None:
   finite_powers = Replaced(
-    _TABLE, 'Pow', lambda entry: {**entry, 'type': _gradient_of_power}
+    _TABLE, {'Pow': lambda entry: {**entry, 'type': _gradient_of_power}}
   )

@@ -139,6 +139,7 @@ def average(
     new_means, new_squares = [], []
     total = count + size
     for mean, square, e in zip(means, squares, estimates(count, size)):
+      e = tf.cast(e, tf.float64)
       n, k, m = (tf.cast(c, e.dtype) for c in (count, size, total))
       e_mean = tf.reduce_mean(e, 0)
       shift = e_mean - mean
@@ -156,7 +157,8 @@ def average(
     small = _norm(errors, rank) <= tolerance * _norm(means, rank)
     return tf.logical_and(count >= MIN_PROBES, tf.reduce_all(small))
 
-  zeros = [tf.zeros_like(x) for x in xs]
+  # Squares of small entries would underflow in the dtype of the parts.
+  zeros = [tf.zeros_like(x, tf.float64) for x in xs]
   state = (tf.constant(0), zeros, zeros)
   shapes = [x.shape for x in xs]
   num_chunks, remainder = divmod(num_probes, probes_at_once)
@@ -179,6 +181,9 @@ def average(
     )
   count, means, squares = state
   errors = _standard_errors(count, squares)
+  means, errors = (
+    [tf.cast(v, x.dtype) for v, x in zip(vs, xs)] for vs in (means, errors)
+  )
   return Estimate(means, errors, count * num_colors)
 
 
@@ -213,22 +218,27 @@ def exchangeable(
     which holds approximately.
   """
   members = list(range(len(xs)))
+  # Triangular matrices in half precision have no kernels.
+  dtype = xs[0].dtype
+  wide = tf.float32 if dtype.size < 4 else dtype
 
   def products(linear_map, columns):
     """`sample_shape + [n, k]` times the map, column by column."""
     order = [rank + 1, *range(rank + 1)]
-    stack = flat_parts(tf.transpose(columns, order), xs, rank)
+    stack = flat_parts(tf.cast(tf.transpose(columns, order), dtype), xs, rank)
 
     def one_pass(k):
       results = linear_map.apply(members, [tf.gather(s, k) for s in stack])
       return [tf.zeros_like(x) if r is None else r for x, r in zip(xs, results)]
 
     results = blocks.stacked(one_pass, xs, num_probes, None, obstacle)
-    return tf.transpose(_flat(results, rank), [*range(1, rank + 2), 0])
+    return as_columns(results)
 
-  omega = tf.transpose(
-    _flat(signs(seed, 0, num_probes, xs), rank), [*range(1, rank + 2), 0]
-  )
+  def as_columns(stack):
+    order = [*range(1, rank + 2), 0]
+    return tf.cast(tf.transpose(_flat(stack, rank), order), wide)
+
+  omega = as_columns(signs(seed, 0, num_probes, xs))
   q, r = tf.linalg.qr(products(reverse, omega))
   z = products(forward, q)
   # Where the rank of the matrix is less than the number of probes, `r` is
@@ -255,6 +265,7 @@ def exchangeable(
   )
   mean, variance = tf.nn.moments(estimates, axes=[-1])
   error = tf.sqrt(variance / tf.cast(num_probes - 1, variance.dtype))
+  mean, error = tf.cast(mean, dtype), tf.cast(error, dtype)
   return Estimate(
     flat_parts(mean, xs, rank),
     flat_parts(error, xs, rank),

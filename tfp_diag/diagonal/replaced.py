@@ -12,10 +12,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""An entry of a table of TensorFlow's, replaced for a while."""
+"""Entries of a table of TensorFlow's, replaced for a while."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ['Replaced']
@@ -24,30 +24,34 @@ __all__ = ['Replaced']
 class Replaced:
   """While it is entered, however often and by whichever thread."""
 
-  def __init__(self, table: Any, key: str, make: Callable) -> None:
+  def __init__(self, table: Any, makers: Mapping) -> None:
     """Replaces nothing yet.
 
     Args:
       table: Dict.
-      key: Python str, a key of it.
-      make: Python callable, the entry to the one that takes its place.
+      makers: Python dict, a key of the table -> a callable, the entry, or None
+        where there is none, to the one that takes its place.
     """
     self._table = table
-    self._key = key
-    self._make = make
+    self._makers = makers
     self._lock = threading.Lock()
     self._depth = 0
-    self._original: Any = None
+    self._originals: dict = {}
 
   def __enter__(self) -> None:
     with self._lock:
       if not self._depth:
-        self._original = self._table[self._key]
-        self._table[self._key] = self._make(self._original)
+        self._originals = {k: self._table.get(k) for k in self._makers}
+        for key, make in self._makers.items():
+          self._table[key] = make(self._originals[key])
       self._depth += 1
 
   def __exit__(self, *_: Any) -> None:
     with self._lock:
       self._depth -= 1
       if not self._depth:
-        self._table[self._key] = self._original
+        for key, original in self._originals.items():
+          if original is None:
+            del self._table[key]
+          else:
+            self._table[key] = original

@@ -152,8 +152,9 @@ class Colors:
     """Runs of colors that occur in the same parts.
 
     Yields:
-      members: List of part numbers.
-      start, stop: The colors are those of `range(start, stop)`.
+      members: List of Python int, the numbers of the parts.
+      start, stop: Python ints, or scalar int32 Tensors if an event shape is
+        dynamic: the colors are those of `range(start, stop)`.
     """
     if not self.is_static:
       # Each part has colors of its own here, in order.
@@ -259,6 +260,8 @@ def add_up(
   Returns:
     List of Tensors shaped as `total`.
   """
+  # Of an open number some passes would run beyond the last one, see `_pfor`.
+  assert isinstance(num_passes, int)
   run = _choose('auto', 0, num_passes, obstacle)
   return run(one_pass, total, 0, num_passes, chunk_size)
 
@@ -357,7 +360,7 @@ def _while_loop(
     lambda k, total: (k + 1, _add(total, one_color(k))),
     (tf.convert_to_tensor(start), total),
     shape_invariants=(tf.TensorShape([]), [t.shape for t in total]),
-    parallel_iterations=chunk_size,
+    parallel_iterations=min(chunk_size, _MAX_PARALLEL),
     # XLA can differentiate a loop only if it knows how long it may run.
     maximum_iterations=stop - start if isinstance(stop, int) else None,
   )
@@ -365,51 +368,79 @@ def _while_loop(
 
 
 def _pfor(
-  one_color: Callable, total: list, start: int, stop: int, chunk_size: int
+  one_color: Callable, total: list, start: int, stop: Any, chunk_size: int
 ) -> list:
-  """Vectorized chunks inside a loop; the last, shorter chunk by itself."""
+  """Vectorized chunks, one after the other for the sake of memory."""
 
-  def chunk(total, first, size):
+  def chunk(total, colors):
     def body(k):
       return [
         tf.zeros_like(t) if u is None else u
         for t, u in zip(total, one_color(k))
       ]
 
-    if isinstance(size, int) and size == 1:
+    if colors.shape[0] == 1:
       # `vectorized_map` takes an axis of size 1 for one to broadcast.
-      return _add(total, one_color(first))
-    stacked = vectorized_map(body, first + tf.range(size))
+      return _add(total, one_color(colors[0]))
+    stacked = vectorized_map(body, colors)
     return _add(total, [tf.reduce_sum(s, axis=0) for s in stacked])
 
-  def chunks(total):
-    num_chunks = (stop - start) // chunk_size
-    remainder = (stop - start) % chunk_size
-    if isinstance(num_chunks, int) and num_chunks <= _MAX_UNROLLED_CHUNKS:
-      for c in range(num_chunks):
-        # One after the other, for the sake of memory.
-        with tf.control_dependencies(total if c else []):
-          total = chunk(total, start + c * chunk_size, chunk_size)
-    else:
-      _, total = tf.while_loop(
-        lambda c, _: c < num_chunks,
-        lambda c, total: (
-          c + 1,
-          chunk(total, start + c * chunk_size, chunk_size),
-        ),
-        (0, total),
-        shape_invariants=(tf.TensorShape([]), [t.shape for t in total]),
-        parallel_iterations=1,
-        maximum_iterations=num_chunks if isinstance(num_chunks, int) else None,
-      )
-    if isinstance(remainder, int) and not remainder:
-      return total
-    return chunk(total, stop - remainder, remainder)
+  def loop(total, num_chunks, colors_of):
+    _, total = tf.while_loop(
+      lambda c, _: c < num_chunks,
+      lambda c, total: (c + 1, chunk(total, colors_of(c))),
+      (0, total),
+      shape_invariants=(tf.TensorShape([]), [t.shape for t in total]),
+      parallel_iterations=1,
+      maximum_iterations=num_chunks if isinstance(num_chunks, int) else None,
+    )
+    return total
 
+  def static_chunks(total):
+    """The last, shorter chunk by itself."""
+    num_chunks, rest = divmod(stop - start, chunk_size)
+
+    def colors_of(c):
+      return start + c * chunk_size + tf.range(chunk_size)
+
+    if num_chunks <= _MAX_UNROLLED_CHUNKS:
+      for c in range(num_chunks):
+        with tf.control_dependencies(total if c else []):
+          total = chunk(total, colors_of(c))
+    else:
+      total = loop(total, num_chunks, colors_of)
+    return chunk(total, tf.range(stop - rest, stop)) if rest else total
+
+  def open_chunks(total):
+    """All chunks have one size, so that a chunk is traced once.
+
+    The last chunk may be longer than what is left; colors behind the last one
+    are replaced by one that no coordinate has.
+    """
+    count = stop - start
+    # Of sums with a large `chunk_size` there may be none in int32.
+    num_chunks = (count - 1) // chunk_size + 1
+    size = (count - 1) // tf.maximum(num_chunks, 1) + 1
+
+    def colors_of(c):
+      colors = start + c * size + tf.range(size)
+      return tf.where(colors < stop, colors, _NO_COLOR)
+
+    return loop(total, num_chunks, colors_of)
+
+  is_static = isinstance(start, int) and isinstance(stop, int)
+  chunks = static_chunks if is_static else open_chunks
   return vectorized_or_loop(
     lambda: chunks(total),
     lambda: _while_loop(one_color, total, start, stop, chunk_size),
   )
+
+
+# No coordinate has it.
+_NO_COLOR = -2
+
+# TensorFlow holds memory for each iteration that may run beside others.
+_MAX_PARALLEL = 1024
 
 
 def vectorized_or_loop(

@@ -46,9 +46,10 @@ class Terms(Protocol):
   """A derivative that is taken apart into terms, so that its diagonal is cheap.
 
   Attributes:
-    how: Three words for `str(plan)`.
-    max_order: Python int: 1 for a Jacobian, 2 for a Hessian, 3 for what gives
-      unmixed third derivatives, too. Only asked for as much.
+    how: Python str, a few words for `str(plan)`, such as 'op by op'.
+    max_order: Python int, the highest order of derivatives that `diagonal` can
+      compute: 1 for a Jacobian, 2 for a Hessian, 3 for unmixed third
+      derivatives, too. A higher `call.order` is never passed.
   """
 
   how: str

@@ -31,7 +31,7 @@ __all__ = ['ThirdOrder', 'passes_of']
 
 
 def passes_of(evaluation: Evaluation, hessian: LinearMap, order: int) -> Linear:
-  """What a pass gives: second derivatives, and third ones if asked for.
+  """What passes go through: the Hessian, or second and third derivatives.
 
   Args:
     evaluation: `Evaluation`.

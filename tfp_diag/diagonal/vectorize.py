@@ -12,17 +12,22 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""`tf.vectorized_map`, with an op that it gets wrong put right.
+"""`tf.vectorized_map`, with some ops that it gets wrong or does not know.
 
 Where TensorFlow (2.21 and before) vectorizes `tf.roll`, it adds one to the axis
 for the new axis in front, also to a negative one: -1 becomes 0, and it is the
 passes that are rolled. The gradient of `tf.roll(x, 1, axis=-1)` is such an op,
 and the result is wrong without an error.
 
+It does not know how to vectorize some ops in which derivatives of common
+functions consist, such as `ScatterNd`, the gradient of `tf.gather_nd`. They are
+here.
+
 There is no public way to say how an op is vectorized, nor to replace the
-gradient of one on a tape. So while `vectorized_map` runs, TensorFlow's own
-function for the op is given a counted axis. Where TensorFlow keeps these
-functions elsewhere, an op that may roll along a negative axis is refused.
+gradient of one on a tape. So while `vectorized_map` runs, the table of
+TensorFlow holds functions of this module. Where TensorFlow keeps the table
+elsewhere, an op that may roll along a negative axis is refused, and the other
+ones are not vectorized.
 """
 
 from collections.abc import Callable
@@ -35,6 +40,7 @@ from tfp_diag.diagonal.replaced import Replaced
 try:
   from tensorflow.python.ops.parallel_for.pfor import (
     _pfor_converter_registry,
+    wrap,
   )
 
   _REGISTRY: Any = _pfor_converter_registry
@@ -62,15 +68,150 @@ def vectorized_map(fn: Callable, elems: Any) -> Any:
     return tf.vectorized_map(
       _without_negative_rolls(fn), elems, fallback_to_while_loop=False
     )
-  with _COUNTED_ROLLS:
+  with _OWN_FUNCTIONS:
     return tf.vectorized_map(fn, elems, fallback_to_while_loop=False)
 
 
-# While it is entered, the axes of rolls are counted from the front.
-_COUNTED_ROLLS = Replaced(
-  _REGISTRY,
-  'Roll',
-  lambda convert: lambda pfor_input: convert(_CountedAxis(pfor_input)),
+def _cumulative_logsumexp(given: Any) -> tf.Tensor:
+  axis = given.unstacked_input(1)
+  return tf.raw_ops.CumulativeLogsumexp(
+    x=given.stacked_input(0),
+    axis=axis + tf.cast(axis >= 0, axis.dtype),
+    exclusive=given.get_attr('exclusive'),
+    reverse=given.get_attr('reverse'),
+  )
+
+
+def _scatter_nd(given: Any) -> tf.Tensor:
+  shape = given.unstacked_input(2)
+  updates = given.stacked_input(1)
+  length = tf.shape(updates, shape.dtype)[:1]
+  return _to_first(
+    tf.scatter_nd(
+      given.unstacked_input(0),
+      _to_last(updates),
+      tf.concat([shape, length], 0),
+    )
+  )
+
+
+def _tensor_scatter(op: Callable) -> Callable:
+  def convert(given):
+    given.stack_inputs([0, 2])
+    return _to_first(
+      op(
+        _to_last(given.stacked_input(0)),
+        given.unstacked_input(1),
+        _to_last(given.stacked_input(2)),
+      )
+    )
+
+  return convert
+
+
+def _segment_sum(given: Any) -> tf.Tensor:
+  data = _to_last(given.stacked_input(0))
+  return _to_first(tf.math.segment_sum(data, given.unstacked_input(1)))
+
+
+def _mirror_pad(op: Callable) -> Callable:
+  def convert(given):
+    paddings = given.unstacked_input(1)
+    paddings = tf.concat([tf.zeros([1, 2], paddings.dtype), paddings], 0)
+    mode = given.get_attr('mode').decode()
+    return op(input=given.stacked_input(0), paddings=paddings, mode=mode)
+
+  return convert
+
+
+def _reverse_sequence(given: Any) -> tf.Tensor:
+  return tf.raw_ops.ReverseSequence(
+    input=given.stacked_input(0),
+    seq_lengths=given.unstacked_input(1),
+    seq_dim=given.get_attr('seq_dim') + 1,
+    batch_dim=given.get_attr('batch_dim') + 1,
+  )
+
+
+def _sparse_matmul(given: Any) -> tf.Tensor:
+  """The columns of all passes are those of one matrix."""
+  dense = given.stacked_input(3)
+  if given.get_attr('adjoint_b'):
+    dense = tf.linalg.adjoint(dense)
+  shape = tf.shape(dense)
+  product = tf.raw_ops.SparseTensorDenseMatMul(
+    a_indices=given.unstacked_input(0),
+    a_values=given.unstacked_input(1),
+    a_shape=given.unstacked_input(2),
+    b=tf.reshape(tf.transpose(dense, [1, 0, 2]), [shape[1], -1]),
+    adjoint_a=given.get_attr('adjoint_a'),
+  )
+  rows = tf.shape(product)[:1]
+  product = tf.reshape(product, tf.concat([rows, shape[:1], shape[2:]], 0))
+  return tf.transpose(product, [1, 0, 2])
+
+
+def _in_batches(op: Callable, *names: str) -> Callable:
+  """Of an op whose inputs may all have any axes in front."""
+
+  def convert(given):
+    given.stack_inputs()
+    inputs = [given.stacked_input(i) for i in range(given.num_inputs)]
+    known = {name: given.get_attr(name) for name in names}
+    return op(*inputs, **known)
+
+  return convert
+
+
+def _to_last(x: tf.Tensor) -> tf.Tensor:
+  rank = tf.rank(x) if x.shape.rank is None else x.shape.rank
+  return tf.transpose(x, tf.roll(tf.range(rank), -1, 0))
+
+
+def _to_first(x: tf.Tensor) -> tf.Tensor:
+  rank = tf.rank(x) if x.shape.rank is None else x.shape.rank
+  return tf.transpose(x, tf.roll(tf.range(rank), 1, 0))
+
+
+# Of what pfor knows of an op, one of whose inputs differs between the elements,
+# the result, with a new axis in front.
+_CONVERTERS = {
+  'CumulativeLogsumexp': _cumulative_logsumexp,
+  'MirrorPad': _mirror_pad(tf.raw_ops.MirrorPad),
+  'MirrorPadGrad': _mirror_pad(tf.raw_ops.MirrorPadGrad),
+  'ReverseSequence': _reverse_sequence,
+  'ScatterNd': _scatter_nd,
+  'SegmentSum': _segment_sum,
+  'SparseTensorDenseMatMul': _sparse_matmul,
+  'TensorScatterAdd': _tensor_scatter(tf.tensor_scatter_nd_add),
+  'TensorScatterSub': _tensor_scatter(tf.tensor_scatter_nd_sub),
+  'TridiagonalMatMul': _in_batches(
+    lambda *given: tf.raw_ops.TridiagonalMatMul(
+      superdiag=given[0], maindiag=given[1], subdiag=given[2], rhs=given[3]
+    )
+  ),
+  'TridiagonalSolve': _in_batches(
+    lambda diagonals, rhs, **known: tf.raw_ops.TridiagonalSolve(
+      diagonals=diagonals, rhs=rhs, **known
+    ),
+    'partial_pivoting',
+    'perturb_singular',
+  ),
+}
+
+
+def _own(op_type: str) -> Callable:
+  """An entry of the table in place of another one, or of none."""
+  if op_type == 'Roll':
+    return lambda convert: lambda given: convert(_CountedAxis(given))
+  own = _CONVERTERS[op_type]
+  # Later versions of TensorFlow may know the op.
+  return lambda convert: convert or (lambda given: wrap(own(given), True))
+
+
+# While it is entered, axes of rolls are counted from the front.
+_OWN_FUNCTIONS = Replaced(
+  _REGISTRY, {op_type: _own(op_type) for op_type in ('Roll', *_CONVERTERS)}
 )
 
 

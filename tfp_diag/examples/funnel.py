@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.examples.target import Target
+from tfp_diag.internal import arguments
 
 __all__ = ['funnel']
 
@@ -28,10 +29,10 @@ __all__ = ['funnel']
 def funnel(num_leaves=9):
   """A log variance and variables that it scales.
 
-  v ~ N(0, 3²), x_i ~ N(0, e^v). The state is [v, x] with event shapes [] and
-  [num_leaves]. Its curvature varies by orders of magnitude: no constant
-  preconditioner serves it, and a sampler that reports otherwise deserves
-  distrust.
+  v ~ N(0, 3²), x_i ~ N(0, e^v): e^v is the variance of x_i. The state is [v, x]
+  with event shapes [] and [num_leaves]. Its curvature varies by orders of
+  magnitude: no constant preconditioner serves it, and a sampler that reports
+  otherwise deserves distrust.
 
   Args:
     num_leaves: Python `int`, the number of x's.
@@ -39,6 +40,9 @@ def funnel(num_leaves=9):
   Returns:
     A `Target` with exact moments and marginal densities.
   """
+  num_leaves = arguments.as_count(
+    'num_leaves', num_leaves, 1, "the number of x's"
+  )
   names = ('v', *(f'x[{i + 1}]' for i in range(num_leaves)))
   leaf_sd = math.exp(0.25 * _SCALE**2)
   marginals = {'v': _v_pdf, **dict.fromkeys(names[1:], _x_pdf)}
@@ -97,7 +101,7 @@ def _v_pdf(values):
 
 
 def _x_pdf(values):
-  """Integrates over v with the trapezoidal rule; finite except at zero."""
+  """Integrates over v with the trapezoidal rule; e^(9/8) / √(2π) at zero."""
   values = np.asarray(values, np.float64)
   v, spacing = np.linspace(-13.0 * _SCALE, 13.0 * _SCALE, 4001, retstep=True)
   weights = spacing * _v_pdf(v)

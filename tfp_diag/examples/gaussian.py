@@ -174,7 +174,8 @@ def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
     'a number of one or more',
     lambda x: 1.0 <= x < math.inf,
   )
-  half_range = 0.25 * math.log(condition_number)
+  # A single coordinate is in the middle.
+  half_range = 0.25 * math.log(condition_number) if num_dims > 1 else 0.0
   return Gaussian(
     name='axis_aligned',
     mean=np.zeros(num_dims),
@@ -282,7 +283,8 @@ def from_covariance(
       f'`covariance` has shape {list(covariance.shape)}, but a square matrix '
       'of a coordinate or more is needed.'
     )
-  if not np.allclose(covariance, covariance.T):
+  atol = 1e-8 * np.abs(covariance).max()
+  if not np.allclose(covariance, covariance.T, atol=atol):
     raise ValueError(
       '`covariance` is not symmetric; pass (c + c.T) / 2 if it should be.'
     )

@@ -12,4 +12,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""What the public functions stand on; nothing here is public."""
+"""Helpers of the public functions; nothing here is public."""

@@ -52,7 +52,7 @@ _LONGEST = 80
 
 
 def shown(value: Any) -> str:
-  """What was given, in some words of one line."""
+  """Describes a value in one line, for error messages."""
   if isinstance(value, type):
     return f'the class {value.__name__}'
   if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
@@ -73,9 +73,10 @@ def check_callable(name: str, value: Any, what: str | None = None) -> None:
   """Raises a TypeError if `value` cannot be called.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     value: What was given.
-    what: Python str: what fits. Default: a function of the parts of `xs`.
+    what: Python str, what to pass instead, for the message. Default: a function
+      of the parts of `xs`.
   """
   if not callable(value):
     what = what or 'a function of the parts of `xs`, like `lambda x: x**2`'
@@ -97,14 +98,14 @@ def check_takes(
   kwargs: Mapping | None = None,
   what: str = 'the parts of the state',
 ) -> None:
-  """Raises a TypeError if a function does not take what it will be given.
+  """Raises a TypeError if a function cannot be called with some arguments.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     fn: Python callable.
-    args: List of what will be given by position.
-    kwargs: Dict of what will be given by name.
-    what: Python str, what is given.
+    args: List of the positional arguments.
+    kwargs: Dict of the keyword arguments.
+    what: Python str, what these arguments are, for the message.
   """
   try:
     signature = inspect.signature(fn)
@@ -122,7 +123,7 @@ def check_takes(
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
-  """Raises a ValueError if `value` is not one of `choices`, which are words."""
+  """Raises a ValueError if `value` is not one of the strings `choices`."""
   if not isinstance(value, str) or value not in choices:
     listed = ', '.join(repr(c) for c in choices)
     raise ValueError(f'`{name}` is {shown(value)}; it can be one of {listed}.')
@@ -131,21 +132,22 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 def as_count(
   name: str, value: Any, least: int = 1, what: str | None = None
 ) -> int:
-  """A number of things as a Python int.
+  """Converts a number of things to a Python int.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     value: What was given.
-    least: Python int.
+    least: Python int, the smallest valid number.
     what: Python str, what is counted, where the name does not say it.
 
   Returns:
     Python int.
 
   Raises:
-    ValueError: if it is no integer, smaller, or more than an int32 holds.
+    ValueError: if it is not an integer, less than `least`, or too large for an
+      int32.
   """
-  # A Tensor of a graph has no value yet, and an array no order.
+  # Symbolic Tensors and arrays cannot be compared with `least`.
   number = static_value(value)
   is_integer = _is_a(numbers.Integral, number)
   if not is_integer or not least <= number <= _MOST:
@@ -163,12 +165,16 @@ def as_count(
 
 
 def _is_a(kind: type, value: Any) -> bool:
-  """Whether it is a number of a kind, and no truth value."""
+  """Whether a value is a number of some kind, and not a bool."""
   return isinstance(value, kind) and not isinstance(value, (bool, np.bool_))
 
 
 def static_value(value: Any) -> Any:
-  """A scalar Tensor, or array, that is known, as a number; others as given."""
+  """Converts a scalar Tensor or array to a number, if its value is known.
+
+  Another Tensor whose value is known becomes an array; all else is returned as
+  it is.
+  """
   if tf.is_tensor(value) and not isinstance(
     value, (tf.RaggedTensor, tf.SparseTensor)
   ):
@@ -179,13 +185,14 @@ def static_value(value: Any) -> Any:
   return value
 
 
-def check_chunk(name: str, value: Any) -> None:
-  """Raises a ValueError if `value` is not a number of passes."""
+def check_chunk(name: str, value: Any) -> int:
+  """A number of passes as an `int`; raises a ValueError if it is not valid."""
   if not _is_a(numbers.Integral, value) or not 1 <= value <= _MOST:
     raise ValueError(
       f'`{name}` is {shown(value)}; it is how many passes run together, an '
       f'integer of at least 1, where 1 is a plain loop, and at most {_MOST:,}.'
     )
+  return int(value)
 
 
 def check_bytes(name: str, value: Any) -> None:
@@ -202,9 +209,9 @@ def check_flag(name: str, value: Any, or_none: str | None = None) -> None:
   """Raises a TypeError if `value` is not True or False.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     value: What was given.
-    or_none: Python str: what None means, where it fits, too.
+    or_none: Python str, what None means; None if it is not a valid value.
   """
   if value is None and or_none is not None:
     return
@@ -224,15 +231,15 @@ def check_number(
   what: str = 'a finite number',
   fits: Callable[[float], bool] = math.isfinite,
 ) -> None:
-  """Raises a ValueError if `value` is not one number that fits.
+  """Raises a ValueError if `value` is not a single valid number.
 
-  A Tensor of a graph, whose value is not known, passes.
+  A scalar Tensor of a graph passes, since its value is not known yet.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     value: What was given.
-    what: Python str, what fits.
-    fits: Python callable, a number to whether it fits.
+    what: Python str, which numbers are valid, for the message.
+    fits: Python callable that tells whether a number is valid.
   """
   number = static_value(value)
   if tf.is_tensor(number) and number.shape.rank in (0, None):
@@ -251,19 +258,19 @@ def check_name(value: Any, name: str = 'name') -> None:
 
 
 def check_word(name: str, value: Any) -> None:
-  """Raises a TypeError if `value` is no str."""
+  """Raises a TypeError if `value` is not a str."""
   if not isinstance(value, str):
     raise TypeError(f'`{name}` is {shown(value)}, but must be a str.')
 
 
 def op_scope(name: str | None, default: str) -> Any:
-  """A `tf.name_scope` of that name; raises a TypeError if it is none."""
+  """A `tf.name_scope`; raises a TypeError if `name` is neither str nor None."""
   check_name(name)
   return tf.name_scope(name or default)
 
 
 def check_path(name: str, value: Any) -> None:
-  """Raises an error if `value` is no path of a file or a folder."""
+  """Raises an error if `value` is not a path."""
   if not isinstance(value, (str, os.PathLike)):
     raise TypeError(
       f'`{name}` is {shown(value)}; it is the path of a file or a folder, a '
@@ -276,17 +283,19 @@ def check_path(name: str, value: Any) -> None:
 
 
 def check_file(name: str, value: Any, to_write: bool = False) -> None:
-  """Raises an error if `value` is no path of a file.
+  """Raises an error if `value` is not the path of a file.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     value: What was given.
-    to_write: Whether the file need not exist yet, but its folder.
+    to_write: Whether the file is to be written: then its folder must exist, but
+      the file need not.
 
   Raises:
-    TypeError: if it is no path.
-    OSError: if it is that of a folder; if there is no such file, or no folder
-      to write it to.
+    TypeError: if it is not a path.
+    ValueError: if it is empty.
+    OSError: if it is the path of a folder; if the file, or the folder to write
+      it to, does not exist.
   """
   check_path(name, value)
   path = os.fspath(value)
@@ -307,17 +316,17 @@ def check_file(name: str, value: Any, to_write: bool = False) -> None:
 
 
 def as_names(name: str, value: Any) -> list[str]:
-  """A list of words, of one that is alone as well.
+  """Converts a string, or several strings, to a list of strings.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     value: What was given.
 
   Returns:
     List of str.
 
   Raises:
-    TypeError: if it is something else.
+    TypeError: if it is neither a string nor an iterable of strings.
   """
   if isinstance(value, str):
     return [value]
@@ -332,11 +341,11 @@ def as_names(name: str, value: Any) -> list[str]:
 
 
 def reason(error: Exception) -> str:
-  """What an error says in one line, without TensorFlow's trace."""
+  """The message of an error in one line, without TensorFlow's trace."""
   lines = str(error).strip().splitlines() or ['']
   if not lines[0].startswith('Graph execution error'):
     return lines[0]
-  # First stands where, last the nodes.
+  # The first lines say where it was raised, the last ones list the nodes.
   said = [line for line in lines if not line.lstrip().startswith('[[')]
   return said[-1].strip()
 
@@ -344,16 +353,20 @@ def reason(error: Exception) -> str:
 def as_tensor(
   name: str, value: Any, dtype: Any = None, dtype_hint: Any = None
 ) -> tf.Tensor:
-  """What was given as a Tensor, or a TypeError that names the argument.
+  """Converts a value to a Tensor.
 
   Args:
-    name: Python str: the argument, with backticks, or a part of it.
+    name: Python str, what the message calls the value, such as 'A part of
+      `weights`'.
     value: What was given.
     dtype: The dtype that it must have, or None.
     dtype_hint: The dtype of Python numbers, or None.
 
   Returns:
     Tensor.
+
+  Raises:
+    TypeError: if it cannot be converted.
   """
   if value is not None and not isinstance(
     value, (tf.RaggedTensor, tf.SparseTensor, type)
@@ -380,18 +393,18 @@ def as_tensor(
 
 
 def as_array(name: str, value: Any, may_be_nan: bool = False) -> np.ndarray:
-  """What was given as a float64 array, or an error that names the argument.
+  """Converts a value to a float64 array.
 
   Args:
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
     value: What was given.
-    may_be_nan: Python bool, whether entries may be infinite or no numbers.
+    may_be_nan: Python bool, whether entries may be infinite or NaN.
 
   Returns:
     A new float64 array.
 
   Raises:
-    TypeError: if no array of real numbers can be made of it.
+    TypeError: if it cannot be converted to an array of real numbers.
     ValueError: if an entry is not finite.
   """
   try:
@@ -411,7 +424,7 @@ def as_array(name: str, value: Any, may_be_nan: bool = False) -> np.ndarray:
 
 
 def as_vector(name: str, value: Any) -> np.ndarray:
-  """What was given as a finite float64 vector; see `as_array`."""
+  """Converts a value to a finite float64 vector, or raises; see `as_array`."""
   array = as_array(name, value)
   if array.ndim != 1:
     raise ValueError(

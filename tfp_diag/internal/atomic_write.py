@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Files that are complete or not there."""
+"""Writes files so that nobody finds one that is incomplete."""
 
 import contextlib
 import os
@@ -24,10 +24,10 @@ __all__ = ['atomic_write', 'try_to_write']
 
 @contextlib.contextmanager
 def atomic_write(path):
-  """A binary file that takes the place of `path` once it is complete.
+  """Opens a binary file that replaces `path` once it is complete.
 
-  Who reads `path`, and who interrupts the writer, finds the old file or the
-  new one and never a part.
+  At any time, also if the writer is interrupted, `path` is the old file or the
+  complete new one.
 
   Args:
     path: Python str or path.
@@ -40,7 +40,7 @@ def atomic_write(path):
   try:
     with os.fdopen(handle, 'wb') as file:
       yield file
-    # mkstemp gives 0600; a new file should have what the umask leaves.
+    # mkstemp sets the mode 0600; the umask says what a new file should have.
     umask = os.umask(0)
     os.umask(umask)
     os.chmod(name, 0o666 & ~umask)
@@ -51,7 +51,7 @@ def atomic_write(path):
 
 
 def try_to_write(path):
-  """Raises an `OSError` where `atomic_write` would; leaves nothing behind.
+  """Raises an `OSError` where `atomic_write` would; leaves no file.
 
   Args:
     path: Python str or path.

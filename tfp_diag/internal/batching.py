@@ -26,6 +26,7 @@ __all__ = [
   'SampleShape',
   'align',
   'broadcast_to_part',
+  'broadcasts_to',
   'check_distinct',
   'check_parts',
   'check_sample_shape',
@@ -45,7 +46,7 @@ SampleShape = (
 
 
 def with_shape(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
-  """A Tensor of a shape that is known, where TensorFlow has lost it.
+  """Sets the static shape of a Tensor, where TensorFlow has lost it.
 
   `tf.ensure_shape` would be checked at run time, and tangents do not pass
   through it in a graph (TensorFlow 2.21).
@@ -55,16 +56,25 @@ def with_shape(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
   return x
 
 
+def broadcasts_to(shape: tf.TensorShape, target: tf.TensorShape) -> bool:
+  """Whether Tensors of a shape broadcast to another shape, as far as known."""
+  try:
+    joint = tf.broadcast_static_shape(shape, target)
+  except ValueError:
+    return False
+  return joint.is_compatible_with(target)
+
+
 def check_distinct(variables: list) -> None:
-  """Raises if one Variable is two parts: `fn()` reads it for both."""
+  """Raises a ValueError if two parts are the same `tf.Variable`."""
   handles = [id(v.handle) for v in variables]
   for i, handle in enumerate(handles):
     first = handles.index(handle)
     if first < i:
       raise ValueError(
         f'Parts {first} and {i} of `xs` are the same `tf.Variable`, '
-        f'{variables[i].name!r}. A function of no arguments cannot tell them '
-        'apart: pass it once.'
+        f'{variables[i].name!r}. A function that reads Variables cannot tell '
+        'them apart: pass it once.'
       )
 
 
@@ -77,7 +87,8 @@ def convert_parts(parts, what='xs') -> list:
     what: Python str. The argument's name, for the error.
 
   Returns:
-    List of Tensors; a `tf.Variable` stays as it is, also inside one of Keras.
+    List of Tensors. A `tf.Variable` or `tf.TensorSpec` stays as it is; a
+    variable of Keras is replaced by its `tf.Variable`.
 
   Raises:
     TypeError: if a part is not floating.
@@ -133,18 +144,18 @@ def check_parts(parts, what='xs'):
 
 
 def sample_sizes(sample_shape, name='sample_shape'):
-  """The sizes that `sample_shape` names.
+  """The sizes of the dimensions of `sample_shape`.
 
   Args:
-    sample_shape: `None` (none), a `tf.TensorShape`, a list or tuple of sizes,
-      an integer, or an integer vector (a Tensor or an array).
-    name: Python str, the argument.
+    sample_shape: `None` (no dimensions), a `tf.TensorShape`, a list or tuple of
+      sizes, an integer, or an integer vector (a Tensor or an array).
+    name: Python str, the name of the argument.
 
   Returns:
-    List with an int for each dimension, or None where it is not known.
+    List with an int for each dimension, or None where the size is not known.
 
   Raises:
-    ValueError: if it is no shape, or one of unknown rank.
+    ValueError: if it is not a shape, or its rank is unknown.
   """
   if sample_shape is None:
     return []
@@ -166,7 +177,7 @@ def sample_sizes(sample_shape, name='sample_shape'):
 
 
 def sample_rank(sample_shape):
-  """The number of sample dimensions that `sample_shape` names.
+  """The number of dimensions of `sample_shape`.
 
   Args:
     sample_shape: As in `sample_sizes`.
@@ -236,7 +247,7 @@ def event_shapes(xs, rank):
 
 
 def check_sample_shape(xs, sample_shape):
-  """Raises a ValueError where `sample_shape` is known not to lead a part.
+  """Raises a ValueError if a part's shape cannot begin with `sample_shape`.
 
   Args:
     xs: List of Tensors.
@@ -261,14 +272,15 @@ def broadcast_to_part(y, x, index, name=None):
     y: Tensor, or what converts to one.
     x: Tensor.
     index: Python int, the number of the part, for the error.
-    name: Python str, what has returned it, or None.
+    name: Python str, the name of the function that returned `y`, or None.
 
   Returns:
     Tensor of the shape and dtype of `x`.
 
   Raises:
     TypeError: if `y` is not floating.
-    ValueError: if the static shapes do not allow it.
+    ValueError: if `y` is None, or its static shape does not broadcast to that
+      of `x`.
   """
   what = f'Part {index} of `ys`'
   if name is not None:
@@ -284,12 +296,7 @@ def broadcast_to_part(y, x, index, name=None):
       f'{what} has dtype {y.dtype.name}; a derivative needs a floating dtype. '
       'Return that part in another way, or cast it.'
     )
-  try:
-    joint = tf.broadcast_static_shape(y.shape, x.shape)
-    fits = joint.is_compatible_with(x.shape)
-  except ValueError:
-    fits = False
-  if not fits:
+  if not broadcasts_to(y.shape, x.shape):
     raise ValueError(
       f'{what} has shape {y.shape}, which does not broadcast to the shape '
       f'{x.shape} of part {index} of `xs`. A diagonal pairs each coordinate of '
@@ -308,8 +315,8 @@ def check_value(value, xs, rank, name='fn'):
   Args:
     value: Tensor, what the function returned.
     xs: List of Tensors.
-    rank: Python int, the number of sample dimensions, or None: any.
-    name: Python str, the argument that is the function.
+    rank: Python int, the number of sample dimensions, or None if any is valid.
+    name: Python str, the name of the argument that is the function.
   """
   if value.shape.rank is None or not value.dtype.is_floating:
     raise ValueError(
@@ -338,12 +345,12 @@ def align(ys, xs, name=None):
   """Pairs what a function returned with the parts of its state.
 
   Args:
-    ys: Tensor or list of Tensors.
+    ys: Tensor or list of Tensors. A single one is used for every part.
     xs: List of Tensors.
-    name: Python str, what has returned them, or None.
+    name: Python str, the name of the function that returned `ys`, or None.
 
   Returns:
-    List of Tensors shaped as `xs`: what the diagonal is taken of.
+    List of Tensors, one per part, of the shape and dtype of the part.
   """
   ys = list(ys) if isinstance(ys, (list, tuple)) else [ys]
   if len(ys) not in (1, len(xs)):
@@ -358,14 +365,18 @@ def align(ys, xs, name=None):
 
 
 def checked_value(value, name='fn'):
-  """What a function returned, as one Tensor; raises a ValueError if it is not.
+  """Converts what a function returned to a Tensor.
 
   Args:
     value: What the function returned.
-    name: Python str, the argument that is the function.
+    name: Python str, the name of the argument that is the function.
 
   Returns:
     Tensor.
+
+  Raises:
+    TypeError: if it cannot be converted.
+    ValueError: if it is None, or a list, tuple or dict.
   """
   if value is None:
     raise ValueError(
@@ -387,7 +398,7 @@ def checked_outputs(ys, xs, rank, name='fn'):
     ys: List: the parts of what the function returned.
     xs: List of Tensors, the parts of its state.
     rank: Python int, the number of sample dimensions.
-    name: Python str, the argument that is the function.
+    name: Python str, the name of the argument that is the function.
 
   Returns:
     List of Tensors.

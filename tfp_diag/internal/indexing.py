@@ -23,17 +23,18 @@ __all__ = ['normalize', 'positions', 'select']
 
 
 def normalize(key, rank):
-  """Spreads an index over all dimensions.
+  """Writes an index as one int or slice per dimension.
 
   Args:
-    key: What stands between the brackets.
+    key: The index, as `__getitem__` gets it: an int, a slice, an Ellipsis, or a
+      tuple of these.
     rank: Python int, the number of dimensions.
 
   Returns:
     List of `rank` Python ints or slices.
 
   Raises:
-    IndexError: if it is no index of so many dimensions.
+    IndexError: if `key` is not a valid index of `rank` dimensions.
   """
   key = key if isinstance(key, tuple) else (key,)
   key = [k if isinstance(k, slice) or k is Ellipsis else _int(k) for k in key]
@@ -65,7 +66,7 @@ def positions(index, size, what):
     `range`.
 
   Raises:
-    IndexError: if an int lies outside.
+    IndexError: if an int is out of range.
   """
   if isinstance(index, slice):
     return range(size)[index]
@@ -106,7 +107,7 @@ def select(tensor, axis, index, what='samples'):
 
 
 def _int(index):
-  """An integer that is not a truth value, or an IndexError."""
+  """Converts an index to an int; raises an IndexError for others, and bools."""
   try:
     if isinstance(index, (bool, np.bool_)):
       raise TypeError

@@ -26,8 +26,10 @@ __all__ = [
   'call_traceable',
   'check_takes',
   'flatten',
+  'may_take',
   'pack_as',
   'structure',
+  'takes_any_number',
   'takes_variables',
 ]
 
@@ -64,13 +66,13 @@ def call_fn(fn, xs):
 
 
 def check_takes(name, fn, xs, what='the parts of `xs`'):
-  """Raises a TypeError if `call_fn` cannot give `fn` the state.
+  """Raises a TypeError if `call_fn` cannot call `fn` with the state.
 
   Args:
-    name: Python str, the argument that the function is.
+    name: Python str, the name of the argument that is the function.
     fn: Python callable.
     xs: The state.
-    what: Python str, what it is given.
+    what: Python str, what the arguments of `fn` are, for the message.
   """
 
   def given(*args, **kwargs):
@@ -81,7 +83,7 @@ def check_takes(name, fn, xs, what='the parts of `xs`'):
 
 
 def call_traceable(fn, xs):
-  """Calls `fn` as `call_fn` does, converted by AutoGraph where it has to be.
+  """Calls `fn` as `call_fn` does, converted by AutoGraph if necessary.
 
   Args:
     fn: Python callable. May branch in Python on the value of a Tensor.
@@ -96,7 +98,7 @@ def call_traceable(fn, xs):
   try:
     return _call_converted(fn, xs)
   except (AttributeError, NotImplementedError, TypeError, ValueError) as e:
-    # TensorFlow has no type of its own for these.
+    # TensorFlow has no error type of its own for this.
     if not any(hint in str(e) for hint in _NEEDS_VALUES):
       raise
     raise TypeError(
@@ -126,16 +128,32 @@ def _call_converted(fn, xs):
 
 
 def structure(xs):
-  """A hashable value that tells structures apart, whatever the parts are."""
+  """A str that is equal for states of equal structure, whatever the parts."""
   return repr(pack_as(xs, ['.'] * len(flatten(xs))))
 
 
 def takes_variables(fn, parts):
-  """Whether `fn()` computes from the Variables `parts` what it returns."""
-  if not all(isinstance(p, tf.Variable) for p in parts):
-    return False
+  """Whether all parts are Variables, and `fn` can be called as `fn()`."""
+  return all(isinstance(p, tf.Variable) for p in parts) and _binds(fn)
+
+
+def takes_any_number(fn, xs):
+  """Whether `call_fn` can call `fn` with any number of parts."""
+  wanted = inspect.Parameter.VAR_POSITIONAL
+  if isinstance(xs, collections.abc.Mapping):
+    wanted = inspect.Parameter.VAR_KEYWORD
+  parameters = inspect.signature(fn).parameters.values()
+  return any(p.kind == wanted for p in parameters)
+
+
+def may_take(fn, xs):
+  """Whether `call_fn` can call `fn` with the state."""
+  return call_fn(lambda *args, **kwargs: _binds(fn, *args, **kwargs), xs)
+
+
+def _binds(fn, *args, **kwargs):
   try:
-    inspect.signature(fn).bind()
+    inspect.signature(fn).bind(*args, **kwargs)
   except (TypeError, ValueError):  # A builtin may have no signature.
     return False
   return True

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""`tf.autograph.experimental.do_not_convert`, which keeps the signature."""
+"""`tf.autograph.experimental.do_not_convert` with the signature kept."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -25,13 +25,13 @@ _Function = TypeVar('_Function', bound=Callable)
 
 
 def not_converted(function: _Function) -> _Function:
-  """Decorates a function that AutoGraph leaves as it is.
+  """Decorates a function that AutoGraph is not to convert.
 
   Args:
     function: Python callable.
 
   Returns:
-    The same, for TensorFlow and for type checkers, to which TensorFlow's own
-    decorator loses the arguments.
+    The decorated function. Type checkers see the arguments of `function`, which
+    TensorFlow's own decorator hides from them.
   """
   return tf.autograph.experimental.do_not_convert(function)

@@ -12,9 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A function, its state and its sample shape: the one door."""
+"""A function, its state and its sample shape, checked once for all callers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,18 +31,20 @@ __all__ = [
 
 
 class Problem:
-  """A function with the state at which it is differentiated, checked.
+  """A function and the state at which it is differentiated, after checks.
 
   Attributes:
-    fn: Python callable; None for what a graph has computed already.
+    fn: Python callable; None if the outputs have been computed already.
     xs: The state, as the caller gave it; only its structure matters.
     parts: List of Tensors, `tf.TensorSpec`s or Variables.
-    rank: Python int, the number of sample dimensions, or None: to be told from
-      what the function returns.
-    has_sample_shape: Python bool, whether the caller has said what a sample is.
-    fn_name: Python str, the argument that `fn` was given as.
+    rank: Python int, the number of sample dimensions; None without a sample
+      shape from the caller, see `rank_of`.
+    has_sample_shape: Python bool, whether the caller gave a sample shape.
+    fn_name: Python str, the name of the argument that `fn` is.
     promised: The sample shape that is to be checked at run time, or None.
-    is_closure: Whether `fn` takes no arguments and reads the Variables `parts`.
+    is_closure: Whether `fn` needs no arguments and reads the Variables `parts`.
+    may_read_nothing: Whether `fn`, called without arguments, has some with
+      default values; see `check_read`.
   """
 
   # 'jacobian' or 'hessian', and how often the function is differentiated.
@@ -55,17 +57,18 @@ class Problem:
 
   @property
   def plan_kind(self) -> str:
-    """What `Plan.kind` says: `tfp_diag.diag_{plan_kind}` follows the plan."""
+    """The value of `Plan.kind`; `tfp_diag.diag_{plan_kind}` takes the plan."""
     return self.kind
 
   def linear_ops(self, result: Any) -> list:
-    """The last ops of what has no second derivative that counts.
+    """The last ops whose second derivatives do not contribute.
 
     Args:
       result: What `call` returned.
 
     Returns:
-      List of `tf.Operation`: with these and before there is none.
+      List of `tf.Operation`: second derivatives of these ops, and of all ops
+      that they depend on, do not contribute.
     """
     del result
     return []
@@ -83,26 +86,51 @@ class Problem:
       batching.check_sample_shape(self.parts, sample_shape)
       self.rank = batching.sample_rank(sample_shape)
     self.is_closure = fn is not None and nest.takes_variables(fn, self.parts)
+    # `lambda *xs: ...` and `joint_distribution.log_prob` read the Variables
+    # that they are called with; `lambda: ...` knows them.
+    self._is_called_with_parts = fn is not None
     if self.is_closure:
       batching.check_distinct(self.parts)
-    if fn is not None and not self.is_closure:
+      self._is_called_with_parts = nest.takes_any_number(fn, xs)
+    self.may_read_nothing = False
+    if self._is_called_with_parts:
       nest.check_takes(self.fn_name, fn, xs)
+    elif fn is not None:
+      self.may_read_nothing = nest.may_take(fn, xs)
 
   def pack(self, parts: list) -> Any:
     """Puts one entry per part into the structure of the state."""
     return nest.pack_as(self.xs, parts)
 
   def promise(self, sample_shape: Any) -> None:
-    """Keeps a sample shape, to be asserted at run time."""
+    """Stores a sample shape that is to be checked at run time."""
     sizes = batching.sample_sizes(sample_shape)
-    is_known = None not in sizes or isinstance(sample_shape, list)
-    self.promised = tuple(sizes) if is_known else sample_shape
+    self.promised = tuple(sizes) if None not in sizes else sample_shape
+    if isinstance(sample_shape, list):
+      self.promised = tuple(
+        given if known is None else known
+        for given, known in zip(sample_shape, sizes)
+      )
 
   def call(self, parts: list) -> Any:
     """What `fn` returns for the Tensors or Variables `parts`."""
-    return nest.call_traceable(
-      self.fn, [] if self.is_closure else self.pack(parts)
-    )
+    given = self.pack(parts) if self._is_called_with_parts else []
+    return nest.call_traceable(self.fn, given)
+
+  def check_read(self, variables: Sequence) -> None:
+    """Raises if `fn`, called as `fn()`, should have been called with the parts.
+
+    Of a function that takes nothing at all there is nothing to check.
+
+    Args:
+      variables: The `tf.Variable`s that it has read.
+    """
+    if not any(v is p for v in variables for p in self.parts):
+      raise TypeError(
+        f'`{self.fn_name}` was called without arguments and reads none of the '
+        'Variables of `xs`; its arguments have default values. If it computes '
+        'from its arguments, pass `lambda *xs: fn(*xs)`.'
+      )
 
   def outputs(self, result: Any, parts: list) -> list:
     """The Tensors that are differentiated, from what `fn` returned."""
@@ -111,10 +139,11 @@ class Problem:
     )
 
   def check_gradient(self, gradient: list) -> None:
-    """Raises if a function may not have this gradient; here it may be None.
+    """Raises if the gradient is not valid; in this class any gradient is.
 
     Args:
-      gradient: List with a Tensor for each part, or None without a path.
+      gradient: List with a Tensor for each part, or None if the function does
+        not depend on the part.
     """
     del gradient
 
@@ -125,9 +154,9 @@ class Problem:
 
 
 class JacobianProblem(Problem):
-  """Each output belongs to a part, and has its shape."""
+  """A function with one output per part, of the shape of the part."""
 
-  # There is none for what a graph has computed already.
+  # `fn` is None if the outputs have been computed already.
   needs_fn = False
 
   def outputs(self, result, parts):
@@ -138,7 +167,10 @@ class JacobianProblem(Problem):
 
 
 class HessianProblem(Problem):
-  """One scalar per sample; the sample shape may be that of the value."""
+  """A function with one scalar per sample.
+
+  The sample shape defaults to the shape of the value.
+  """
 
   kind = 'hessian'
   order = 2
@@ -155,17 +187,17 @@ class HessianProblem(Problem):
 
 
 class ThirdOrderProblem(HessianProblem):
-  """Of which the unmixed third derivatives are asked for, too."""
+  """As `HessianProblem`, with the unmixed third derivatives, too."""
 
   order = 3
   num_diagonals = 2
 
 
 class GaussNewtonProblem(HessianProblem):
-  """Residuals r; half of `w (r - c)^2`, with the constant c = r, is the value.
+  """A function that returns residuals r, for the matrix `J^T diag(w) J`.
 
-  Its Hessian is `J^T diag(w) J`: what the second derivatives of r are
-  multiplied by is zero.
+  That is the Hessian of half the sum of `w (r - c)^2`, with the constant c = r:
+  the second derivatives of r are multiplied by `w (r - c) = 0`.
   """
 
   fn_name = 'residual_fn'
@@ -185,14 +217,15 @@ class GaussNewtonProblem(HessianProblem):
     """As `Problem.call`."""
     result = super().call(parts)
     self._is_one = not isinstance(result, (list, tuple))
+    self._structure = nest.pack_as(result, [0] * len(nest.flatten(result)))
     return result
 
   def packed_result(self, result: list) -> Any:
-    """What the function returned, from the list of what it returned."""
-    return result[0] if self._is_one else result
+    """The residuals in the structure in which the function returned them."""
+    return nest.pack_as(self._structure, nest.flatten(result))
 
   def linear_ops(self, result: Any) -> list:
-    """As `Problem.linear_ops`: those that return the residuals."""
+    """As `Problem.linear_ops`: the ops that compute the residuals."""
     return [r.op for r in nest.flatten(result) if tf.is_tensor(r)]
 
   def outputs(self, result, parts):
@@ -204,7 +237,7 @@ class GaussNewtonProblem(HessianProblem):
       if w is not None:
         square *= tf.stop_gradient(w)
       terms.append(tf.reduce_sum(square, axis=list(range(rank, r.shape.rank))))
-    # As many as there are parts of the residuals, and of their dtypes.
+    # There is a term for each part of the residuals; their dtypes may differ.
     return [tf.add_n([tf.cast(t, terms[0].dtype) for t in terms]) / 2]
 
   def weighted(self, result: Any, parts: list) -> tuple[list, list]:
@@ -216,22 +249,30 @@ class GaussNewtonProblem(HessianProblem):
 
     Returns:
       residuals: List of Tensors.
-      weights: List of a Tensor or None for each of them.
+      weights: List with a Tensor or None for each of them.
     """
     residuals = batching.checked_outputs(
       nest.flatten(result), parts, self.rank or 0, self.fn_name
     )
     if self._weights is None:
       return residuals, [None] * len(residuals)
-    # Of one Tensor the weights may be a list of numbers.
+    # If the residuals are one Tensor, the weights may be a list of numbers.
     parts = [self._weights]
-    if not self._is_one or isinstance(result, dict):
+    is_nested = not self._is_one or isinstance(result, dict)
+    if is_nested:
       parts = nest.flatten(self._weights)
     if len(parts) != len(residuals):
       raise ValueError(
         f'`weights` has {len(parts)} parts, but `residual_fn` returns '
         f'{len(residuals)}. Give one Tensor for each, of its shape or one that '
         'broadcasts to it.'
+      )
+    # Parts of other names, or in another order, would be paired by accident.
+    if is_nested and self._names(result) != self._names(self._weights):
+      raise ValueError(
+        f'`weights` has the structure {nest.structure(self._weights)}, but '
+        f'`residual_fn` returns {nest.structure(result)}. Give the weights in '
+        'the structure of the residuals, with the same names.'
       )
     found = []
     for w, r in zip(parts, residuals):
@@ -241,12 +282,7 @@ class GaussNewtonProblem(HessianProblem):
           f'`weights` has dtype {w.dtype.name}, but the residuals have dtype '
           f'{r.dtype.name}. Cast one of them.'
         )
-      try:
-        shape = tf.broadcast_static_shape(w.shape, r.shape)
-        fits = shape.is_compatible_with(r.shape)
-      except ValueError:
-        fits = False
-      if not fits:
+      if not batching.broadcasts_to(w.shape, r.shape):
         raise ValueError(
           f'`weights` has shape {w.shape}, which does not broadcast to the '
           f'shape {r.shape} of the residuals. Give a weight for each of them, '
@@ -254,6 +290,15 @@ class GaussNewtonProblem(HessianProblem):
         )
       found.append(w)
     return residuals, found
+
+  def _names(self, value: Any) -> Any:
+    """A value that is equal for equal names; a list is as good as a tuple."""
+    if isinstance(value, dict):
+      return {key: self._names(v) for key, v in value.items()}
+    if not isinstance(value, (list, tuple)):
+      return None
+    fields = getattr(value, '_fields', None)
+    return [fields, *(self._names(v) for v in value)]
 
   def rank_of(self, ys):
     """As `Problem.rank_of`."""

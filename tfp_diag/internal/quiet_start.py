@@ -23,12 +23,12 @@ __all__ = ['quiet_start']
 
 
 def quiet_start():
-  """Imports TensorFlow silently, where nobody has imported it before.
+  """Imports TensorFlow silently, unless it is imported already.
 
   For a command line, which is the whole process: TensorFlow's libraries write
   to the file descriptor of stderr while they are loaded, before any log level
-  counts. If the import fails, what was written is shown after all. A process
-  that has TensorFlow keeps the logging that it has.
+  takes effect. If the import fails, what was written is shown after all. If
+  TensorFlow is imported already, its logging is not changed.
   """
   if 'tensorflow' in sys.modules:
     return
@@ -40,7 +40,7 @@ def quiet_start():
 
 @contextlib.contextmanager
 def _stderr_held_back():
-  """Collects what is written to file descriptor 2, shows it on an error."""
+  """Holds back what is written to file descriptor 2; shows it on an error."""
   sys.stderr.flush()
   with tempfile.TemporaryFile() as held_back:
     terminal = os.dup(2)

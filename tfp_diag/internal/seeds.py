@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""What a `seed` means, everywhere."""
+"""The seeds that functions take."""
 
 import contextlib
 import numbers
@@ -27,11 +27,11 @@ __all__ = ['as_seed', 'check_seed', 'some_seed']
 
 
 def as_seed(seed: Any) -> tf.Tensor | None:
-  """The seed of a run, the same one for equal arguments, call after call.
+  """Converts a seed to a Tensor; equal seeds give equal Tensors.
 
-  It takes what `tfp.random.sanitize_seed` takes. But that gives another seed
-  for a number each time it is called in one process: nothing could be repeated
-  or resumed.
+  `tfp.random.sanitize_seed` takes the same seeds. But each time it is called in
+  a process it gives another result for the same integer, so that no run could
+  be repeated or resumed.
 
   Args:
     seed: None; or a Python int, which stands for the pair of its lower and
@@ -48,11 +48,12 @@ def as_seed(seed: Any) -> tf.Tensor | None:
   if isinstance(seed, numbers.Integral) and not isinstance(seed, bool):
     words = np.array([int(seed) & (2**64 - 1)], '<u8').view('<i4')
     return tf.constant(words.astype(np.int32))
-  # Words, booleans and fractions would be cast, too.
+  # Strings, bools and fractions could be cast, but are not valid.
   if not isinstance(seed, (bool, str, type, tf.RaggedTensor)):
     with contextlib.suppress(TypeError, ValueError):
       pair = tf.convert_to_tensor(seed)
-      if pair.dtype.is_integer and pair.shape.is_compatible_with([2]):
+      is_pair = pair.dtype.is_integer and pair.shape.is_compatible_with([2])
+      if is_pair and _is_of_32_bits(pair):
         return tf.cast(pair, tf.int32)
   raise ValueError(
     f'`seed` is {arguments.shown(seed)}, but must be an integer, a pair of '
@@ -61,13 +62,21 @@ def as_seed(seed: Any) -> tf.Tensor | None:
   )
 
 
+def _is_of_32_bits(pair: tf.Tensor) -> bool:
+  """Whether signed or unsigned words of 32 bits hold it, if that is known."""
+  known = tf.get_static_value(pair)
+  if known is None:
+    return True
+  return bool(np.all((known >= -(2**31)) & (known < 2**32)))
+
+
 def check_seed(seed: Any) -> None:
-  """Raises a ValueError if `as_seed` does not take it."""
+  """Raises a ValueError if `seed` is not valid for `as_seed`."""
   as_seed(seed)
 
 
 def some_seed(seed: Any) -> tf.Tensor:
-  """`as_seed`, and another one each time for None."""
+  """As `as_seed`, but None gives a new random seed each time."""
   found = as_seed(seed)
   if found is None:
     drawn = np.random.SeedSequence().generate_state(2).view(np.int32)

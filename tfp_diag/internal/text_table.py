@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Tables of plain text, and how a notebook shows them."""
+"""Tables of plain text, also for notebooks."""
 
 import html
 
@@ -20,7 +20,7 @@ __all__ = ['as_html', 'text_table']
 
 
 def text_table(header, rows):
-  """Lines of a table: the first column to the left, numbers to the right.
+  """Formats a table: the first column left-aligned, the others right-aligned.
 
   Args:
     header: List of `str`.
@@ -50,7 +50,7 @@ def _line(cells, widths):
 
 
 def as_html(text):
-  """Lines of plain text for a notebook, as `_repr_html_` returns them.
+  """Converts plain text to the HTML that `_repr_html_` returns.
 
   Args:
     text: Python `str`.

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""What a graph is seen to be: each question about it is answered once."""
+"""What is known about a function from its graph; each result is kept."""
 
 import contextlib
 import dataclasses
@@ -57,14 +57,14 @@ def analyze(
   retrace: Callable | None = None,
   is_hessian: bool = False,
 ) -> 'Analysis | None':
-  """Walks a graph, on as few samples as stand for all.
+  """Walks a graph, on a few samples if these can stand for all.
 
   Args:
     graph: `Graph`.
     rank: int, the number of sample dimensions.
-    retrace: Callable, shapes of the parts to the `Graph` of the same function
-      on these, or None; see `walk`.
-    is_hessian: Whether the Hessian is asked about, not the Jacobian.
+    retrace: Callable that takes the shapes of the parts, and returns the
+      `Graph` of the same function on such parts; or None. See `walk`.
+    is_hessian: Whether the Hessian is analyzed, not the Jacobian.
 
   Returns:
     `Analysis`, or None if nothing can be said about the function.
@@ -90,7 +90,8 @@ def _analyzed(
     walked = way()
     if walked is None:
       continue
-    # What is unknown for the number of samples may be what seems to mix them.
+    # A value that is computed from the number of samples counts as unknown;
+    # that alone can look like mixing.
     is_last = walked.graph is graph and not graph.is_open(rank)
     try:
       may_mix = check_samples(walked)
@@ -103,14 +104,14 @@ def _analyzed(
   return None
 
 
-# What is put in for an open number of samples, and for an open event size.
+# Sizes to try where the number of samples, or an event size, is not known.
 _FEW, _SIZE = 3, 4
 
 
 def _refuse_mixing_of_few(
   graph: Graph, rank: int, retrace: Callable | None
 ) -> None:
-  """Raises if a function mixes samples on parts of some static shapes."""
+  """Raises if samples mix once unknown sizes are replaced by small ones."""
   shapes = [tuple(x.shape.as_list()) for x in graph.xs]
   filled = [
     tuple(
@@ -130,12 +131,12 @@ def _refuse_mixing_of_few(
 
 
 class Analysis:
-  """A function, walked once, of which more than one thing is asked.
+  """A function that has been walked, and what follows from its tape.
 
   Attributes:
     walked: `Walked`.
-    may_mix: `bool`: whether ops without a rule were given the benefit of the
-      doubt that they do not mix samples.
+    may_mix: `bool`: whether samples are independent only if ops without a rule
+      do not mix them.
   """
 
   def __init__(self, walked: Walked, is_hessian: bool, may_mix: bool) -> None:
@@ -144,10 +145,11 @@ class Analysis:
     self.may_mix = may_mix
 
   def linear_up_to(self, ops: Collection) -> 'Analysis':
-    """The same, as if there were no curvature up to some ops.
+    """The same function, taken as linear up to some ops.
 
     Args:
-      ops: `tf.Operation`s of the graph at hand, the last ones without.
+      ops: `tf.Operation`s of the graph at hand. They, and all ops that they
+        depend on, count as linear.
 
     Returns:
       `Analysis`.
@@ -172,7 +174,7 @@ class Analysis:
 
   @functools.cached_property
   def facts(self) -> Facts:
-    """What holds for its values."""
+    """The `Facts` about its values."""
     self.pattern  # noqa: B018 (counts on the way)
     return Facts(self.walked, self._counts)
 
@@ -189,7 +191,7 @@ class Analysis:
 
   @property
   def has_curved_sums(self) -> bool:
-    """Whether even a few passes may be more than what terms need."""
+    """Whether terms may be cheaper than even a few passes."""
     return self._is_hessian and has_curved_sums(self.walked)
 
   @functools.cached_property
@@ -199,7 +201,7 @@ class Analysis:
 
   @property
   def has_own_gradient_alone(self) -> bool:
-    """Whether the gradient may show that the Hessian is a constant."""
+    """As `curvature.has_own_gradient_alone`; False for a Jacobian."""
     return self._is_hessian and has_own_gradient_alone(self.walked)
 
   @property
@@ -211,11 +213,12 @@ class Analysis:
 
   @functools.cached_property
   def curvature(self) -> tuple[CurvedOps | None, SparsityPattern | None]:
-    """What is cheaper about a Hessian than its pattern says.
+    """Which part of a Hessian is cheaper than its pattern says.
 
     Returns:
       curved_ops: `CurvedOps`, or None.
-      pattern: `SparsityPattern` of what the `rest` of the ops add, or None.
+      pattern: `SparsityPattern` of the second derivatives of `curved_ops.rest`,
+        or None.
     """
     if not self._is_hessian or self.walked.graph.has_variables:
       return None, None
@@ -233,10 +236,11 @@ class Analysis:
     return Paths(self.walked)
 
   def sweeps(self, num_passes: float = np.inf) -> Iterator[Sweeps]:
-    """Which coordinates of a Hessian reverse sweeps are enough for.
+    """The coordinates whose diagonal entries come from reverse sweeps.
 
     Args:
-      num_passes: what they can save at most; the search takes as long.
+      num_passes: how many passes sweeps can save at most; with more of them the
+        search may take longer.
 
     Yields:
       `Sweeps`, first with a frontier for each term, then with joint ones.
@@ -252,7 +256,7 @@ class Analysis:
 
     Yields:
       cuts: `Cuts`.
-      pattern: `SparsityPattern` of what is left while the values are held.
+      pattern: `SparsityPattern` of the Jacobian while the values are held.
     """
     if self._is_hessian or self.walked.graph.has_variables:
       return
@@ -262,7 +266,7 @@ class Analysis:
   def _pattern_of(
     self, tape: Tape, counts: dict | None = None
   ) -> SparsityPattern:
-    """The pattern that a tape has, over the coordinates of one sample."""
+    """The pattern of a tape, over the coordinates of one sample."""
     walked = self.walked
     rank = walked.sample_rank
     rows = walked.inputs if self._is_hessian else walked.outputs
@@ -292,7 +296,12 @@ class Analysis:
 
 
 def _seeds(walked: Walked) -> tuple[dict, int]:
-  """Each element of each part is a column."""
+  """The dependencies of the parts, with a column for each element.
+
+  Returns:
+    seeds: dict from `Value` to `Dependency`.
+    size: int, the number of columns.
+  """
   seeds, start = {}, 0
   for value in walked.inputs:
     seeds[value] = Dependency.identity(value.rows, start)
@@ -315,7 +324,10 @@ def _jacobian(
 def _hessian(
   tape: Tape, walked: Walked, counts: dict | None
 ) -> tuple[Csr, list]:
-  """By dependencies of each element: where there are loops."""
+  """The pattern of a Hessian, by the dependencies of each element.
+
+  This works for loops, too.
+  """
   seeds, size = _seeds(walked)
   columns = Columns(Groups(size))
   second_order = SecondOrder(columns.groups)
@@ -330,7 +342,7 @@ def _hessian(
 def _hessian_by_paths(
   tape: Tape, paths: Paths, counts: dict | None
 ) -> tuple[Csr, list]:
-  """The same where elements that are alike are treated once."""
+  """As `_hessian`, but elements with equal dependencies are treated once."""
   sets, (value,) = paths.sets, paths.walked.outputs
   second_order = SecondOrder(Groups(sets.num_coordinates))
   if value.depends:
@@ -346,7 +358,16 @@ def _hessian_by_paths(
 
 
 def _places(shapes: Sequence, walked: Walked) -> tuple[np.ndarray, int]:
-  """The coordinate of one sample that each element of all samples is."""
+  """For each element of all samples, its coordinate in one sample.
+
+  Args:
+    shapes: list of the shapes of values.
+    walked: `Walked`.
+
+  Returns:
+    places: int array.
+    size: int, the number of coordinates of one sample.
+  """
   places, start = [np.zeros(0, np.int64)], 0
   for shape in shapes:
     size = int(np.prod(shape[walked.sample_rank :], dtype=np.int64))
@@ -356,7 +377,7 @@ def _places(shapes: Sequence, walked: Walked) -> tuple[np.ndarray, int]:
 
 
 def _folded(matrix: Csr, row_place: tuple, column_place: tuple) -> Csr:
-  """The union of the blocks of all samples."""
+  """The pattern of one sample: the union of the blocks of all samples."""
   rows, num_rows = row_place
   columns, num_columns = column_place
   if matrix.shape == (num_rows, num_columns):

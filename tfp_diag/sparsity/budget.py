@@ -28,8 +28,8 @@ __all__ = [
   'fits',
 ]
 
-# No matrix of more entries than this is made explicit, unless a caller who only
-# wants to know whether there is structure asks for less.
+# No matrix with more entries than this is built. A caller that only needs to
+# know whether there is structure can set a lower limit.
 DEFAULT = 200_000_000
 _limit = contextvars.ContextVar('max_entries', default=DEFAULT)
 
@@ -37,12 +37,12 @@ _limit = contextvars.ContextVar('max_entries', default=DEFAULT)
 class NoStructureError(ValueError):
   """The structure of a function cannot be read off its graph."""
 
-  # Out of a `tf.function` AutoGraph passes on only errors that are made so.
+  # AutoGraph keeps the type of an error only if it has this constructor.
   __init__ = Exception.__init__
 
 
 class UnknownShapeError(NoStructureError):
-  """A shape is not known, without which there is no pattern."""
+  """A shape is not known that is needed to find a pattern."""
 
 
 class PatternTooDenseError(NoStructureError):
@@ -63,16 +63,16 @@ def at_most(entries: int) -> Iterator[None]:
 
 
 def fits(entries: float) -> bool:
-  """Whether a matrix of this many nonzeros may be made explicit."""
+  """Whether a matrix with this many nonzeros may be built."""
   return entries <= _limit.get()
 
 
 def check_entries(entries: float) -> None:
-  """Raises a `PatternTooDenseError` if so many nonzeros are too many."""
+  """Raises a `PatternTooDenseError` if this many nonzeros are too many."""
   if not fits(entries):
     raise PatternTooDenseError(
-      f'The pattern would have up to {entries} nonzeros, more than the '
-      f'{_limit.get()} that are written down: there is no structure to '
-      'exploit. Use the function without a pattern, or name the sample shape '
-      'if the coordinates include independent samples.'
+      f'The pattern would have up to {entries} nonzeros, more than the limit '
+      f'of {_limit.get()}: there is no structure to exploit. Use the function '
+      'without a pattern, or name the sample shape if the coordinates include '
+      'independent samples.'
     )

@@ -44,7 +44,7 @@ class Coloring:
   num_colors: int = dataclasses.field(init=False)
 
   def __post_init__(self) -> None:
-    """Brings `colors` into its canonical form and counts, or raises."""
+    """Brings `colors` into its canonical form, and counts the colors."""
     colors = _color_array(self.colors)
     counts = np.bincount(colors)
     if not np.all(counts):
@@ -157,7 +157,8 @@ def color_diagonal(pattern: Any) -> Coloring:
   sizes = np.bincount(labels)
   complete = np.bincount(labels, weights=degrees) == sizes * (sizes - 1.0)
 
-  # What is complete, single coordinates included, needs a color for each.
+  # A complete component, also a single coordinate, needs one color for each of
+  # its coordinates.
   colors = _rank_within(labels, sizes)
   # No coloring of the whole graph has fewer colors than this.
   floor = int(np.max(sizes, where=complete, initial=1))
@@ -239,7 +240,7 @@ def _color_array(colors: Any) -> np.ndarray:
     colors = np.asarray(colors)
   except ValueError as e:
     raise ValueError(
-      f'`colors` is {colors!r}, of which no vector can be made. Give a '
+      f'`colors` is {colors!r}, which cannot be converted to a vector. Give a '
       'nonnegative int for each coordinate.'
     ) from e
   if colors.size == 0:  # A list without entries has no integer dtype.

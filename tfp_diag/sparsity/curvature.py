@@ -12,11 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Which second derivatives of a function come at less than a pass each.
+"""Which second derivatives of a function cost less than a pass each.
 
-The Hessian of a function that a graph computes is a sum over its curved ops
-(Griewank and Walther 2008, _Evaluating Derivatives_, section 7): an op
-`v = phi(a, b, ...)` adds
+The Hessian of a function that a graph computes is a sum over its curved ops,
+the ones that are not linear (Griewank and Walther 2008, _Evaluating
+Derivatives_, section 7): an op `v = phi(a, b, ...)` adds
 
     sum over pairs of arguments (a, b):  J_a^T diag(w_ab) J_b
 
@@ -24,15 +24,15 @@ with `J_a` the Jacobian of an argument with respect to xs, and `w_ab` the second
 derivative of `phi`, times the derivative of the result with respect to `v`. Two
 kinds of ops make a Hessian dense, and yet their diagonals are cheap:
 
-* an argument that is a fixed linear map A of xs, the same for all samples, as
-  the linear predictor of a regression. Then the diagonal of `A^T diag(w) A` is
-  one product with the squared matrix;
-* an argument with few elements per sample, as the sum in a normalizer. Then
-  the rows of `J_b` are a few reverse passes.
+* an op whose arguments are fixed linear maps A of xs, the same for all samples,
+  such as the linear predictor of a regression. Then the diagonal of
+  `A^T diag(w) A` is one product with the squared matrix;
+* an op that has an argument b with few elements per sample, such as the sum in
+  a normalizer. Then the rows of `J_b` are a few reverse passes.
 
-What is left may have few colors. If it has not, the curvature along each
-coordinate, `sum of w_ab (J_a e_i) (J_b e_i)`, still takes only the tangents of
-the arguments, and not a whole product with the Hessian.
+The other curved ops may need few colors. If they do not, the curvature along
+each coordinate, `sum of w_ab (J_a e_i) (J_b e_i)`, still takes only the
+tangents of the arguments, and no product with the whole Hessian.
 """
 
 import collections
@@ -63,7 +63,7 @@ __all__ = [
   'without',
 ]
 
-# An argument of at most so many elements per sample is 'few'.
+# An argument with at most this many elements per sample counts as `few`.
 _MAX_ROWS = 4
 
 
@@ -74,15 +74,18 @@ class CurvedOps:
   The ops are `tf.Operation`s of the graph at hand.
 
   Attributes:
-    fixed: `tuple` of (op, left, right, same): the numbers of two arguments of
-      the op that are fixed linear maps of xs; and whether the weight is the
-      same for all samples, as in a quadratic form.
-    few: `tuple` of (op, left, right), likewise, where `right` has few elements.
-    rest: `tuple` of (op, arguments) for all other curved ops: which of their
-      arguments depend on xs.
-    num_rows: `int`: how many elements the `right` arguments of `few` have.
-    samples_lead: `bool`: whether the leading axes of all arguments are those of
-      the samples.
+    fixed: `tuple` of (op, left, right, same). `left` and `right` are the
+      numbers of two arguments of the op that are fixed linear maps of xs;
+      `same` tells whether the weight is the same for all samples, as in a
+      quadratic form.
+    few: `tuple` of (op, left, right): the numbers of two arguments, of which
+      `right` has few elements.
+    rest: `tuple` of (op, arguments) for all other curved ops: the numbers of
+      the arguments that depend on xs.
+    num_rows: `int`: how many elements the `right` arguments of `few` have in
+      all, per sample.
+    samples_lead: `bool`: whether the leading axes of all arguments are the
+      sample dimensions.
     cheap_steps: `frozenset` of the steps of the tape that are not in `rest`.
   """
 
@@ -94,7 +97,7 @@ class CurvedOps:
   cheap_steps: frozenset
 
   def all_as_rest(self) -> 'CurvedOps':
-    """Nothing is `fixed`, and nothing `few`."""
+    """The same ops, all of them in `rest`."""
     used = {}
     for k, *pair in (term[:3] for term in self.fixed + self.few):
       used.setdefault(k, set()).update(pair)
@@ -110,14 +113,15 @@ class CurvedOps:
 
 
 def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
-  """Sorts the curved ops of a function.
+  """Sorts the curved ops of a function into `fixed`, `few` and `rest`.
 
   Args:
     walked: `Walked`, with second derivatives.
     facts: `Facts` of its values.
 
   Returns:
-    `CurvedOps`, or None if an op stands in the way.
+    `CurvedOps`; None if there are no curved ops, or one that cannot be treated
+    by itself.
   """
   tape = walked.tape
   curved = [step for step in tape.steps if _is_curved(step)]
@@ -184,7 +188,7 @@ def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
     return False
   if not curved or not _can_be_taken_apart(curved, walked):
     return False
-  # A small op that is no constant saves the time to try large ones.
+  # Small ops first: if the test fails for one, large ones need not be run.
   curved.sort(key=lambda step: max(y.rows for y in step.outputs))
   if not all(has_fixed_curvature(step, walked) for step in curved):
     return False
@@ -197,10 +201,10 @@ def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
 
 
 def has_own_gradient_alone(walked: Walked) -> bool:
-  """Whether only custom gradients hide that second derivatives are constants.
+  """Whether only custom gradients may have second derivatives that change.
 
-  Those that are seen to work element by element are not meant: they are of
-  functions such as softplus, whose second derivatives change.
+  It is False if a custom gradient is known to work element by element. That is
+  the gradient of a function such as softplus, whose second derivative changes.
 
   Args:
     walked: `Walked`, with second derivatives.
@@ -226,7 +230,10 @@ def _ends_custom_gradient(step: Step) -> bool:
 
 
 def _can_be_taken_apart(curved: Sequence, walked: Walked) -> bool:
-  """Whether each curved op is known, and stands in the graph at hand once."""
+  """Whether each curved op has a rule, and is one op of the graph at hand.
+
+  False also if there are loops or complex numbers.
+  """
   ops = []
   for step in curved:
     if isinstance(step, Loop) or step.is_fallback:
@@ -239,9 +246,9 @@ def _can_be_taken_apart(curved: Sequence, walked: Walked) -> bool:
 
 
 def has_curved_sums(walked: Walked) -> bool:
-  """Whether sums over many elements, or the like, go into curved ops.
+  """Whether a sum over many elements, or the like, goes into a curved op.
 
-  As in a normalizer. To see that costs nothing, so that it comes first.
+  A normalizer is an example. This test is cheap, so it is made before others.
   """
   few = set()
   for step in walked.tape.steps:
@@ -261,13 +268,13 @@ def has_curved_sums(walked: Walked) -> bool:
 
 
 def has_curved_slices(tape: Tape) -> bool:
-  """Whether pieces that overlap go into ops whose curvature is no constant.
+  """Whether overlapping slices go into ops whose curvature is not constant.
 
-  As the steps of a chain, `x[1:] - x[:-1]`, do. The passes put the curvature
-  back into its two places, and XLA computes it anew for each pass and place if
-  passes are written out one by one; vectorized they share it.
+  The steps of a chain, `x[1:] - x[:-1]`, are an example. Each pass adds the
+  curvature in two places. If the passes are written out one by one, XLA
+  computes it anew for each pass and place; vectorized passes share it.
   """
-  # pfor does not know what the gradients of some ops are under XLA.
+  # pfor cannot vectorize the gradients of some ops under XLA.
   if any(
     isinstance(step, Loop)
     or step.is_fallback
@@ -290,7 +297,7 @@ def has_curved_slices(tape: Tape) -> bool:
 
 
 def _is_piece(step: Step | Loop) -> bool:
-  """Whether each element of a smaller result is one of the input."""
+  """Whether an op only selects some of the elements of its inputs."""
   return all(
     arrow.flow.is_selection and arrow.flow.rows < arrow.flow.columns
     for arrow in step.structure.arrows
@@ -298,7 +305,7 @@ def _is_piece(step: Step | Loop) -> bool:
 
 
 def _is_large_piece(step: Step | Loop) -> bool:
-  """Whether an op cuts off less than half."""
+  """Whether an op is a slice that cuts off less than half of its input."""
   if not registry.facts(step.op_type).is_slice:
     return False
   before, after = step.inputs[0].rows, step.outputs[0].rows
@@ -318,7 +325,7 @@ def without(tape: Tape, steps: Collection) -> Tape:
 
 
 def elementwise_pairs(op_type: str, used: Sequence[int]) -> list | None:
-  """The pairs of arguments of an op that meet in its second derivative.
+  """The pairs of arguments of an op by which it has second derivatives.
 
   Args:
     op_type: `str`.
@@ -358,13 +365,13 @@ def _fewer_last(step: Step, pair: tuple) -> tuple[int, int]:
 
 
 def _same_weights(walked: Walked) -> dict:
-  """Of which curved ops the weights are the same for all samples.
+  """Which curved ops have weights that are the same for all samples.
 
   Returns:
-    dict: step -> bool: the op has constant second derivatives, and what
-    follows it up to the result is linear, and the same for all samples.
+    dict: step -> bool. True if the op has constant second derivatives, and the
+    ops between it and the result are linear, with one matrix for all samples.
   """
-  # Steps that follow a curved one: to ask for a matrix takes long.
+  # Only steps after a curved one are tested for that: it takes long.
   bent, after = set(), set()
   for step in walked.tape.steps:
     if not bent.isdisjoint(step.inputs):

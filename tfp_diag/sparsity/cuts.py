@@ -14,7 +14,7 @@
 # ============================================================================
 """Where a dense Jacobian can be cut so that its diagonal is cheap.
 
-Hold some values s of a function y = f(x) fixed. Then
+Hold some values s of a function y = f(x) constant. Then
 
     J = df/dx + sum over s of C_s S_s
 
@@ -56,7 +56,7 @@ __all__ = ['Cuts', 'Product', 'cut_tape', 'find_cuts']
 # Values with more elements than this fraction of the coordinates are not few: a
 # row and a column for each would be more than half of all passes.
 _MAX_FRACTION = 0.25
-# So many affine functions may meet in one hidden layer, as in a gated one.
+# One hidden layer, such as a gated one, may have this many affine inputs.
 _MAX_BASES = 3
 
 
@@ -67,11 +67,11 @@ class Product:
   The ops are `tf.Operation`s of the graph at hand; each has one result.
 
   Attributes:
-    held: the op that makes s, element by element from its bases.
-    bases: `tuple` of the ops that make them, fixed affine functions of xs; None
-      stands for xs itself.
+    held: the op that computes s, element by element, from the bases.
+    bases: `tuple` of the ops that compute the bases, which are fixed affine
+      functions of xs; None stands for xs itself.
     outers: `tuple` of the ops whose results are fixed affine functions of s,
-      and from which ys follow element by element.
+      and from which ys are computed element by element.
     width: `int`: the number of elements of s per sample.
   """
 
@@ -86,7 +86,7 @@ class Cuts:
   """The values of a function that are held.
 
   Attributes:
-    few: `tuple` of `tf.Operation`s that make values of few elements.
+    few: `tuple` of `tf.Operation`s that compute values with few elements.
     num_rows: `int`: how many elements these have in all, per sample.
     products: `tuple` of `Product`.
     held_steps: `frozenset` of the steps of the tape whose results are held.
@@ -111,8 +111,8 @@ def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
     facts: `Facts` of its values.
 
   Returns:
-    list of `Cuts`, each a way to cut the whole function. Whether one pays is
-    seen from the pattern that it leaves.
+    list of `Cuts`, each for the whole function. Whether one is worthwhile
+    shows in the pattern that is left when its values are held.
   """
   steps = walked.tape.steps
   if not steps or any(map(_is_opaque, steps)):
@@ -123,7 +123,8 @@ def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
   after = whole.cut(few)
   beside = whole.cut(held for held, *_ in hidden).few()
   candidates = [
-    # What is held besides may lie between a layer and what it goes to.
+    # A value with few elements may lie between a hidden layer and its outputs,
+    # so layers are looked for again while such values are held.
     (beside, whole.cut(beside).hidden_layers()),
     (few, after.hidden_layers() or after.affine_outputs()),
     (few, []),
@@ -134,7 +135,7 @@ def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
 
 
 def _is_opaque(step: Step | Loop) -> bool:
-  """Whether nothing can be held around a step."""
+  """Whether a step rules out cuts: a loop, a dense op, complex numbers."""
   return (
     isinstance(step, Loop)
     or step.is_fallback
@@ -143,7 +144,7 @@ def _is_opaque(step: Step | Loop) -> bool:
 
 
 def cut_tape(tape: Tape, steps: Collection) -> Tape:
-  """The tape as if what some steps make were constant."""
+  """The tape as if the results of some steps were constant."""
   result = Tape()
   result.steps = [step for step in tape.steps if step not in steps]
   return result
@@ -165,17 +166,17 @@ class _Facts:
     return value.rows // self.walked.num_samples
 
   def density(self, value: Value) -> float:
-    """On which fraction of the coordinates its elements depend."""
+    """The mean fraction of the coordinates that its elements depend on."""
     pairs = value.rows * self.walked.num_coordinates
     return self.counts[value].sum() / max(pairs, 1)
 
   def op_of(self, value: Value) -> tf.Operation | None:
-    """The op at hand that makes a value; None for xs."""
+    """The op of the graph at hand that computes a value; None for xs."""
     step = self.maker.get(value)
     return None if step is None else self.walked.at_hand(step.op)
 
   def is_single(self, value: Value) -> bool:
-    """Whether it holds floating numbers, and is all that its op makes."""
+    """Whether it is floating, and the only result of an op at hand, or xs."""
     step = self.maker.get(value)
     if not value.dtype.is_floating:
       return False
@@ -201,7 +202,7 @@ class _Finder:
     self._aligned = self._aligned_values()
 
   def cut(self, values: Iterable) -> Any:
-    """What is left when some values are held."""
+    """The `_Finder` for what is left when some values are held."""
     values = set(values)
     live, steps = set(self._facts.outputs), []
     for step in reversed(self._steps):
@@ -233,7 +234,7 @@ class _Finder:
     )
 
   def few(self) -> list:
-    """The values that are few, and become many again."""
+    """The values with few elements from which larger ones are computed."""
     facts = self._facts
     most = _MAX_FRACTION * facts.walked.num_coordinates
 
@@ -252,7 +253,7 @@ class _Finder:
       if value.depends
       and is_few(value)
       and facts.counts[value].max(initial=0) > LOCAL
-      # What follows it, and is few as well, is held in its place.
+      # If all that is computed from it has few elements, too, hold that.
       and not all(
         is_few(y)
         for consumer in self._consumers[value]
@@ -260,14 +261,14 @@ class _Finder:
         if y.depends
       )
     ]
-    # A value may come in several shapes.
+    # The same elements may occur in several shapes.
     found = dict.fromkeys(self._origin(value, is_few) for value in found)
     if sum(facts.width(value) for value in found) > most:
       return []
     return list(found)
 
   def _origin(self, value: Value, is_few: Callable) -> Value:
-    """The first few value that a few value is a function of alone."""
+    """The earliest value with few elements that alone determines a value."""
     facts = self._facts
     while True:
       before = [v for v in facts.maker[value].inputs if v.depends]
@@ -281,7 +282,7 @@ class _Finder:
       (value,) = before
 
   def hidden_layers(self) -> list:
-    """`Product`s at values that are made element by element of affine ones."""
+    """Products at values computed element by element from affine ones."""
     bases = self._bases()
     return self._products(
       (value, own)
@@ -290,7 +291,7 @@ class _Finder:
     )
 
   def affine_outputs(self) -> list:
-    """`Product`s at affine values from which ys follow element by element."""
+    """Products at affine values that give ys element by element."""
     made = self._aligned & self._facts.maker.keys()
     affine = set(filter(self._facts.is_uniform, made))
     return self._products(
@@ -302,7 +303,15 @@ class _Finder:
     )
 
   def _products(self, candidates: Iterable) -> list:
-    """The `Product`s among pairs of a value and its bases."""
+    """Selects the products that are worthwhile.
+
+    Args:
+      candidates: pairs of a value and its bases.
+
+    Returns:
+      list of (held, bases, outers), `Value`s as in `Product`; empty if their
+      matrices have too many entries.
+    """
     facts = self._facts
     n = facts.walked.num_coordinates
     found, entries = [], 0
@@ -318,12 +327,12 @@ class _Finder:
     return found if entries <= MAX_ENTRIES else []
 
   def _made(self, values: Iterable) -> list:
-    """Some values in the order in which they are made."""
+    """Some values in the order in which they are computed."""
     order = (*self._facts.walked.inputs, *self._facts.maker)
     return [value for value in order if value in values]
 
   def _aligned_values(self) -> Any:
-    """The values of which element i matters for element i of ys alone."""
+    """The values whose element i affects element i of ys alone."""
     facts = self._facts
     if len(facts.outputs) != 1 or len(facts.walked.inputs) != 1:
       return set()
@@ -346,7 +355,7 @@ class _Finder:
     return found
 
   def _bases(self) -> dict:
-    """dict: value -> the affine values it is made of, element by element."""
+    """dict: value -> the affine values that give it element by element."""
     is_uniform = self._facts.is_uniform
     found = {}
     for step in self._steps:
@@ -367,7 +376,7 @@ class _Finder:
     return found
 
   def _outers(self, value: Value) -> Any:
-    """The aligned values that are affine functions of one, or None."""
+    """The aligned values that are affine functions of a value, or None."""
     found, waiting, seen = set(), [value], set()
     while waiting:
       v = waiting.pop()
@@ -383,15 +392,14 @@ class _Finder:
         waiting += [y for y in step.outputs if y.depends]
     if not found or not self._are_affine(found):
       return None
-    # ys do not follow from one that reaches them through others alone, which
-    # are held meanwhile.
+    # Without those that reach ys only through others: these are held.
     (output,) = self._facts.outputs
     return {v for v in found if output in self._reached({v}, without=found)}
 
   def _reached(
     self, values: Iterable, without: Collection = frozenset()
   ) -> set:
-    """Some values and all that follow from them, but not through others."""
+    """Some values, and all that depend on them, but not through `without`."""
     reached = set(values)
     for step in self._steps:
       if not reached.isdisjoint(step.inputs):
@@ -399,7 +407,7 @@ class _Finder:
     return reached
 
   def _are_affine(self, values: Iterable) -> bool:
-    """Whether each is an affine function also of those of them before it."""
+    """Whether each one is an affine function also of the ones before it."""
     reached, curved = set(values), set()
     for step in self._steps:
       if reached.isdisjoint(step.inputs):

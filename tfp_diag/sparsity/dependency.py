@@ -40,8 +40,8 @@ class Dependency:
   Row `e` lists the coordinates that element `e` of the flattened tensor
   depends on. The storage is that of a compressed sparse row matrix without its
   data: the columns of row `e` are `indices[indptr[e]:indptr[e + 1]]`, sorted
-  and distinct. There is no number of columns: it is whatever the entries
-  reach. No method loops over rows in Python.
+  and distinct. The number of columns is not stored. No method loops over rows
+  in Python.
 
   Attributes:
     indptr: int32 array `[rows + 1]`.
@@ -72,9 +72,10 @@ class Dependency:
 
   @classmethod
   def from_matrix(cls, matrix: Any) -> 'Dependency':
-    """From a SciPy or NumPy matrix; stored entries that are not zero count."""
+    """From a matrix of SciPy or NumPy: its nonzero entries."""
     matrix = scipy.sparse.csr_matrix(matrix, dtype=bool, copy=True)
     matrix.sum_duplicates()
+    matrix.eliminate_zeros()
     return cls(matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32))
 
   @classmethod
@@ -163,7 +164,7 @@ class Dependency:
   def multiply(self, matrix: 'Dependency') -> 'Dependency':
     """The boolean product `matrix @ self`; `matrix` is a Dependency, too."""
     width = int(self.indices.max()) + 1 if self.entries else 1
-    # Before uniting, that is an upper bound; overlaps leave far less.
+    # The sum is an upper bound; rows that overlap leave far fewer entries.
     check_entries(self.counts[matrix.indices].sum(dtype=np.int64) // 8)
     product = matrix.to_matrix(self.rows) @ self.to_matrix(width)
     product.sort_indices()
@@ -214,7 +215,7 @@ class Dependency:
     first, inverse = distinct_keys(key)
     if len(first) == self.rows:
       return everything, everything
-    # Two different rows with one key are next to impossible, and harmless.
+    # Different rows hardly ever have the same key; then no rows are united.
     again = self.gather(first[inverse])
     if np.array_equal(again.indptr, self.indptr) and np.array_equal(
       again.indices, self.indices
@@ -258,7 +259,7 @@ def _from_keys(row: np.ndarray, column: np.ndarray, rows: int) -> Dependency:
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-  """The numbers from each start on, so many of them, one range after another.
+  """Ranges of consecutive ints, one after another, by start and length.
 
   For the starts 7 and 2 and the counts 2 and 3 that is 7, 8, 2, 3, 4.
   """
@@ -267,17 +268,17 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def distinct_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-  """Where each of the distinct keys is found, in order, and which one each is.
+  """Finds the distinct keys, as `np.unique` does with index and inverse.
 
-  NumPy sorts numbers several times as fast as it finds their order, so the
-  places go into the low bits.
+  NumPy sorts numbers several times as fast as it finds their order. So each key
+  gets its position into its low bits, and the keys are sorted.
 
   Args:
     keys: int array, nonnegative.
 
   Returns:
-    some: int array, the first place of each.
-    place: int array, the distinct key that each one is.
+    some: int array: `keys[some]` are the distinct keys in ascending order.
+    place: int array: `keys` is `keys[some][place]`.
   """
   if not len(keys):
     return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -290,7 +291,7 @@ def distinct_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   packed.sort()
   order = (packed & low).astype(np.int64)
   ordered = keys[order]
-  if np.any(ordered[1:] < ordered[:-1]):  # They differ in the low bits alone.
+  if np.any(ordered[1:] < ordered[:-1]):  # Some differ in the low bits alone.
     order = np.argsort(keys, kind='stable')
     ordered = keys[order]
   is_new = np.ones(len(keys), bool)

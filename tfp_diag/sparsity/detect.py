@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The patterns of derivatives, for their own sake."""
+"""The public functions that find the pattern of a Jacobian or Hessian."""
 
 from collections.abc import Callable
 from typing import Any
@@ -133,7 +133,7 @@ def _pattern(problem: Problem) -> SparsityPattern:
     raise NoStructureError(
       '`fn` does not do the same with every number of samples, as far as can '
       f'be seen, and the shapes {[str(p.shape) for p in problem.parts]} leave '
-      'that number open, or name too many to be looked at one by one. Pass '
-      '`xs` of a static and smaller sample shape.'
+      'that number unknown, or have too many samples to analyze all of them. '
+      'Pass `xs` of a static and smaller sample shape.'
     )
   return analysis.pattern

@@ -21,8 +21,8 @@ import numpy as np
 
 __all__ = ['draw_pattern']
 
-# Okabe and Ito's palette without its yellow, which white paper swallows: told
-# apart with every common form of color vision.
+# Okabe and Ito's palette, which can be told apart with every common form of
+# color vision, without its yellow, which is hard to see on white paper.
 _PALETTE = (
   '#0072b2',
   '#e69f00',
@@ -32,7 +32,7 @@ _PALETTE = (
   '#d55e00',
   '#000000',
 )
-_PLAIN = '#1f3b57'  # Of all nonzeros, where there is no coloring.
+_PLAIN = '#1f3b57'  # The color of all nonzeros if there is no coloring.
 _MOST_GAPS = 48  # Up to this many coordinates, cells are drawn with gaps.
 _MOST_BOUNDARIES = 64  # More lines would be a gray area.
 _MOST_STRETCH = 8  # A matrix longer than this is not drawn to scale.
@@ -51,7 +51,8 @@ def draw_pattern(pattern: Any, ax: Any = None, coloring: Any = None) -> Any:
 
   Raises:
     ImportError: If matplotlib is not installed.
-    ValueError: If `coloring` has not one color for each column.
+    TypeError: If `ax` is not an `Axes`, or `coloring` is not a `Coloring`.
+    ValueError: If `coloring` does not have one color for each column.
   """
   try:
     import matplotlib.pyplot as plt
@@ -90,9 +91,9 @@ def draw_pattern(pattern: Any, ax: Any = None, coloring: Any = None) -> Any:
         -0.5,
       ),
       interpolation='nearest',
-      zorder=2,  # Above the lines between parts, which would hide thin ones.
+      zorder=2,  # Above the lines between parts, which would hide dots.
     )
-  # Some room around what is finely drawn: the frame would hide a thin border.
+  # Some room around small cells: the frame would hide those at the border.
   room = [0.015 * size * (size > _MOST_GAPS) for size in pattern.shape]
   ax.set_xlim(-0.5 - room[1], max(columns, 1) - 0.5 + room[1])
   ax.set_ylim(max(rows, 1) - 0.5 + room[0], -0.5 - room[0])
@@ -138,15 +139,15 @@ def _image(pattern: Any, coloring: Any, bins: tuple[int, int]) -> np.ndarray:
   pixels += entries.col // bins[1]
   counts = np.bincount(pixels, minlength=height * width)
 
-  # Where colors share a pixel it shows one of them, drawn at random: so they
-  # appear in proportion, and none that the legend does not have.
+  # If several colors share a pixel, it shows one of them, drawn at random. So
+  # they appear in proportion, and all of them are in the legend.
   shuffled = np.random.default_rng(0).permutation(len(pixels))
   colors = np.zeros(height * width, np.int64)
   if coloring is not None:
     colors[pixels[shuffled]] = coloring.colors[entries.col[shuffled]]
   image = _rgba(coloring)[colors]
 
-  # On a log scale, and with a least strength, a single nonzero among 10^5 is
+  # On a log scale, and with a minimal strength, a single nonzero among 10^5 is
   # still seen beside a dense block.
   if counts.max() > 1:
     strength = 0.3 + 0.7 * np.log(np.maximum(counts, 1)) / np.log(counts.max())
@@ -167,7 +168,7 @@ def _rgba(coloring: Any) -> np.ndarray:
 
 
 def _color_map() -> Any:
-  """Viridis without its light end, which white paper swallows."""
+  """Viridis without its light end, which is hard to see on white paper."""
   import matplotlib as mpl
 
   viridis = mpl.colormaps['viridis'](np.linspace(0, 0.9, 256))

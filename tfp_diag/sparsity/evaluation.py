@@ -35,14 +35,14 @@ def run_op(
   Args:
     op: `tf.Operation` of a graph; its type and attributes are used.
     inputs: list of eager tensors or NumPy arrays, in the op's order.
-    bound: `bound_op(op)`, if there is one already.
+    bound: `bound_op(op)`, if it has been made already.
 
   Returns:
-    list of eager tensors.
+    list of eager tensors or NumPy arrays.
 
   Raises:
     CannotSay: If the op cannot be executed by itself.
-    OpFailed: If it was, and failed.
+    OpFailed: If the execution failed.
   """
   known = facts(op.type)
   if known.is_constant:
@@ -60,12 +60,12 @@ def run_op(
 
 
 def inferred_shapes(op: tf.Operation, values: Sequence) -> list:
-  """The shapes of the outputs as TensorFlow infers them from what is known.
+  """The shapes of the outputs as TensorFlow infers them from known inputs.
 
-  A graph does not know how many elements `tf.boolean_mask` keeps, and neither
-  what the shapes of all later ops are. The walker knows the constants, so it
-  knows the shape: the op is repeated in a graph of its own, with constants
-  where the values are known, and placeholders of the known shape elsewhere.
+  A graph does not know how many elements `tf.boolean_mask` keeps, nor the
+  shapes of all later ops. The walker knows the constants, so it can find the
+  shapes: the op is repeated in a graph of its own, with constants where the
+  values are known, and placeholders of the known shape elsewhere.
 
   Args:
     op: `tf.Operation`.
@@ -77,7 +77,7 @@ def inferred_shapes(op: tf.Operation, values: Sequence) -> list:
   try:
     # Values first: within the graph nothing can be evaluated.
     known = [_known_number(value) for value in values]
-    # The body of a loop is walked again and again.
+    # Results are kept, since the body of a loop is walked many times.
     key = (
       *((value.dtype, value.shape) for value in values),
       *(None if n is None else (n.shape, n.tobytes()) for n in known),
@@ -86,7 +86,7 @@ def inferred_shapes(op: tf.Operation, values: Sequence) -> list:
     if key not in found:
       found[key] = _inferred(op, values, known)
   except (CannotSay, OpFailed, tf.errors.OpError, TypeError, ValueError):
-    # Whoever needs the value gets to know why.
+    # A rule that needs the shape raises an error of its own.
     return [None] * len(op.outputs)
   return found[key]
 
@@ -110,7 +110,7 @@ def _inferred(op: tf.Operation, values: Sequence, known: Sequence) -> list:
 
 
 def _known_number(value: Any) -> np.ndarray | None:
-  """The array of a constant that can say something about shapes, or None."""
+  """The array of a constant that can determine a shape, or None."""
   if value.dtype in (tf.variant, tf.resource):
     raise CannotSay('a tensor that is not a number')
   if value.is_known and (value.dtype.is_integer or value.shape is None):
@@ -124,7 +124,7 @@ def _placeholder(value: Any, given: Any) -> tf.Tensor:
 
 
 def repeat_op(op: tf.Operation, inputs: Sequence) -> list:
-  """Executes an op of a graph once more, on other inputs, where one is.
+  """Executes an op once more, on other inputs, in the current context.
 
   Args:
     op: `tf.Operation`; its type and attributes are used.
@@ -146,7 +146,8 @@ def bound_op(op: tf.Operation) -> Callable:
     op: `tf.Operation`; its type and attributes are used.
 
   Returns:
-    Callable, a list of Tensors or NumPy arrays to a list of Tensors.
+    Callable that takes a list of Tensors or NumPy arrays, and returns a list of
+    Tensors.
 
   Raises:
     CannotSay: If the op cannot be executed by itself.

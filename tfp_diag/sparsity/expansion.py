@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Writes out calls of functions, and ops with a normalizer: to hold it."""
+"""Replaces function calls, and ops with a normalizer, by simpler ops."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
@@ -35,14 +35,14 @@ __all__ = ['expand', 'expandable', 'inline']
 
 
 def expandable(walked: Walked, graph: Graph) -> list[int]:
-  """Which ops of a function can be written out with more ops.
+  """Which ops of a function can be written out as several simpler ops.
 
   Args:
     walked: `Walked`.
     graph: `Graph` at hand.
 
   Returns:
-    list of int: places in `graph.ops`.
+    list of int: their positions in `graph.ops`.
   """
   found = set()
   for step in walked.tape.steps:
@@ -57,11 +57,11 @@ def expandable(walked: Walked, graph: Graph) -> list[int]:
 
 
 def expand(graph: Graph, places: Collection[int]) -> Graph:
-  """Repeats what follows some ops, with these ops written out.
+  """Writes out some ops, and repeats the ops that depend on them.
 
   Args:
     graph: `Graph`, to which ops are added.
-    places: of the ops in `graph.ops` that are written out.
+    places: the positions in `graph.ops` of the ops that are written out.
 
   Returns:
     `Graph` of the same function: values are the same up to rounding.
@@ -82,18 +82,19 @@ def expand(graph: Graph, places: Collection[int]) -> Graph:
 def inline(
   graph: Graph, more: Sequence = ()
 ) -> tuple[Graph, Callable[[tf.Tensor], tf.Tensor]] | None:
-  """Repeats what follows calls of functions, with these written out.
+  """Writes out calls of functions, and repeats the ops that depend on them.
 
-  A function is taken apart at its ops, which must be in the graph that is
-  differentiated, and not in one that it calls.
+  A derivative is split at ops of the graph that is differentiated. Ops in the
+  graph of a function that it calls cannot be used.
 
   Args:
     graph: `Graph`, to which ops are added.
     more: Tensors beside `graph.ys` that the function has returned.
 
   Returns:
-    `Graph` of the same function, and a callable from a Tensor of `graph` to the
-    same one there; None if nothing that matters calls a function.
+    `Graph` of the same function, and a callable that takes a Tensor of `graph`
+    and returns the one that replaces it; None if there are no calls between xs
+    and ys.
 
   Raises:
     CannotSay: If an op cannot be repeated.
@@ -122,7 +123,7 @@ def _calls(graph: Graph) -> set[tf.Operation]:
 
 
 def _needed(ops: Sequence, targets: Sequence) -> set[tf.Operation]:
-  """Those of some ops, in order, from which Tensors are computed."""
+  """Those of some ops, in order, that some Tensors depend on."""
   missing, found = {t.ref() for t in targets}, set()
   for op in reversed(ops):
     if any(y.ref() in missing for y in op.outputs):
@@ -132,7 +133,7 @@ def _needed(ops: Sequence, targets: Sequence) -> set[tf.Operation]:
 
 
 def _check_writes_nothing(graph: tf.Graph, ops: Sequence) -> None:
-  """Raises CannotSay where a variable may change: it is read once more."""
+  """Raises CannotSay if a variable may change, since it is read once more."""
   for op in ops:
     known = facts(op.type)
     for name in function_names(op):
@@ -149,7 +150,18 @@ def _rewritten(
   rewrite: Callable,
   more: Sequence = (),
 ) -> tuple[Graph, Callable]:
-  """Repeats what follows some ops, which are replaced by others."""
+  """Replaces some ops, and repeats the ops that depend on them.
+
+  Args:
+    graph: `Graph`, to which ops are added.
+    chosen: the ops to replace.
+    rewrite: Callable that takes one of them, and a callable from a Tensor to
+      the one that replaces it. Returns a list of Tensors, the new results.
+    more: Tensors beside `graph.ys` that are needed.
+
+  Returns:
+    The new `Graph`, and a callable from a Tensor to the one that replaces it.
+  """
   written = {}
 
   def latest(tensor):
@@ -177,7 +189,7 @@ def _body(op: tf.Operation, latest: Callable, parts: dict) -> Sequence:
 
   Args:
     op: `tf.Operation`, the call.
-    latest: Callable, one of its inputs to what that is now.
+    latest: Callable from a Tensor to the one that replaces it.
     parts: dict: the `id` of a handle -> the `tf.Variable` that is a part.
 
   Returns:
@@ -208,7 +220,7 @@ def _body(op: tf.Operation, latest: Callable, parts: dict) -> Sequence:
       if variable is None:
         results = repeat_op(inner, [handle, *rest])
       else:
-        # Tapes know the Variable, and not what stands for it in this graph.
+        # A tape watches the Variable, not a Tensor that stands for its handle.
         results = [known.read(inner, variable, *rest)]
     else:
       results = _repeat(inner, within)
@@ -225,11 +237,11 @@ def _from_outside(tensor: tf.Tensor) -> tf.Tensor:
     (tensor,) = outer
     if isinstance(tensor, tf.__internal__.EagerTensor):
       return tensor
-  raise CannotSay('where a variable comes from is not seen')
+  raise CannotSay('it is not known which variable is read')
 
 
 def _repeat(op: tf.Operation, latest: Callable) -> Sequence:
-  """Executes an op on what its inputs are now."""
+  """Executes an op on the Tensors that replace its inputs."""
   if op.op_def.is_stateful:
     raise CannotSay(f'{op.type} may give something else the next time')
   if function_names(op):
@@ -242,7 +254,7 @@ def _repeat(op: tf.Operation, latest: Callable) -> Sequence:
 
 
 def _repeat_with_gradient(op: tf.Operation, latest: Callable) -> Sequence:
-  """The same of an op whose gradient is its own, which is repeated as well."""
+  """As `_repeat`, for an op with a custom gradient, which is repeated, too."""
   try:
     gradient = gradient_of(op)
   except Exception as error:  # The user's code; whatever it raises.
@@ -280,7 +292,7 @@ def _repeat_with_gradient(op: tf.Operation, latest: Callable) -> Sequence:
           )
       return [None if r is None else of(r) for r in gradient.results]
 
-    # Others than the arguments, by which alone there is a gradient.
+    # Copies: the results must be other Tensors than the arguments.
     return list(map(tf.identity, tensors)), gradient_function
 
   return identities(*map(latest, op.inputs))

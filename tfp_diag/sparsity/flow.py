@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Where the elements of one tensor go in another: the form of one Jacobian."""
+"""How the elements of one tensor depend on another: one Jacobian's pattern."""
 
 import dataclasses
 from collections.abc import Callable
@@ -32,19 +32,19 @@ __all__ = ['Flow']
 class Flow:
   """The pattern of the Jacobian of one tensor with respect to another.
 
-  A flow is a boolean matrix, outputs by inputs, kept in the cheapest form that
-  fits: the outputs pick one input each (`Flow.gather`), the inputs are united
-  in segments (`Flow.collect`), any matrix (`Flow.matrix`), or one flow after
-  another (`first.then(second)`). Dependencies are sent forward through it, and
-  the question which elements matter backward.
+  A flow is a boolean matrix, outputs by inputs, stored in the cheapest form
+  that fits: the outputs pick one input each (`Flow.gather`), the inputs are
+  united in segments (`Flow.collect`), any matrix (`Flow.matrix`), or one flow
+  after another (`first.then(second)`). `apply` finds forward what the outputs
+  depend on, `pull` finds backward which inputs matter.
 
   Attributes:
     rows: The number of outputs.
     columns: The number of inputs.
-    stages: `tuple` of (kind, data): what happens, in order. For 'gather' the
-      data are the input of each output, -1 for none; for 'collect' the output
-      of each input, -1 for none, and the number of outputs; for 'matrix' a
-      `Dependency` of outputs on inputs. No stage means the identity.
+    stages: `tuple` of (kind, data): matrices that are applied in order. For
+      'gather' the data are the input of each output, -1 for none; for 'collect'
+      the output of each input, -1 for none, and the number of outputs; for
+      'matrix' a `Dependency` of outputs on inputs. No stage means the identity.
 
   #### Examples
 
@@ -82,18 +82,16 @@ class Flow:
 
   @classmethod
   def collect(cls, segment: np.ndarray, rows: int) -> 'Flow':
-    """Output `s` depends on all inputs `e` of `segment[e] == s`."""
+    """Output `s` depends on all inputs `e` with `segment[e] == s`."""
     segment = _positions('segment', segment, _size('rows', rows))
     return cls(rows, len(segment), (('collect', (segment, rows)),))
 
   @classmethod
   def matrix(cls, matrix: Any) -> 'Flow':
-    """From a boolean matrix, outputs by inputs: SciPy, NumPy or Dependency."""
-    if not isinstance(matrix, Dependency):
-      matrix = as_matrix(matrix, 'matrix')
-    columns = matrix.shape[1]
+    """From a boolean matrix of SciPy or NumPy, outputs by inputs."""
+    matrix = as_matrix(matrix, 'matrix')
     dependency = Dependency.from_matrix(matrix)
-    return cls(dependency.rows, columns, (('matrix', dependency),))
+    return cls(dependency.rows, matrix.shape[1], (('matrix', dependency),))
 
   @classmethod
   def pairs(
@@ -106,7 +104,7 @@ class Flow:
     if len(outputs) != len(inputs):
       raise ValueError(
         f'`outputs` has {len(outputs)} entries, but `inputs` has {len(inputs)};'
-        ' they are pairs.'
+        ' as pairs they must be equally long.'
       )
     matrix = scipy.sparse.coo_matrix(
       (np.ones(len(outputs), bool), (outputs, inputs)), shape=(rows, columns)
@@ -131,7 +129,7 @@ class Flow:
     return all(kind == 'gather' for kind, _ in self.stages)
 
   def then(self, other: 'Flow') -> 'Flow':
-    """The flow that comes of this one, followed by another."""
+    """This flow followed by another one, as a single flow."""
     if not isinstance(other, Flow):
       raise TypeError(
         f'`other` is {arguments.shown(other)}; it is the `Flow` that follows, '
@@ -163,8 +161,8 @@ class Flow:
 
     Args:
       dependency: `Dependency` of `columns` rows.
-      settle: Python callable, applied to each union of rows on the way; see
-        `Groups.settle`.
+      settle: Python callable from a `Dependency` to an equal one, applied after
+        each stage that unites rows; see `Groups.settle`.
 
     Returns:
       `Dependency` of `rows` rows.
@@ -179,7 +177,7 @@ class Flow:
     return dependency
 
   def pull(self, alive: np.ndarray) -> np.ndarray:
-    """Which inputs matter, from which outputs do (bool arrays)."""
+    """Which inputs matter, given which outputs do (bool arrays)."""
     sizes = self._stage_columns()
     for (kind, data), size in zip(reversed(self.stages), reversed(sizes)):
       if kind == 'collect':
@@ -211,7 +209,7 @@ class Flow:
 
 
 def _size(name: str, given: Any) -> int:
-  """A number of elements, which may be more than an int32 holds."""
+  """Checks a number of elements, which may be too large for an int32."""
   if isinstance(given, np.integer):
     given = int(given)
   if type(given) is int and 0 <= given < 2**62:
@@ -220,15 +218,15 @@ def _size(name: str, given: Any) -> int:
 
 
 def _positions(name: str, given: Any, size: int, least: int = -1) -> np.ndarray:
-  """An int vector of positions among so many elements; -1 stands for none."""
+  """Checks a vector of positions among `size` elements; -1 stands for none."""
   try:
     found = np.asarray(given)
     if found.size and found.dtype.kind not in 'iu':
       raise TypeError('no integers')
   except (TypeError, ValueError) as e:
     raise ValueError(
-      f'`{name}` is {arguments.shown(given)}; it is a vector of integers, the '
-      'number of an element each.'
+      f'`{name}` is {arguments.shown(given)}; it is a vector of integers, each '
+      'the number of an element.'
     ) from e
   found = found.astype(np.int64).reshape(-1)
   if found.size and not least <= found.min() <= found.max() < size:

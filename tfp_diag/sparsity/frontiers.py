@@ -15,28 +15,30 @@
 """Tensors through which all paths of some coordinates to a curved op go.
 
 Where the paths from a coordinate j to an element i of a curved op part and meet
-again (see `unique_paths`), there may be a tensor F in front of that, the
-frontier, through which all of them go. If
+again (see `unique_paths`), there may be an earlier tensor F, the frontier,
+through which all of them go. If
 
-1. each coordinate j has one path at most to each element e of F,
-2. for each j and i, one e at most lies on paths from j to i,
+1. each coordinate j has at most one path to each element e of F,
+2. for each j and i, at most one e lies on paths from j to i,
 
-then the product of entries `(J_a)_ij (J_b)_ij` is
-`A_ej^2 (C_a)_ie (C_b)_ie`, with the one e and the derivatives `C` by the
-elements of F; the sweep goes on from F with
-`p_e = sum_i w_i (C_a)_ie (C_b)_ie`. If
+then the product of entries `(J_a)_ij (J_b)_ij` is `A_ej^2 (C_a)_ie (C_b)_ie`
+with this e. Here `A` is the derivative of F with respect to xs, and `C_a`,
+`C_b` are those of the arguments of the op with respect to F. The sweep goes on
+from F with `p_e = sum_i w_i (C_a)_ie (C_b)_ie`. If
 
-3. each e reaches one i only,
+3. each e reaches only one i,
 
-that is the product of two reverse passes from the op to F, seeded with w and
-with ones; otherwise of two for each group of elements i that share no e. Or if
+then p is the product of two reverse passes from the op to F, seeded with w and
+with ones. If not, there are two passes for each group of elements i that share
+no e. Or if
 
-4. each i depends on one e only,
+4. each i depends on only one e,
 
-it is one reverse pass, seeded with w times the tangent of b for ones at F;
-otherwise one for each group of elements e that share no i. Where j has many
-paths to the one e, `A_ej^2` is a term itself, of the elements of F with the
-weights p, and a next frontier is looked for.
+then p is one reverse pass, seeded with w times the tangent of b for ones at F.
+If not, there is one for each group of elements e that share no i.
+
+Where only condition 1 fails, the sum over e of `p_e A_ej^2` is a term itself,
+of the elements of F with the weights p. A further frontier is looked for.
 """
 
 import itertools
@@ -48,7 +50,7 @@ import numpy as np
 
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.multisets import MANY, Multisets
+from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
@@ -56,18 +58,22 @@ from tfp_diag.sparsity.value import Value
 
 __all__ = ['MAX_ROWS', 'Frontier', 'Frontiers', 'Link', 'Rows', 'Term']
 
-# A frontier takes two passes for each of so many rows at most.
+# The most groups of rows or elements for a frontier: each takes passes.
 MAX_ROWS = 64
-# So many are few.
+# Frontiers with at most this many groups are looked for first.
 _FEW_PASSES = 4
-# So many elements are looked at in search of frontiers, a few seconds' work, or
-# as many times those of the function; and an op takes as long as these.
+# The search for frontiers looks at this many elements, a few seconds' work, or
+# at 20 times those of the function if that is more. An op counts `_STEP` more.
 _EFFORT = 20_000_000
 _STEP = 5_000
-# Of fewer passes than these there is less to save, and so less to look at.
+# If fewer passes than this can be saved, the search is shorter in proportion.
 _MANY_PASSES = 16
-# So many frontiers follow each other at most.
+# The most frontiers in a chain.
 _MAX_LINKS = 3
+# So many elements of a value are looked at before all of them, if these are so
+# many times more.
+_SOME = 256
+_MANY_TIMES = 20
 
 
 class Term(NamedTuple):
@@ -75,8 +81,8 @@ class Term(NamedTuple):
 
   Attributes:
     step: `tape.Step`.
-    left: tuple of the numbers of the inputs that are the one argument.
-    right: likewise, of the other; the same tuple for a square.
+    left: tuple of int: the numbers of the inputs that are the first argument.
+    right: likewise, the second argument; equal to `left` for a square.
   """
 
   step: Step
@@ -94,10 +100,12 @@ class Link(NamedTuple):
 
   Attributes:
     value: `Value`.
-    is_by_rows: whether condition 3 holds; if not, condition 4.
-    shape: tuple of int: the last axes of the term, or of the value, whose
-      elements have a pass each; empty if one is enough.
-    work: `float`: the part of the work of the function that lies between.
+    is_by_rows: whether passes are by condition 3 of the module; else by 4.
+    shape: tuple of int: the sizes of the last axes of the term (by rows) or of
+      the value. Each element of these axes is a group with passes of its own;
+      empty if there is one group.
+    work: `float`: the fraction of the work of the function that lies between
+      the value and the term.
   """
 
   value: Value
@@ -107,16 +115,16 @@ class Link(NamedTuple):
 
   @property
   def num_passes(self) -> int:
-    """How many pairs of passes it takes."""
+    """How many groups have passes of their own."""
     return math.prod(self.shape)
 
 
 class Frontier(NamedTuple):
-  """Where the paths of some coordinates to a term are single.
+  """A tensor to which the paths of some coordinates are single.
 
   Attributes:
-    term: `Term`.
-    links: tuple of `Link`, from the term down; the last one is the frontier.
+    term: `Term` that is computed from there.
+    links: tuple of `Link`, from the term towards xs; the last is the frontier.
   """
 
   term: Term
@@ -134,12 +142,13 @@ class Frontier(NamedTuple):
 
 
 class Rows(NamedTuple):
-  """Elements of two tensors, row by row, that are multiplied.
+  """Two tensors that are multiplied element by element, in rows.
 
   Attributes:
-    sides: pair of (`Value`, `Flow` to the rows or None).
+    sides: pair of (`Value`, `Flow` to the rows); the flow is None if the rows
+      are the elements of the value.
     shape: tuple of int, of the rows.
-    tensor: The Tensor of the graph at hand that has as many elements.
+    tensor: A Tensor of the graph at hand with one element per row.
   """
 
   sides: tuple
@@ -154,7 +163,7 @@ class Rows(NamedTuple):
   def of(
     self, sets: Multisets, numbers: dict, mask: Any = slice(None)
   ) -> list[np.ndarray]:
-    """The multisets of the two elements of each row."""
+    """The multisets of the two elements of each row, as two int arrays."""
     found = []
     for value, flow in self.sides:
       known = numbers.get(value)
@@ -180,11 +189,11 @@ class Frontiers:
 
   @property
   def is_late(self) -> bool:
-    """Whether there was no time to look at everything."""
+    """Whether the search was stopped because it took too long."""
     return self._effort <= 0
 
   def rows(self, term: Term) -> Rows:
-    """What a term multiplies, row by row."""
+    """The `Rows` of a term: its two arguments."""
     step = term.step
     flows = {a.inputs: a.flow for a in step.structure.arrows}
     op = op_of(step, self._walked)
@@ -199,7 +208,7 @@ class Frontiers:
     )
 
   def of(self, term: Term, bad: np.ndarray) -> list[tuple]:
-    """Where the paths of some coordinates to a term are single.
+    """Finds frontiers for coordinates without single paths to a term.
 
     Args:
       term: `Term`.
@@ -218,19 +227,19 @@ class Frontiers:
   def _covers(
     self, rows: Rows, bad: np.ndarray, between: Sequence, depth: int
   ) -> list[tuple]:
-    """Where the paths of some coordinates to a term are single.
+    """Finds chains of links for some coordinates.
 
     Args:
-      rows: `Rows` of the term.
+      rows: `Rows` of a term.
       bad: bool array over coordinates.
-      between: the steps that lead to it.
-      depth: how long the chain of links is with the next one.
+      between: the steps that the term depends on.
+      depth: the length of the chain, including the link that is looked for.
 
     Returns:
       list of: the coordinates that are covered, and a tuple of `Link`s.
     """
     found, bad = [], bad.copy()
-    # Cheap ones first, then what needs another one, then what takes long.
+    # First cheap links, then those that need a further one, then costly ones.
     for is_once, most in ((True, _FEW_PASSES), (False, 1), (True, MAX_ROWS)):
       parts = zip(self._walked.inputs, self._walked.graph.xs)
       for value, tensor in itertools.chain(self.candidates(between), parts):
@@ -240,7 +249,7 @@ class Frontiers:
         many = self._sets.members(numbers, MANY)
         asked = bad & (~many if is_once else many)
         asked &= self._sets.members(numbers)
-        # A link of one element to one row leads nowhere.
+        # A further link with as many elements as rows is no progress.
         if not asked.any() or not (is_once or value.rows != rows.size):
           continue
         inside = self.descendants(value, between)
@@ -262,14 +271,14 @@ class Frontiers:
     return found
 
   def affords(self, inside: Sequence) -> bool:
-    """Whether there is time left to look at what lies behind a value."""
+    """Whether the search may look at some steps, which are counted."""
     self._effort -= sum(
       _STEP + sum(y.rows for y in step.outputs) for step in inside
     )
     return self._effort > 0
 
   def share(self, inside: Sequence) -> float:
-    """About which part of the work of the function some steps are."""
+    """About which fraction of the work of the function some steps do."""
     return sum(map(_work, inside)) / sum(map(_work, self._steps))
 
   def _link(
@@ -280,7 +289,19 @@ class Frontiers:
     asked: np.ndarray,
     inside: Sequence,
   ) -> tuple:
-    """Whether paths go through a value as they should, and of which."""
+    """Checks whether a value can be a frontier.
+
+    Args:
+      value: `Value`.
+      tensor: The Tensor of the graph at hand that it is.
+      rows: `Rows` of the term.
+      asked: bool array over coordinates.
+      inside: the steps between the value and the term.
+
+    Returns:
+      covered: bool array: the coordinates for which it can be.
+      link: `Link`, or None if it cannot be.
+    """
     numbers = self._sets.within(self._numbers[value], asked)
     numbers = self._sets.support(numbers)
     found = self._by_rows(
@@ -302,7 +323,12 @@ class Frontiers:
     asked: np.ndarray,
     inside: Sequence,
   ) -> tuple | None:
-    """Whether each element of a value reaches few rows, all of its own."""
+    """Whether blocks of elements of a value reach few rows, none in common.
+
+    Returns:
+      The coordinates that reach at most one element of each block, and (True,
+      shape) as in `Link`; or None.
+    """
     shape = value.known_shape
     for rank in range(len(shape), -1, -1):
       blocks = math.prod(shape[:rank])
@@ -312,7 +338,7 @@ class Frontiers:
       united = self._sets.apply(Flow.collect(block, blocks), numbers)
       covered = asked & ~self._sets.members(united, MANY)
       if not covered.any():
-        # Larger blocks hold no fewer.
+        # Of larger blocks a coordinate reaches no fewer elements.
         return None
       row_shape = self._rows_of_blocks(value, block, rank, rows, inside)
       if row_shape is not None:
@@ -329,8 +355,8 @@ class Frontiers:
   ) -> tuple | None:
     """The shape of the rows that depend on one block of a value.
 
-    None if a row depends on several blocks; or if there are many, or not in
-    order.
+    It is None if a row depends on several blocks, if a block has too many rows,
+    or if rows and blocks are not in the same order.
     """
     blocks = math.prod(value.known_shape[:rank])
     sets = Multisets(blocks)
@@ -365,25 +391,52 @@ class Frontiers:
     asked: np.ndarray,
     inside: Sequence,
   ) -> tuple | None:
-    """Whether each row depends on few elements of a value."""
-    sets = Multisets(value.rows)
-    reach = {value: sets.singletons(value.rows)}
-    self._spread(sets, reach, inside, held=value, counts=False)
-    united = sets.plus(*rows.of(sets, reach))
-    covered = asked & ~self.meeting(sets, united, numbers)
+    """Whether each row depends on few elements of a value.
+
+    Returns:
+      The coordinates that reach at most one of the elements of each row, and
+      (False, shape) as in `Link`; or None.
+    """
+    covered = asked
+    for some in (self.some_elements(value), np.ones(value.rows, bool)):
+      if some is None:
+        continue
+      sets = Multisets(value.rows)
+      start = np.where(some, sets.singletons(value.rows), EMPTY)
+      reach = {value: start}
+      self._spread(sets, reach, inside, held=value, counts=False)
+      united = sets.plus(*rows.of(sets, reach))
+      covered = covered & ~self.meeting(sets, united, numbers)
+      if not covered.any():
+        return None
     shape = self.colors(sets, united, value, tensor)
-    if shape is None or not covered.any():
+    return None if shape is None else (covered, (False, shape))
+
+  @staticmethod
+  def some_elements(value: Value) -> np.ndarray | None:
+    """A few elements of a large value; None if it is small.
+
+    Coordinates that meet in them meet among all elements. So most values that
+    are no frontier are seen not to be one without looking at all elements.
+
+    Args:
+      value: `Value`.
+
+    Returns:
+      bool array, or None.
+    """
+    if value.rows < _MANY_TIMES * _SOME:
       return None
-    return covered, (False, shape)
+    return np.arange(value.rows) < _SOME
 
   def meeting(
     self, sets: Multisets, united: np.ndarray, numbers: np.ndarray
   ) -> np.ndarray:
-    """The coordinates that reach two elements of a value that are united.
+    """The coordinates that reach two elements of a value in one multiset.
 
     Args:
       sets: `Multisets` of the elements of the value.
-      united: int array, numbers of some of them.
+      united: int array, numbers of some of these multisets.
       numbers: int array: the multiset of coordinates of each element.
 
     Returns:
@@ -399,13 +452,13 @@ class Frontiers:
   def colors(
     sets: Multisets, united: np.ndarray, value: Value, tensor: Any
   ) -> tuple | None:
-    """The last axes of a value that keep apart what is united.
+    """The last axes of a value that tell elements of one multiset apart.
 
     Args:
       sets: `Multisets` of the elements of the value.
-      united: int array, numbers of some of them.
+      united: int array, numbers of some of these multisets.
       value: `Value`.
-      tensor: The Tensor at hand that it is.
+      tensor: The Tensor of the graph at hand that it is.
 
     Returns:
       tuple of int, the sizes of these axes; None if they have too many
@@ -422,7 +475,7 @@ class Frontiers:
       count = math.prod(shape)
       if count > MAX_ROWS:
         return None
-      # Those of a row have different colors.
+      # The elements in a row must have different colors.
       key = np.sort(row * count + element % max(count, 1))
       if count >= most and np.all(key[1:] != key[:-1]):
         return shape if _has_last(tensor, shape) else None
@@ -431,14 +484,14 @@ class Frontiers:
   def _reached_beside(
     self, value: Value, rows: Rows, inside: Sequence
   ) -> np.ndarray:
-    """The coordinates that reach a term on other ways than through a value."""
+    """The coordinates that reach a term on paths that avoid a value."""
     after = {value, *(y for step in inside for y in step.outputs)}
     numbers = {v: n for v, n in self._numbers.items() if v not in after}
     self._spread(self._sets, numbers, inside, held=value, counts=False)
     return self._sets.members(np.concatenate(rows.of(self._sets, numbers)))
 
   def _ancestors(self, values: Sequence, place: int) -> list:
-    """Of the steps before a place, those that lead to some values, in order."""
+    """The steps before a position that some values depend on, in order."""
     wanted = {v for v in values if v.depends}
     found = []
     for step in reversed(self._steps[:place]):
@@ -457,7 +510,7 @@ class Frontiers:
     return found
 
   def candidates(self, between: Sequence) -> Iterator[tuple]:
-    """What some steps compute, and the Tensors at hand; the last ones first."""
+    """The values that some steps compute and their Tensors, the last first."""
     for step in reversed(between):
       for value in step.outputs:
         tensor = self._tensors.get(value)
@@ -467,7 +520,7 @@ class Frontiers:
 
 
 def _has_last(tensor: Any, shape: tuple) -> bool:
-  """Whether the last axes of a Tensor, or of a part, are known to be these."""
+  """Whether a Tensor, or a part, is known to have these last axes."""
   if not shape:
     return True
   rank = tensor.shape.rank
@@ -475,12 +528,12 @@ def _has_last(tensor: Any, shape: tuple) -> bool:
 
 
 def _work(step: Any) -> float:
-  """About how long an op takes, next to others of its function."""
+  """About how long an op takes, compared with others of its function."""
   if isinstance(step, Loop):
     return sum(map(_work, step.body.steps))
   sizes = [v.rows for v in (*step.inputs, *step.outputs) if v.rows]
   squares = registry.facts(step.op_type).squares
   if isinstance(squares, Squares) and squares is Squares.OPERANDS:
-    # Of a product of matrices: how many products of numbers.
+    # For a product of matrices: a quarter of the number of multiplications.
     return math.sqrt(math.prod(float(size) for size in sizes)) / 4
   return float(max(sizes, default=0))

@@ -12,11 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A function as a graph: what is analysed, differentiated and recognized.
+"""A function as a graph: what is analyzed, differentiated and recognized.
 
-A function is called once while a graph is built. What it added to that graph is
-the only thing from which structure is read; its digest says whether it is the
-same function as before, whatever Python has changed meanwhile.
+A function is called once while a graph is built. Structure is found from the
+ops that it added to that graph, and from nothing else. Their digest tells
+whether it is the same function as before, whatever Python has changed since.
 """
 
 import contextlib
@@ -47,10 +47,10 @@ __all__ = [
   'trace',
 ]
 
-# Gradients of custom gradients are looked into as often as anybody may
-# differentiate: twice for a Hessian, and twice more by tapes around it.
+# How many levels of gradients of custom gradients are read: two for a Hessian,
+# and two more for tapes around it.
 MAX_DEPTH = 4
-# Attributes that name things, or say once more what shapes are.
+# Attributes that are only names, or repeat the shapes.
 _NAMES = frozenset(
   ['_class', '_gradient_op_type', '_output_shapes', 'output_shapes']
 )
@@ -63,10 +63,10 @@ class Graph:
   Attributes:
     graph: The `tf.Graph` to which it has added its ops.
     xs: `tuple` of Tensors of that graph, or of `tf.Variable`s: its parts.
-    ys: `tuple` of Tensors: what it has returned, aligned with what is asked.
+    ys: `tuple` of Tensors: the outputs that are differentiated.
     ops: `tuple` of `tf.Operation`: what it has added, in order.
     scope: `str`: the name scope in which it was called.
-    reads: `Reads`: the constants whose values have had a say in its structure.
+    reads: `Reads`: the constants whose values its structure depends on.
   """
 
   graph: Any
@@ -97,12 +97,13 @@ def trace(
   parts: Sequence,
   shapes: Sequence | None = None,
 ) -> Graph:
-  """Calls a function aside, only to look at the graph.
+  """Calls a function in a new graph, which is read and never run.
 
   Args:
-    call: Python callable, list of parts to what the function returns.
-    outputs: Python callable, what it returned and the parts to the list of
-      Tensors that are asked about.
+    call: Python callable that takes the list of parts, and returns what the
+      function returns.
+    outputs: Python callable that takes what the function returned and the list
+      of parts, and returns the list of Tensors that are differentiated.
     parts: List of Tensors, `tf.TensorSpec`s or `tf.Variable`s.
     shapes: List of the shapes in which they are passed. Default: their own.
 
@@ -129,14 +130,14 @@ class Digest(NamedTuple):
   """What a function does, without names.
 
   Attributes:
-    key: `bytes`: of types, attributes, constants, wiring, shapes, bodies of
-      functions, and what custom gradients trace to.
+    key: `bytes`: a hash of types, attributes, constants, wiring, shapes, bodies
+      of functions, and traced custom gradients.
     captures: `list` of what the function takes from outside beside xs, in the
-      order in which it is met: Tensors and handles of Variables. Two graphs of
-      one key do the same with the captures at the same places.
-    pinned: `frozenset` of the places of those that custom gradients read. A
-      tape around a graph calls the Python code of such a gradient once more,
-      which takes what it has closed over when the graph was made.
+      order of first use: Tensors and handles of Variables. Two graphs with
+      equal keys do the same with the captures at the same positions.
+    pinned: `frozenset` of the positions of captures that custom gradients read.
+      A tape around a graph calls the Python code of such a gradient once more,
+      and this code reads what it closed over when the graph was built.
   """
 
   key: bytes
@@ -145,7 +146,7 @@ class Digest(NamedTuple):
 
 
 class Gradient(NamedTuple):
-  """A custom gradient, traced aside.
+  """A custom gradient, traced in a graph of its own.
 
   Attributes:
     graph: The `FuncGraph` of it.
@@ -158,7 +159,7 @@ class Gradient(NamedTuple):
   results: list
 
   def tokens(self) -> dict:
-    """dict: names of the cotangents -> what stands for them, for `nodes`."""
+    """dict: names of the cotangents -> their tokens, as `nodes` takes them."""
     return {t.name: ('dy', k) for k, t in enumerate(self.cotangents)}
 
 
@@ -167,7 +168,7 @@ class Node(NamedTuple):
 
   Attributes:
     op: `tf.Operation`.
-    inputs: `tuple` of what each input is: see `nodes`.
+    inputs: `tuple` of the token of each input; see `nodes`.
     attributes: `tuple` of (name, bytes).
     functions: `tuple` of names of the functions that it calls.
     shapes: `tuple` of the static shapes of the outputs.
@@ -183,15 +184,15 @@ class Node(NamedTuple):
 def nodes(
   graph: tf.Graph, ops: Sequence, tokens: dict, outside: Callable
 ) -> Iterator[Node]:
-  """Reads ops one by one, without those that stand for what is captured.
+  """Reads ops one by one, without those that stand for captured Tensors.
 
   Args:
     graph: The `tf.Graph` of the ops.
     ops: list of `tf.Operation`, in order.
-    tokens: dict: name of a Tensor -> anything that stands for it. The outputs
-      of the ops are added.
-    outside: Callable, a Tensor that the ops read from elsewhere to what stands
-      for it.
+    tokens: dict: name of a Tensor -> a token that stands for it, independent of
+      names. The outputs of the ops are added.
+    outside: Callable that takes a Tensor which the ops read from elsewhere, and
+      returns its token.
 
   Yields:
     `Node`.
@@ -246,9 +247,9 @@ def _functions(attribute: Any) -> list[str]:
 def function_graph(graph: tf.Graph, name: str) -> Any:
   """The graph of a function that an op of a graph calls.
 
-  There is no public way from the name of a function to the graph that was
-  traced, which is needed because the gradients of custom functions live in it;
-  this is the only place that uses private ones.
+  The gradients of custom functions are in the graph that was traced. TensorFlow
+  has no public way to get it from the name of a function, so private ones are
+  used, here and nowhere else.
 
   Args:
     graph: `tf.Graph`.
@@ -259,11 +260,11 @@ def function_graph(graph: tf.Graph, name: str) -> Any:
   """
   function = graph._get_function(name)
   while function is None:
-    # Where tapes wrap a loop or a branch, it is known to the graph around.
+    # If a tape wraps a loop or a branch, the outer graph knows the function.
     graph = graph.outer_graph
     function = graph._get_function(name)
   if not hasattr(function, 'graph'):
-    # Of TensorFlow 1, as the loops of `tf.nn.ctc_loss` still are.
+    # A function of TensorFlow 1, as in the loops of `tf.nn.ctc_loss`.
     function.graph = function_def_to_graph.function_def_to_graph(
       function.definition
     )
@@ -283,7 +284,14 @@ def has_own_gradient(op: tf.Operation) -> bool:
 
 @contextlib.contextmanager
 def beside(graph: tf.Graph) -> Iterator[Any]:
-  """Within it, new ops read Tensors of a graph and are not added to it."""
+  """A context in which new ops can read a graph, but go to another one.
+
+  Args:
+    graph: `tf.Graph` that is read.
+
+  Yields:
+    `FuncGraph` to which new ops are added.
+  """
   with graph.as_default():
     aside = tf.__internal__.FuncGraph('gradient')
   with aside.as_default():
@@ -291,7 +299,7 @@ def beside(graph: tf.Graph) -> Iterator[Any]:
 
 
 def gradient_of(op: tf.Operation) -> Gradient:
-  """Traces the gradient of an op beside its graph, which stays as it is.
+  """Traces the gradient of an op in another graph; its own does not change.
 
   Args:
     op: `tf.Operation`.
@@ -320,7 +328,7 @@ def gradient_of(op: tf.Operation) -> Gradient:
 
 
 class _Hasher:
-  """Goes through a graph, and the graphs of functions in it, for a digest."""
+  """Computes the digest of a graph, with the functions that it calls."""
 
   def __init__(self, graph: Graph) -> None:
     self._graph = graph
@@ -399,7 +407,7 @@ class _Hasher:
     self._add([r if r is None else inner.get(r.name) for r in gradient.results])
 
   def _outside(self, tensor: tf.Tensor) -> Any:
-    """What stands for a Tensor or a handle that the function closes over."""
+    """The token of a Tensor or a handle that the function closes over."""
     if id(tensor) not in self._places:
       self._places[id(tensor)] = ('capture', len(self._captures))
       self._captures.append(tensor)
@@ -414,10 +422,10 @@ def _static_shape(tensor: tf.Tensor) -> tuple | None:
 
 
 class Reads:
-  """Which constants that a function closes over had a say in its structure.
+  """The captured constants whose values the structure of a function depends on.
 
   Attributes:
-    is_allowed: `bool`: whether their values may be looked at.
+    is_allowed: `bool`: whether values of captured constants may be read.
   """
 
   def __init__(self) -> None:
@@ -425,15 +433,15 @@ class Reads:
     self._seen = {}
 
   def add(self, value: Any, only_zeros: bool) -> None:
-    """Notes that a `Value` was looked at, or only which elements are zero."""
+    """Notes that a `Value` was read, or only which of its elements are zero."""
     _, before = self._seen.get(value, (value, True))
     self._seen[value] = value, before and only_zeros
 
   def update(self, other: 'Reads') -> None:
-    """Adds what was looked at in another graph of the function."""
+    """Adds what was read for another graph of the function."""
     for value, only_zeros in other.values():
       self.add(value, only_zeros)
 
   def values(self) -> list:
-    """Pairs of a `Value` and whether only its zeros have counted."""
+    """Pairs of a `Value` and whether only the places of its zeros were read."""
     return list(self._seen.values())

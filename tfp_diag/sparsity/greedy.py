@@ -22,7 +22,7 @@ from tfp_diag.sparsity.dependency import Csr
 
 __all__ = ['color_greedily']
 
-# So many nodes are looked at together.
+# How many nodes are read from the graph at a time.
 _BLOCK = 1 << 16
 
 
@@ -42,10 +42,10 @@ def color_greedily(
     labels: int array, `[n]`: the component of each node.
     nodes: int array: the nodes to color, in natural order; whole components.
     floor: Python `int`: with this number of colors, or fewer, a component is
-      good enough, since the whole graph is known to need as many.
+      good enough, since the whole graph is known to need this many.
 
   Returns:
-    colors: int array, `[n]`, of use at `nodes`.
+    colors: int array, `[n]`, valid at `nodes` only.
   """
   colors = np.zeros(graph.shape[0], np.int32)
   best = np.full(labels.max() + 1, np.iinfo(np.int32).max)
@@ -106,7 +106,7 @@ def _largest_first(graph: Csr, nodes: np.ndarray) -> np.ndarray:
 
 
 def _color_smallest_last(graph: Csr, nodes: np.ndarray) -> np.ndarray:
-  """Colors last what has the fewest neighbors among what comes before it."""
+  """Colors last the node of smallest degree, and so on in the other nodes."""
   degrees = np.diff(graph.indptr).tolist()
   buckets = [[] for _ in range(max(degrees) + 1)]
   for node in nodes.tolist():
@@ -137,7 +137,7 @@ def _color_in_order(graph: Csr, order: np.ndarray) -> np.ndarray:
   for start in range(0, len(order), _BLOCK):
     block = order[start : start + _BLOCK]
     rows = graph[block]
-    # Lists are several times as fast as arrays, one by one.
+    # Element by element, lists are several times as fast as arrays.
     neighbors, stops = rows.indices.tolist(), rows.indptr.tolist()
     for node, first, stop in zip(block.tolist(), stops, stops[1:]):
       taken = {colors[neighbor] for neighbor in neighbors[first:stop]}
@@ -149,14 +149,14 @@ def _color_in_order(graph: Csr, order: np.ndarray) -> np.ndarray:
 
 
 def _color_most_saturated_first(graph: Csr, nodes: np.ndarray) -> np.ndarray:
-  """Colors next what sees the most colors, or else has the largest degree."""
+  """Colors next the node with most colors around it; ties go by degree."""
   order = _largest_first(graph, nodes).tolist()
   n = len(order)
   rank = [0] * graph.shape[0]
   for position, node in enumerate(order):
     rank[node] = position
   # A heap of ints, smallest first: the place in `order`, less n for each color
-  # that the node sees. An entry is not removed when a better one is pushed;
+  # among its neighbors. An entry is not removed when a better one is pushed;
   # by the time it comes up, its node has a color.
   heap = list(range(n))
   seen = [0] * graph.shape[0]  # Bit k: a neighbor has color k.

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Large sets of coordinates, named once and referred to by one number."""
+"""Large sets of coordinates, stored once and referred to by one number."""
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class Groups:
     )
 
   def counts(self, dependency: Dependency) -> np.ndarray:
-    """On how many coordinates each row depends, counted twice at worst."""
+    """On how many coordinates each row depends; some may count twice."""
     used = np.unique(dependency.indices)
     sizes = np.zeros(int(used.max(initial=-1)) + 1, np.int64)
     sizes[used] = self.members(used).counts

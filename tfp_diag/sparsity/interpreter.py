@@ -40,25 +40,25 @@ class Walker:
   """Turns graphs into a `Tape`: one rule per op, nested functions inlined.
 
   What does not depend on xs never reaches the tape: it is evaluated when a
-  rule asks for its value. An op without a rule, or whose rule cannot say, is
-  taken as dense and recorded.
+  rule asks for its value. An op without a rule, or whose rule raises
+  `CannotSay`, is taken as dense and recorded in `fallbacks`.
 
   Attributes:
     tape: `Tape` being written.
-    second_order: `bool`: whether second derivatives are wanted.
+    second_order: `bool`: whether second derivatives are needed.
     by_value: `bool`: whether an output depends on an input if its value does,
-      derivative or not. That is what counts for cotangents: a gradient that
-      the user wrote may well end in `tf.stop_gradient`.
+      even where the derivative vanishes. This is for cotangents: a gradient
+      that the user wrote may end in `tf.stop_gradient`.
     loop_budget: int: how many more ops unrolled loops may have, in all.
     fallbacks: `dict` from the labels of ops that were taken as dense to True,
       in order.
-    has_failures: `bool`: whether an op failed on the values that it would get:
-      perhaps the function does not work on inputs of these shapes.
+    has_failures: `bool`: whether an op failed when it was executed: perhaps the
+      function does not work on inputs of these shapes.
     notes: `dict` from sentences for the user to True, in order.
     variables: `dict` from `id` of a captured resource handle to the `Value`
       that reading it gives, for variables that are part of xs.
     graph: `Graph` that is walked.
-    integers: `set` of the integers that rules have looked at.
+    integers: `set` of the integers that rules have read.
     has_varying: `bool`: whether a rule has asked for a value that was computed
       from the number of samples, and did not get it.
   """
@@ -86,7 +86,7 @@ class Walker:
     self._structures = {}
 
   def walk(self, inputs: Sequence) -> list:
-    """Walks what the function at hand has added to its graph.
+    """Walks the ops that the function has added to its graph.
 
     Args:
       inputs: list of `Value`, one per part.
@@ -126,7 +126,7 @@ class Walker:
     return [scope.values[name] for name in program.outputs]
 
   def evaluate(self, scope: Scope, names: Sequence[str]) -> None:
-    """Walks what some tensors of a scope need."""
+    """Walks the ops that some tensors of a scope depend on."""
     values = scope.values
     for instruction in scope.program.order(names):
       if all(name in values for name in instruction.outputs):
@@ -135,8 +135,16 @@ class Walker:
       values.update(zip(instruction.outputs, outputs))
 
   def program(self, graph: Any, ops: Sequence | None = None) -> Program:
-    """The `Program` of a graph, of which some ops are the function's own."""
-    # The graph is part of its program, so that its id stays its own.
+    """The `Program` of a graph.
+
+    Args:
+      graph: `FuncGraph`.
+      ops: the ops that the function has added to it. Default: all.
+
+    Returns:
+      `Program`.
+    """
+    # The program keeps the graph alive, so that no other graph gets its id.
     if id(graph) not in self._programs:
       self._programs[id(graph)] = Program(graph)
       self._note_side_effects(graph.get_operations() if ops is None else ops)
@@ -149,7 +157,16 @@ class Walker:
     second_order: bool | None = None,
     by_value: bool | None = None,
   ) -> Iterator[Tape]:
-    """Within it, steps go to another tape."""
+    """A context in which steps go to another tape.
+
+    Args:
+      tape: `Tape`.
+      second_order: As the attribute. Default: no change.
+      by_value: As the attribute. Default: no change.
+
+    Yields:
+      `tape`.
+    """
     before = self.tape, self.second_order, self.by_value
     self.tape = tape
     if second_order is not None:
@@ -179,7 +196,7 @@ class Walker:
     self.tape.steps.append(step)
 
   def name_of(self, instruction: Instruction) -> str:
-    """How the user knows an op: by its name in the scope of the call."""
+    """The name of an op for messages: that in the scope of the call."""
     return instruction.name.removeprefix(f'{self.graph.scope}/')
 
   def _execute(self, scope: Scope, instruction: Instruction) -> list:
@@ -194,7 +211,7 @@ class Walker:
       return self._dense(instruction, _flat(inputs))
     expansion = registry.find_expansion(instruction.type)
     if not known.passes_on and any(map(_is_index, _flat(inputs))):
-      # Only if values count: where elements go depends on what is asked about.
+      # Only with `by_value`: an integer or a bool that depends on cotangents.
       if not known.is_for_any_dtype:
         return self._dense(instruction, _flat(inputs))
     if expansion is not None:
@@ -217,7 +234,7 @@ class Walker:
     rule = registry.find_rule(instruction.type)
     if rule is None:
       return self._dense(instruction, inputs)
-    # The same op in another turn of a loop or another call of its function.
+    # Kept for other iterations of a loop, and other calls of the function.
     key = (
       id(instruction),
       self.by_value,
@@ -263,17 +280,17 @@ class Walker:
     return _with_source(instruction, inputs, outputs)
 
   def _counts(self, dtype: tf.DType) -> bool:
-    """Whether tensors of a dtype can depend on xs in the sense that counts."""
+    """Whether tensors of a dtype can depend on xs; see `by_value`."""
     return _is_differentiable(dtype) or (
       self.by_value and not _is_opaque(dtype)
     )
 
   def _refused(self) -> None:
-    """Notes that a value was asked for that depends on how many samples."""
+    """Notes that a rule asked for a value that varies with the samples."""
     self.has_varying = True
 
   def _remember(self, instruction: Instruction, error: Exception) -> None:
-    """Keeps why an op is taken as dense."""
+    """Notes why an op is taken as dense."""
     self.has_failures |= isinstance(error, registry.OpFailed)
     if isinstance(error, (registry.CannotSay, registry.OpFailed)):
       return
@@ -307,7 +324,7 @@ class Walker:
     return outputs
 
   def _captured(self, scope: Scope, instruction: Instruction) -> Any:
-    """What a placeholder stands for that no caller has filled."""
+    """The value of a placeholder or constant for a captured Tensor."""
     unknown = Value(instruction.shapes[0], instruction.dtypes[0])
     outer = scope.program.captures().get(instruction.outputs[0])
     if outer is None:
@@ -357,7 +374,7 @@ class Walker:
       inputs: list of `Value`.
 
     Returns:
-      What `varies` is, for each output.
+      list with the attribute `varies` of each output, see `Value`.
     """
     known, number = registry.facts(instruction.type), len(instruction.outputs)
     if known.is_constant:
@@ -412,7 +429,8 @@ class Variable(Value):
     self.content = content
 
 
-# Walking an op takes some ten microseconds, also where nothing depends on xs.
+# The most ops that unrolled loops may have: to walk an op takes about ten
+# microseconds, also where nothing depends on xs.
 _LOOP_BUDGET = 150_000
 
 
@@ -436,7 +454,7 @@ def _independent(instruction: Instruction, inputs: Sequence) -> list:
 
 
 def _unknown(instruction: Instruction, inputs: Sequence) -> list:
-  """Outputs of which the shape is known, and perhaps the bounds."""
+  """Outputs of unknown value; shapes, and perhaps bounds, are known."""
   outputs = [
     Value(shape, dtype)
     for shape, dtype in zip(_shapes(instruction, inputs), instruction.dtypes)
@@ -447,7 +465,7 @@ def _unknown(instruction: Instruction, inputs: Sequence) -> list:
 def _with_source(
   instruction: Instruction, inputs: Sequence, outputs: list
 ) -> list:
-  """The outputs, which know what they are computed by."""
+  """Sets the `source` of each output; returns the outputs."""
   for k, value in enumerate(outputs):
     value.source = instruction, inputs, k
   return outputs
@@ -463,11 +481,11 @@ def _shapes(instruction: Instruction, inputs: Sequence) -> Sequence:
 
 
 def _flat(inputs: Sequence) -> list:
-  """The values, with those within tensor lists."""
+  """The values, with tensor lists replaced by the values in them."""
   flat = []
   for value in inputs:
     if isinstance(value, TensorList):
-      # A list may hold what branches of a loop hand over, itself a list.
+      # The items of a list may be lists, as those that branches pass on.
       flat += _flat(
         [
           item[0] if isinstance(item, tuple) else item
@@ -490,7 +508,7 @@ def _is_opaque(dtype: tf.DType) -> bool:
 
 
 def _is_index(value: Value) -> bool:
-  """Whether a value depends on xs that has no derivative."""
+  """Whether a value depends on xs, but its dtype has no derivatives."""
   return (
     value.depends
     and not _is_differentiable(value.dtype)
@@ -501,7 +519,7 @@ def _is_index(value: Value) -> bool:
 def _completed(
   structure: Structure, inputs: Sequence, outputs: Sequence
 ) -> Structure:
-  """With what a rule leaves out because its derivative vanishes."""
+  """Adds what a rule leaves out because its derivative vanishes."""
   named = {(a.output, k) for a in structure.arrows for k in a.inputs}
   missing = tuple(
     Arrow(output, (k,), Flow.dense(spec.rows, value.rows))
@@ -513,7 +531,7 @@ def _completed(
 
 
 def _pruned(structure: Structure, inputs: Sequence) -> Structure:
-  """Without what flows from inputs that do not depend on xs."""
+  """Leaves out arrows and pairs of inputs that do not depend on xs."""
   arrows = tuple(
     arrow
     for arrow in structure.arrows

@@ -12,20 +12,21 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Tensors behind which all that is curved is differentiated together.
+"""Tensors after which all curved ops are differentiated together.
 
 A likelihood is often a long formula of each row's predictor, in which paths
 part and meet again many times. Instead of a frontier for each of its terms (see
 `frontiers`) it can have one for all: a tensor F such that
 
-1. each coordinate j has one path at most to each element e of F,
-2. whatever is curved behind F is reached by j through F alone,
-3. no two elements of F that j reaches meet in the second derivatives behind F.
+1. each coordinate j has at most one path to each element e of F,
+2. j reaches the curved ops after F through F alone,
+3. no two elements of F that j reaches have a mixed second derivative.
 
-Then all that is behind F adds `A_ej^2 H_ee`, with the Hessian H of the value by
-the elements of F, and the sweep goes on from F with the diagonal of H. That is
-a product of H with ones, if no two elements meet at all; otherwise with the
-ones of each of some groups that keep apart what meets.
+Then the curved ops after F together add the sum over e of `A_ej^2 H_ee`, with
+the derivative A of F with respect to xs, and the Hessian H of the function's
+value with respect to F. The sweep goes on from F with the diagonal of H. That
+is one product of H with ones if no two elements of F have a mixed second
+derivative; otherwise one for each group of elements that have none.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity.frontiers import MAX_ROWS, Frontiers
-from tfp_diag.sparsity.multisets import MANY, Multisets
+from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
@@ -43,15 +44,16 @@ __all__ = ['JointFrontier', 'JointFrontiers']
 
 
 class JointFrontier(NamedTuple):
-  """A tensor behind which all that is curved is differentiated together.
+  """A tensor after which all curved ops are differentiated together.
 
   Attributes:
     value: `Value`.
     label: how messages name the op that computes it.
-    steps: tuple of what is curved behind it, each a `Step` or a `Loop`.
-    shape: tuple of int: the last axes of the value, whose elements have a
-      product each; empty if one is enough.
-    work: `float`: the part of the work of the function that lies behind.
+    steps: tuple of the curved steps after it, each a `Step` or a `Loop`.
+    shape: tuple of int: the sizes of the last axes of the value. Each element
+      of these axes is a group with a product of its own; empty if there is one
+      group.
+    work: `float`: the fraction of the work of the function that comes after it.
   """
 
   value: Value
@@ -74,26 +76,28 @@ class JointFrontiers:
     self._frontiers = frontiers
     self._alive = alive
     self._steps = paths.walked.tape.steps
+    self._seen = {}
 
   def of(self, troubles: Sequence) -> list[tuple]:
-    """Where the paths of some coordinates to what is curved are single.
+    """Finds joint frontiers for coordinates without single paths.
 
     Args:
-      troubles: pairs of a `Step` or `Loop` that is curved, and a bool array:
-        the coordinates that have many paths to it, or meet in it. Those that
-        are covered are taken out.
+      troubles: pairs of a curved `Step` or `Loop`, and a bool array over
+        coordinates: those without single paths to it. The arrays are changed:
+        those that are covered become False.
 
     Returns:
       list of: a `JointFrontier`, and the coordinates that it covers.
     """
     found = []
     self._search(troubles, found)
-    # Else what is left out for some had a sweep of its own for the others.
+    # Others that reach the same steps are covered, too: otherwise they would
+    # need a sweep of their own.
     self._search(self._bystanders(found), found)
     return [(joint, covered) for joint, covered in found if covered.any()]
 
   def _search(self, troubles: Sequence, found: list) -> None:
-    """Adds joint frontiers to those that were found."""
+    """Adds joint frontiers to the list of those that were found."""
     steps = self._steps
     for most in (1, MAX_ROWS):
       for value, tensor in self._frontiers.candidates(steps):
@@ -103,9 +107,13 @@ class JointFrontiers:
           continue
         if not self._frontiers.affords(inside):
           return
-        joint, covered = self._at(value, tensor, asked, inside)
+        key = value, asked.tobytes()
+        if key not in self._seen:
+          self._seen[key] = self._at(value, tensor, asked, inside)
+        joint, covered = self._seen[key]
         if joint is None or joint.num_passes > most:
           continue
+        covered = covered.copy()
         for other, known in found:
           # What is covered twice would be counted twice.
           shared = set(other.steps).intersection(joint.steps)
@@ -119,7 +127,7 @@ class JointFrontiers:
         found.append((joint, covered))
 
   def _bystanders(self, found: Sequence) -> list[tuple]:
-    """What is curved behind joint frontiers, and who reaches it beside them."""
+    """Pairs of a step after joint frontiers, and uncovered coordinates."""
     covered_at = {}
     for joint, covered in found:
       for step in joint.steps:
@@ -137,7 +145,7 @@ class JointFrontiers:
   def _asked(
     self, value: Value, troubles: Sequence, inside: Sequence
   ) -> np.ndarray:
-    """The coordinates in trouble that have single paths to a value."""
+    """The coordinates in `troubles` that have single paths to a value."""
     sets, numbers = self._paths.sets, self._paths.numbers[value]
     behind = set(inside)
     asked = np.zeros(sets.num_coordinates, bool)
@@ -151,38 +159,62 @@ class JointFrontiers:
   def _at(
     self, value: Value, tensor: object, asked: np.ndarray, inside: Sequence
   ) -> tuple:
-    """The joint frontier at a value, or None; and which of the asked it has."""
-    spread, frontiers = self._paths.spread, self._frontiers
-    main = self._paths.sets
-    sets = Multisets(value.rows)
-    reach = {value: sets.singletons(value.rows)}
-    spread(sets, reach, inside, held=value, counts=False)
+    """The joint frontier at a value, or None; and the coordinates it covers."""
+    frontiers, main = self._frontiers, self._paths.sets
     behind = {value, *(y for step in inside for y in step.outputs)}
     beside = {v: n for v, n in self._paths.numbers.items() if v not in behind}
-    spread(main, beside, inside, held=value, counts=False)
-    rows, curved, covered = [], {}, asked.copy()
+    self._paths.spread(main, beside, inside, held=value, counts=False)
+    covered = asked.copy()
     for step in inside:
-      for sides in self._curved(step, sets, reach):
-        curved[step] = True
-        rows.append(sets.plus(*sides) if len(sides) == 2 else sides[0])
       for side in self._curved(step, main, beside):
         covered &= ~main.members(np.concatenate(side))
-    if not rows or not covered.any():
+    some = frontiers.some_elements(value)
+    if some is not None:
+      # Coordinates that meet here meet among all elements, too.
+      sets, united, _ = self._together(value, inside, some)
+      numbers = main.support(main.within(self._paths.numbers[value], covered))
+      covered &= ~frontiers.meeting(sets, united, numbers)
+    if not covered.any():
       return None, covered
-    united, _ = sets.distinct(np.concatenate(rows))
+    sets, united, curved = self._together(value, inside)
     shape = frontiers.colors(sets, united, value, tensor)
-    if shape is None:
+    if shape is None or not curved:
       return None, covered
     numbers = main.support(main.within(self._paths.numbers[value], covered))
     covered &= ~frontiers.meeting(sets, united, numbers)
     label = next(step.label for step in self._steps if value in step.outputs)
-    joint = JointFrontier(
-      value, label, tuple(curved), shape, frontiers.share(inside)
-    )
+    joint = JointFrontier(value, label, curved, shape, frontiers.share(inside))
     return joint if covered.any() else None, covered
 
+  def _together(
+    self, value: Value, inside: Sequence, some: np.ndarray | None = None
+  ) -> tuple:
+    """The elements of a value that can have mixed second derivatives.
+
+    Args:
+      value: `Value`.
+      inside: the steps that depend on it.
+      some: bool array: the elements that count; None: all.
+
+    Returns:
+      sets: `Multisets` of the elements of the value.
+      united: int array, numbers of multisets. Elements of the same multiset can
+        have mixed second derivatives.
+      curved: tuple of the steps by which they can.
+    """
+    sets = Multisets(value.rows)
+    start = sets.singletons(value.rows)
+    reach = {value: start if some is None else np.where(some, start, EMPTY)}
+    self._paths.spread(sets, reach, inside, held=value, counts=False)
+    rows, curved = [np.zeros(0, np.int64)], {}
+    for step in inside:
+      for sides in self._curved(step, sets, reach):
+        curved[step] = True
+        rows.append(sets.plus(*sides) if len(sides) == 2 else sides[0])
+    return sets, sets.distinct(np.concatenate(rows))[0], tuple(curved)
+
   def _curved(self, step: Step | Loop, sets: Multisets, numbers: dict) -> list:
-    """As `Paths.curved`; nothing of a loop that none of the numbers reach."""
+    """As `Paths.curved`; nothing for a loop without inputs in `numbers`."""
     if isinstance(step, Loop) and not any(v in numbers for v in step.inputs):
       return []
     return list(self._paths.curved(step, self._alive, sets, numbers))

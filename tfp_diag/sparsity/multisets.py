@@ -12,16 +12,15 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Multisets of coordinates, each of which is written down once.
+"""Multisets of coordinates, each of which is stored once.
 
-To each element of a tensor belongs the multiset of the coordinates that reach
-it: a coordinate is in it as often as there are paths, once or 'many' times
-(which stands for two or more). The rows of a data set are treated alike, so
-that many elements have the same multiset. It is written once, and an element
-has its number: 100,000 rows of a regression on 100 coefficients cost 100
-entries, not ten million. Multisets are told apart by numbers of 64 bits that
-are computed from them; that two of a million have the same is as likely as 3 in
-100 million.
+Each element of a tensor has a multiset of the coordinates that reach it: a
+coordinate is in it as often as there are paths, once or 'many' times (two or
+more). A function treats the rows of a data set alike, so many elements have the
+same multiset. It is stored once, and elements refer to it by its number:
+100,000 rows of a regression on 100 coefficients cost 100 entries, not ten
+million. Multisets are compared by 64-bit hashes. Any two of a million multisets
+have the same hash with a probability of 3 in 100 million.
 """
 
 from typing import NamedTuple
@@ -41,19 +40,19 @@ from tfp_diag.sparsity.flow import Flow
 
 __all__ = ['EMPTY', 'MANY', 'Multisets']
 
-# The number of the multiset without members.
+# The number of the empty multiset.
 EMPTY = 0
-# How often is 'many': two or more.
+# The multiplicity that stands for two or more.
 MANY = 2
-# So many lists of known multisets are looked through.
+# If there are more lists of known multisets than this, they are merged.
 _MAX_KNOWN = 8
 
 
 class Multisets:
-  """A table of distinct multisets; elements have numbers of its rows."""
+  """A table of distinct multisets; elements refer to its rows by number."""
 
   def __init__(self, num_coordinates: int) -> None:
-    """The empty multiset, and each coordinate by itself.
+    """Starts with the empty multiset, and one for each single coordinate.
 
     Args:
       num_coordinates: `int`.
@@ -69,10 +68,11 @@ class Multisets:
     self._size = num_coordinates + 1
     self._known = []
     self._sums = {}
+    self._mixed = np.zeros(0, np.uint64)
 
   @property
   def table(self) -> Csr:
-    """The multisets, by their members: how often, 1 or `MANY`."""
+    """Multisets by coordinates: the multiplicities, 1 or `MANY`."""
     rows = self._rows
     return scipy.sparse.csr_matrix(
       (rows.often, rows.members, np.append(rows.starts, len(rows.members))),
@@ -86,7 +86,7 @@ class Multisets:
     return self._chunks[0]
 
   def singletons(self, count: int, start: int = 0) -> np.ndarray:
-    """Each of some elements is a coordinate: int array of numbers."""
+    """The numbers of the multisets of single coordinates, from `start` on."""
     return np.arange(1 + start, 1 + start + count)
 
   def apply(self, flow: Flow, numbers: np.ndarray) -> np.ndarray:
@@ -126,11 +126,11 @@ class Multisets:
     """The distinct pairs of two int arrays, and which one each element is.
 
     Args:
-      left, right: int arrays, numbers of multisets.
+      left, right: int arrays of one length, numbers of multisets.
 
     Returns:
       pairs: int array [number of pairs, 2].
-      place: int array, the pair that each element is.
+      place: int array, the row of `pairs` that each element is.
     """
     one, i = self.distinct(left)
     other, j = self.distinct(right)
@@ -208,7 +208,7 @@ class Multisets:
     return found
 
   def within(self, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Each multiset without the coordinates that are not in a bool array."""
+    """Each multiset, reduced to the coordinates where a bool array is True."""
     first, inverse = self.distinct(numbers)
     rows = self._rows.at(first)
     stays = kept[rows.members]
@@ -219,11 +219,11 @@ class Multisets:
   def _collected(
     self, numbers: np.ndarray, segment: np.ndarray, count: int
   ) -> np.ndarray:
-    kept = segment >= 0
+    kept = (segment >= 0) & (numbers != EMPTY)
     if not kept.all():
       numbers, segment = numbers[kept], segment[kept]
     if np.any(segment[1:] < segment[:-1]):
-      # Short integers are sorted by their digits, ten times as fast.
+      # NumPy has a radix sort for short integers, which is ten times as fast.
       short = np.uint16 if count <= 2**16 else segment.dtype
       order = np.argsort(segment.astype(short), kind='stable')
       numbers, segment = numbers[order], segment[order]
@@ -232,19 +232,20 @@ class Multisets:
     return self._united(indptr, numbers)
 
   def _united(self, indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The sum of the multisets of each run of numbers."""
+    """The sum of the multisets of each run `numbers[indptr[k]:indptr[k+1]]`."""
     # Runs of the same numbers, in any order, have the same sum.
-    mixed = scramble(np.arange(self._size))
-    mixed[EMPTY] = 0
+    if len(self._mixed) < self._size:
+      self._mixed = scramble(np.arange(self._size))
+      self._mixed[EMPTY] = 0
     sums = np.zeros(len(numbers) + 1, np.uint64)
-    np.cumsum(mixed[numbers], out=sums[1:])
+    np.cumsum(self._mixed[numbers], out=sums[1:])
     keys = sums[indptr[1:]] - sums[indptr[:-1]]
     some, place = distinct_keys(keys)
     starts, sizes = indptr[some], np.diff(indptr)[some]
     return self._added(sizes, numbers[ranges(starts, sizes)])[place]
 
   def _added(self, sizes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The sum of the multisets of each run: so many numbers, one by one."""
+    """The sum of the multisets of each run of `sizes[k]` numbers."""
     result = np.full(len(sizes), EMPTY)
     run = np.repeat(np.arange(len(sizes)), sizes)
     if not numbers.all():  # Of the empty one there is nothing to add.
@@ -274,14 +275,14 @@ class Multisets:
     return result
 
   def distinct(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct numbers, and which one each is; there are not many."""
+    """The distinct numbers, and which one each is."""
     if len(numbers) < self._size // 8:
       some, place = distinct_keys(numbers)
       return numbers[some], place
     return _distinct_small(numbers, self._size)
 
   def _interned(self, rows: '_Rows') -> np.ndarray:
-    """The numbers of some multisets, which are written down if they are new."""
+    """The numbers of some multisets, which are stored if they are new."""
     result = np.full(len(rows.sizes), EMPTY)
     single = np.flatnonzero(rows.sizes == 1)
     single = single[rows.often[rows.starts[single]] == 1]
@@ -313,15 +314,15 @@ class Multisets:
 
 
 class _Rows(NamedTuple):
-  """Some multisets, one after the other.
+  """Some multisets, as the rows of a sparse matrix.
 
-  They are the rows of a sparse matrix, whose checks would take most of the time
-  where there are few.
+  It is not one of SciPy, whose checks would take most of the time if there are
+  few rows.
 
   Attributes:
-    sizes: int array, how many distinct members each one has.
-    members: int array, sorted for each one.
-    often: int8 array, how often each member is in it.
+    sizes: int array, how many distinct members each multiset has.
+    members: int array, the members of all multisets, sorted in each.
+    often: int8 array, the multiplicity of each of these members.
   """
 
   sizes: np.ndarray
@@ -330,24 +331,24 @@ class _Rows(NamedTuple):
 
   @property
   def starts(self) -> np.ndarray:
-    """Where each one begins."""
+    """The position of the first member of each multiset."""
     return np.cumsum(self.sizes) - self.sizes
 
   @property
   def place(self) -> np.ndarray:
-    """Which one each member belongs to."""
+    """The multiset that each member belongs to."""
     return np.repeat(np.arange(len(self.sizes)), self.sizes)
 
   @property
   def keys(self) -> np.ndarray:
-    """A number for each one, by its members and how often they are in it."""
+    """A hash of each multiset, of its members and their multiplicities."""
     mixed = scramble(self.members * 4 + self.often)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
     starts = self.starts
     return sums[starts + self.sizes] - sums[starts]
 
   def at(self, numbers: np.ndarray) -> '_Rows':
-    """Some of them, perhaps several times."""
+    """The multisets at some positions, which may repeat."""
     sizes = self.sizes[numbers]
     place = ranges(self.starts[numbers], sizes)
     return _Rows(sizes, self.members[place], self.often[place])
@@ -356,7 +357,7 @@ class _Rows(NamedTuple):
 def _counted(
   run: np.ndarray, members: np.ndarray, often: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-  """How often each member, below a size, is in each run: 1 or `MANY`."""
+  """The multiplicity of each member, less than `size`, in each run."""
   bits = int(size).bit_length()
   keys = (run << bits | members) << 1 | (often > 1)
   if np.any(keys[1:] < keys[:-1]):
@@ -375,7 +376,7 @@ def _counted(
 def _distinct_small(
   numbers: np.ndarray, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-  """As `np.unique`, of numbers below a size, without sorting."""
+  """As `np.unique` with the inverse, for numbers less than `size`."""
   occurs = np.zeros(size, bool)
   occurs[numbers] = True
   distinct = np.flatnonzero(occurs)

@@ -66,8 +66,8 @@ class OpView:
     inferred = inferred_shapes(self._instruction.op, inputs)
     if all(shape is not None for shape in inferred):
       return inferred
-    # By a run on zeros. Which rules there are for: ops whose shapes do not
-    # depend on what can be differentiated.
+    # Run the op on zeros: of ops that have a rule, the shapes do not depend on
+    # the values of differentiable inputs.
     feeds = [
       np.zeros(value.shape, value.dtype.as_numpy_dtype)
       if value.depends
@@ -87,7 +87,7 @@ class OpView:
     return self._instruction.op.get_attr(name)
 
   def run(self, inputs: Sequence) -> list:
-    """Executes the op on other inputs; a list of NumPy arrays."""
+    """Executes the op on other inputs; returns a list of NumPy arrays."""
     return [np.asarray(t) for t in run_op(self._instruction.op, inputs)]
 
 
@@ -136,12 +136,12 @@ class InputView:
     if self._value.varies is not None and not is_shape:
       self._view.refuse()
     array = self._value.value(even_varying=is_shape, only_zeros=only_zeros)
-    # Several are indices, and no shift.
+    # A single integer may be a shift or a size; several are indices.
     if self.dtype.is_integer and array.size == 1 and self._value.varies is None:
       self._view.integers.update(abs(int(k)) for k in array.flat)
     return array
 
   def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-    """Arrays: between which numbers the elements lie, known or not."""
+    """Arrays: the lower and upper bounds of the elements."""
     self._view.asked_for_values = True
     return self._value.bounds()

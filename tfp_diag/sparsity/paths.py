@@ -57,14 +57,16 @@ class Paths:
     held: Value | None = None,
     counts: bool = True,
   ) -> dict:
-    """The multisets of all values, from those of some.
+    """Finds the multisets of the values that depend on some values.
 
     Args:
       sets: `Multisets`.
       numbers: dict from `Value` to int array; added to.
       steps: those to go through.
-      held: `Value` that counts as constant, or None.
-      counts: whether ops without squares count as many paths.
+      held: `Value` that keeps the multisets that it has in `numbers`, if any;
+        or None.
+      counts: whether an op counts as many paths if the squares of its
+        derivatives cannot be computed; see `kind_of_squares`.
 
     Returns:
       dict from `Value` to int array.
@@ -100,14 +102,15 @@ class Paths:
     return numbers
 
   def meetings(self, step: Step, alive: dict) -> Iterator[tuple]:
-    """The coordinates that meet in the second derivatives of an op.
+    """The pairs of coordinates by which an op can have second derivatives.
 
     Args:
       step: `Step`.
       alive: dict from `Value` to bool array: the elements that matter.
 
     Yields:
-      Two `Dependency`s: all of a row of the one meet all of that of the other.
+      Two `Dependency`s. Each coordinate in a row of the first one can have a
+      second derivative with each one in the same row of the second.
     """
     for sides in self.curved(step, alive, self.sets, self.numbers):
       if len(sides) == 1:
@@ -120,7 +123,7 @@ class Paths:
   def curved(
     self, step: Step | Loop, alive: dict, sets: Multisets, numbers: dict
   ) -> Iterator[tuple]:
-    """What meets in the second derivatives of an op, row by row.
+    """The multisets between which an op can have second derivatives.
 
     Args:
       step: `Step` or `Loop`.
@@ -129,8 +132,10 @@ class Paths:
       numbers: dict from `Value` to int array, as `spread` returns it.
 
     Yields:
-      One int array, numbers of multisets: the members of each meet each other.
-      Or two: in each row all members of the one meet all of the other.
+      tuple of one or two int arrays, numbers of multisets. One: there can be
+      second derivatives between all members of each multiset. Two: between the
+      members of a multiset of the first array and those of the multiset at the
+      same position of the second.
     """
     if isinstance(step, Loop):
       known = [_numbers_of(v, numbers) for v in step.inputs if v.depends]
@@ -174,7 +179,7 @@ def _numbers_of(value: Value, numbers: dict) -> np.ndarray:
 
 
 def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
-  """How the squares of the derivatives of an op by an input are had.
+  """How the squared derivatives of an op by an input are computed.
 
   Args:
     step: `Step`.
@@ -182,7 +187,7 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
     walked: `Walked`.
 
   Returns:
-    'elementwise', a `Squares`, or None.
+    'elementwise', a `Squares`, or None if they cannot be computed.
   """
   op = op_of(step, walked)
   if op is None:
@@ -204,13 +209,13 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
 
 
 def tensors_at_hand(walked: Walked) -> Iterator[tuple]:
-  """The values of a function that Tensors of the graph at hand are.
+  """The values of a function that are Tensors of the graph at hand.
 
   Args:
     walked: `Walked`.
 
   Yields:
-    `Value` and Tensor; not for the parts.
+    Pairs of a `Value` and its Tensor, without the parts.
   """
   for step in walked.tape.steps:
     if isinstance(step, Loop):
@@ -221,13 +226,13 @@ def tensors_at_hand(walked: Walked) -> Iterator[tuple]:
 
 
 def op_of(step: Step, walked: Walked) -> tf.Operation | None:
-  """The op of the graph at hand of which the outputs of a step are, or None."""
+  """The op of the graph at hand with the outputs of a step, or None."""
   own = step.own_gradient
   return walked.at_hand(step.op if own is None else own)
 
 
 def _is_plain(step: Step, op: Any) -> bool:
-  """Whether the values are those of the op, and real numbers."""
+  """Whether a step has the inputs of the op, real and of known shape."""
   if len(step.inputs) != len(op.inputs):
     return False
   values = (*step.inputs, *step.outputs)
@@ -237,10 +242,10 @@ def _is_plain(step: Step, op: Any) -> bool:
 
 
 def _distinct_arrows(step: Step) -> list[tuple]:
-  """The arrows with their flows; an argument that is there twice is one.
+  """Pairs of an arrow and its flow; equal ones of an elementwise op are one.
 
-  Of an elementwise op: `x * x` has one derivative by x. In `where(c, x, x)` one
-  argument has the elements that the other has not: these flows add up.
+  `x * x` has one derivative with respect to x, so one arrow is enough. In
+  `where(c, x, x)` the flows of the two arguments differ: both are kept.
   """
   is_elementwise = registry.facts(step.op_type).elementwise is not None
   seen, found = {}, []
@@ -255,7 +260,7 @@ def _distinct_arrows(step: Step) -> list[tuple]:
 
 
 def _is_same(flow: Flow, other: Flow) -> bool:
-  """Whether two flows are seen to be the same."""
+  """Whether two flows are known to be the same."""
   if flow is other:
     return True
   return flow.columns == other.columns and not flow.stages and not other.stages

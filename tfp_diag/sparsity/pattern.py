@@ -31,7 +31,7 @@ from tfp_diag.sparsity.drawing import draw_pattern
 __all__ = ['SparsityPattern', 'as_matrix', 'as_pattern']
 
 
-# What the shapes are by default, until they are brought into canonical form.
+# The default of the shapes, which `__post_init__` replaces.
 _ONE_PART: Any = None
 
 
@@ -135,7 +135,7 @@ class SparsityPattern:
     Raises:
       ImportError: If matplotlib is not installed; it comes with
         `pip install 'tfp-diag[plot]'`.
-      ValueError: If `coloring` has not one color for each column.
+      ValueError: If `coloring` does not have one color for each column.
     """
     return draw_pattern(self, ax=ax, coloring=coloring)
 
@@ -194,11 +194,11 @@ class SparsityPattern:
 
 
 def as_pattern(pattern: Any, name: str = 'pattern') -> SparsityPattern:
-  """What was given as a `SparsityPattern`, from a matrix as well.
+  """Converts a matrix to a `SparsityPattern`, and returns a pattern as it is.
 
   Args:
     pattern: `SparsityPattern` or matrix.
-    name: Python str, the argument.
+    name: Python str, the name of the argument.
 
   Returns:
     `SparsityPattern`.
@@ -212,14 +212,14 @@ def as_pattern(pattern: Any, name: str = 'pattern') -> SparsityPattern:
 
 
 def as_matrix(matrix: Any, name: str) -> Any:
-  """A SciPy or NumPy matrix whose entries can be told from zero."""
+  """Checks that `matrix` is a SciPy or NumPy matrix of bools or numbers."""
   if not scipy.sparse.issparse(matrix):
     try:
       matrix = np.asarray(matrix)
     except ValueError as e:
       raise ValueError(
-        f'`{name}` is {arguments.shown(matrix)}, of which no matrix can be '
-        'made. Give a SciPy sparse matrix or a two-dimensional array.'
+        f'`{name}` is {arguments.shown(matrix)}, which cannot be converted to '
+        'a matrix. Give a SciPy sparse matrix or a two-dimensional array.'
       ) from e
   if matrix.ndim != 2:
     raise ValueError(

@@ -13,13 +13,13 @@
 # limitations under the License.
 # ============================================================================
 
-"""What single ops do, seen by running them.
+"""Properties of single ops, found by running them.
 
 A rule says which derivatives of an op can be nonzero. Whether an op is affine,
-with one matrix for all samples, each sample in its place, needs no rule: run it
-on a few random inputs, and compare. Known constants have their values; for what
-is not known, as a `tf.Variable`, there are several fillings, in which no two
-samples have the same.
+with one matrix for all samples, each sample in its place, needs no rule: the op
+is run on a few random inputs, and the results are compared. Known constants
+have their values. An input of unknown value, such as a `tf.Variable`, is filled
+several times with random values that differ between samples.
 """
 
 import math
@@ -35,25 +35,25 @@ from tfp_diag.sparsity.value import Value
 
 __all__ = ['has_fixed_curvature', 'has_fixed_matrix']
 
-# What differs relatively by more is different; by more than the second, it is
-# no rounding error, however terms cancel.
+# A relative difference above the first bound is tested again on other inputs.
+# One above the second is no rounding error, even if terms cancel.
 _ROUNDING, _GROSS = 1e-12, 1e-6
-# Terms that cancel in one draw do not in another.
+# How many random inputs are tried: terms that cancel in one do not in another.
 _DRAWS = 3
-# So many fillings for inputs of unknown values.
+# How many fillings there are for inputs of unknown value.
 _FILLINGS = 3
 
 
 def has_fixed_matrix(step: Step, num_samples: int) -> bool:
-  """Whether an op is affine, and does the same with each sample.
+  """Whether an op is affine, with the same matrix for each sample.
 
   The op is run on inputs that are split into samples along their first axis,
   or axes. Then sample b of the result must be `A x_b + c_b`, with one `A` for
   all samples.
 
   Args:
-    step: The op on the tape. The leading axes of its inputs that depend on xs,
-      and of such outputs, are those of the samples, by their shapes.
+    step: The op on the tape. By their shapes, the leading axes of its inputs
+      and outputs that depend on xs are the sample dimensions.
     num_samples: Python int.
 
   Returns:
@@ -71,8 +71,8 @@ def has_fixed_curvature(step: Step, num_samples: int = 1) -> bool:
 
   Args:
     step: As for `has_fixed_matrix`.
-    num_samples: Python int. The constants are those of one sample, and no two
-      samples meet.
+    num_samples: Python int. The constants must be the same for all samples, and
+      no two samples may have mixed second derivatives.
 
   Returns:
     `bool`: False also where the op cannot be run.
@@ -84,7 +84,7 @@ _KNOWN = weakref.WeakKeyDictionary()
 
 
 def _holds(test: Callable, step: Step, num_samples: int) -> bool:
-  """Whether equations between values of the op hold; asked once per step."""
+  """Whether equations between values of the op hold; tested once per step."""
   known = _KNOWN.setdefault(step, {})
   if (test, num_samples) not in known:
     known[test, num_samples] = _try(test, step, num_samples)
@@ -95,7 +95,7 @@ def _try(test: Callable, step: Step, num_samples: int) -> bool:
   if step.op is None or step.op.op_def.is_stateful or not num_samples:
     return False
   try:
-    # What overflows is not a number, and no equation holds.
+    # Overflow gives NaN, for which no equation holds.
     with np.errstate(all='ignore'):
       return all(
         _agree(test, _Samples(run, step, num_samples)) for run in _runs(step)
@@ -112,7 +112,7 @@ def _agree(test: Callable, f: '_Samples') -> bool:
     x, same = f.random(rng, f.num_samples), f.random(rng, 1)
     found = False
     for gap in test(f, x, same):
-      # Not a number is no equation.
+      # This is also False for NaN.
       if not np.all(gap <= _GROSS):
         return False
       found = found | (gap > _ROUNDING)
@@ -128,17 +128,17 @@ def _is_affine(f: '_Samples', x: list, same: list) -> Iterator:
   Args:
     f: `_Samples`.
     x: Random samples, one array per input.
-    same: A single random sample, which stands for all.
+    same: A single random sample, which is used for all.
 
   Yields:
-    How far each element is from fulfilling them.
+    The relative error of each element in one of the equations.
   """
   zero, of_x, of_same = f([0 * v for v in x]), f(x), f(same)
-  # One matrix for all samples, by which sums are sums ...
+  # One matrix for all samples, additive ...
   yield _gap([of_same, -zero], [of_same[:1], -zero[:1]])
   yield _gap([f([a - b for a, b in zip(x, same)]), of_same], [of_x, zero])
   for mask in f.masks():
-    # ... multiples are multiples, and samples are alone.
+    # ... homogeneous, and without mixing samples.
     masked = f([np.where(mask, -f.factor * v, 0) for v in x])
     yield _gap(
       [masked, np.where(mask, f.factor * of_x, 0)],
@@ -159,7 +159,7 @@ def _is_quadratic(f: '_Samples', x: list, same: list) -> Iterator:
   of_x, of_same = both(x), both(same)
   terms = [*of_same, -2 * zero]
   yield _gap(terms, [term[:1] for term in terms])
-  # The law of the parallelogram, and multiples.
+  # The parallelogram law, and multiples.
   sides = [f([a + b * sign for a, b in zip(x, same)]) for sign in (1, -1)]
   yield _gap([*sides, 2 * zero], [2 * of_x[0], *of_same])
   some = 2.0**10
@@ -186,7 +186,8 @@ class _Samples:
 
   Attributes:
     num_samples: `int`.
-    factor: `float`: a power of two, so large that bounds are exceeded.
+    factor: `float`: a power of two, large enough to exceed the bounds of a
+      clip, for example.
   """
 
   def __init__(self, run: Callable, step: Step, num_samples: int) -> None:
@@ -211,16 +212,16 @@ class _Samples:
     for k, value in self._outputs:
       result = np.asarray(results[k])
       if result.shape != value.shape or value.dtype.is_complex:
-        # A shape may come from what is not known.
-        raise CannotSay('a result of another shape, or of pairs of numbers')
+        # The shape may depend on an unknown value.
+        raise CannotSay('a result of another shape, or of complex numbers')
       width, rest = divmod(result.size, self.num_samples)
       if rest:
-        raise CannotSay('a result that is not one of each sample')
+        raise CannotSay('a result that cannot be split into samples')
       flat.append(result.astype(np.float64).reshape(self.num_samples, width))
     return np.concatenate(flat, axis=1)
 
   def random(self, rng: np.random.Generator, num_samples: int) -> list:
-    """Odd multiples of a power of two: sums and multiples are exact."""
+    """Random odd multiples of a power of two, whose sums are exact."""
     half = 2 ** (self._bits - 1)
     return [
       (2.0 * rng.integers(-half, half, (num_samples, self._width(v))) + 1)
@@ -229,7 +230,7 @@ class _Samples:
     ]
 
   def masks(self) -> Iterator:
-    """Sets of samples: any two are told apart by one of them."""
+    """Yields sets of samples; any two samples are told apart by one of them."""
     sample = np.arange(self.num_samples)[:, np.newaxis]
     yield sample % 2 == 0
     for bit in range(1, (self.num_samples - 1).bit_length()):
@@ -240,7 +241,7 @@ class _Samples:
 
 
 def _runs(step: Step) -> Iterator[Callable]:
-  """The op as a function of what depends on xs, with the rest filled in."""
+  """Yields the op as a function of the inputs that depend on xs."""
   op = step.op
   if op is None:
     raise CannotSay('a step that is no op')
@@ -282,10 +283,10 @@ def _runs(step: Step) -> Iterator[Callable]:
 
 
 def _known(value: Value, is_shape: bool) -> np.ndarray | None:
-  """A constant, as doubles if it is floating; None if it is not known.
+  """The value of a constant, as doubles if it is floating; or None.
 
-  Nor is a number that the function closes over: it may be another one in the
-  next call.
+  None means that the value is not known, or that it is a floating constant that
+  the function closes over: it may change until the next call.
   """
   if not value.is_known or (value.dtype.is_floating and value.is_captured):
     return None
@@ -293,7 +294,7 @@ def _known(value: Value, is_shape: bool) -> np.ndarray | None:
   if not value.dtype.is_floating:
     return array
   array = array.astype(np.float64)
-  # What is added to infinity is lost, but its derivative is not.
+  # Infinity plus x does not change with x, but its derivative is not zero.
   return np.where(np.isinf(array), np.sign(array) * _LARGE, array)
 
 
@@ -307,11 +308,11 @@ def _shape(value: Value) -> tuple:
 
 
 def _filled(value: Value, filling: int) -> np.ndarray:
-  """A value that may be anything, so that no two samples have the same."""
+  """A random value for an unknown input, which differs between samples."""
   rng = np.random.default_rng(filling)
   shape = _shape(value)
   size = math.prod(shape)
-  # The sequence of Thue and Morse does not begin with the same word twice.
+  # The Thue-Morse sequence does not begin with the same block twice.
   bits = np.zeros([1], np.int8)
   while bits.size < size:
     bits = np.concatenate([bits, 1 - bits])
@@ -323,7 +324,7 @@ def _filled(value: Value, filling: int) -> np.ndarray:
   if value.dtype.is_bool or value.dtype.is_integer:
     return np.asarray(bits, value.dtype.as_numpy_dtype)
   if not value.dtype.is_floating:
-    raise CannotSay('a value of any kind')
+    raise CannotSay('an unknown value of this dtype')
   numbers = np.asarray((1 - 2 * bits) * rng.uniform(1, 2, shape))
   if numbers.ndim > 1 and numbers.shape[-1] == numbers.shape[-2]:
     # A matrix may have to be inverted.

@@ -28,7 +28,7 @@ __all__ = ['Program']
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
-  """The static facts of one op. Asking TensorFlow each time would be slow.
+  """The static facts of one op; to get them from TensorFlow is slow.
 
   Attributes:
     op: `tf.Operation`.
@@ -40,6 +40,7 @@ class Instruction:
     dtypes: `tuple` of `tf.DType`.
     custom_gradient: `str` or None: the name under which a gradient is
       registered that replaces the one of the op's type.
+    is_stateful: `bool`.
   """
 
   op: tf.Operation
@@ -86,7 +87,7 @@ class Program:
     self._captures = {}
 
   def order(self, names: Sequence[str]) -> list[Instruction]:
-    """The instructions that some tensors need, inputs first."""
+    """The instructions that some tensors depend on, inputs first."""
     if names not in self._orders:
       self._orders[names] = self._sorted(names)
     return self._orders[names]

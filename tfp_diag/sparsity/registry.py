@@ -59,10 +59,12 @@ class Squares(enum.Enum):
   """How the squared derivatives of an op act on a cotangent.
 
   Attributes:
-    SAME: The derivatives are 0 and 1: as those of the op.
-    OPERANDS: It is a sum of products, of which no two have both a result and a
-      factor in common: as those of the op, with the other operand squared.
-    ALONE: Each input reaches one result at most, by whatever derivative.
+    SAME: As the derivatives: these are 0 or 1.
+    OPERANDS: As the derivatives, with the other operand squared. The op is a
+      sum of products of two operands; no two products have both the result and
+      a factor in common.
+    ALONE: Each input element reaches at most one result; its derivative may be
+      any number.
   """
 
   SAME = 'same'
@@ -75,52 +77,56 @@ class OpFacts:
   """What holds for every op of a type, beside its rule.
 
   Attributes:
-    shape_inputs: Numbers of inputs that say no more than a shape.
-    elementwise: How the derivatives of an op that works element by element
-      vanish, as in the table of `rules.elementwise`; None for other ops.
+    shape_inputs: Numbers of the inputs that only give a shape.
+    elementwise: Which derivatives of an elementwise op vanish, as in the table
+      of `rules.elementwise`; None for other ops.
     orders_in_range: Up to which order the derivatives of an elementwise op fit
       into single precision wherever the first one does; 1 if nothing is known.
-    is_pure: Whether it has no effect, and the same result each time. Reading a
-      variable counts as pure.
-    passes_on: Whether it takes values of any kind without looking at them.
-    num_derivatives: How often TensorFlow differentiates it before it takes the
-      result for a constant and does not say so; None if there is no end.
-    lost_inputs: A function of a `tf.Operation`: the numbers of inputs by which
-      TensorFlow takes the result for a constant, or differentiates it wrongly,
-      and does not say so.
-    held: A function of a `tf.Operation`: what TensorFlow holds constant in it
-      though it depends on its inputs, and what does not, both in words; or
-      None. To hold it is right for first derivatives, and for no others.
-    needs_xla: A function of a `tf.Operation`: whether TensorFlow has a kernel
-      for it on every device under XLA alone.
-    is_for_any_dtype: Whether its rule holds for integers and flags, too.
-    is_call: Whether it runs a function once.
-    is_loop: Whether it runs a function again and again.
-    read: A function of a `tf.Operation` that reads a variable and does nothing
-      else, of the `tf.Variable` and of the other inputs, that reads it again.
-    is_constant: Whether its result is an attribute.
-    is_placeholder: Whether it stands for what is given from outside.
-    follows_gradient: Whether a gradient that replaces that of its type is what
-      its rule follows.
-    ends_custom_gradient: Whether a function with a `tf.custom_gradient` ends in
-      it, if it has a gradient of its own.
-    is_slice: Whether it cuts pieces out of its input as they are.
-    vectorizes: Whether pfor knows what its gradient is under XLA.
+    is_pure: Whether it has no side effects, and the same result each time.
+      Reading a variable counts as pure.
+    passes_on: Whether it passes on values of any kind, also tensor lists.
+    num_derivatives: How often TensorFlow can differentiate it. From then on
+      TensorFlow takes the result as constant, without an error. None if there
+      is no limit.
+    lost_inputs: A function of a `tf.Operation` that returns the numbers of some
+      inputs. With respect to these TensorFlow takes the result as constant, or
+      differentiates it wrongly, without an error.
+    held: A function of a `tf.Operation` that returns a pair of phrases, or
+      None. The first names what TensorFlow holds constant in the op though it
+      depends on the inputs. The second names something to use instead. First
+      derivatives are right nevertheless, others are not.
+    needs_xla: A function of a `tf.Operation` that tells whether it needs XLA,
+      since otherwise TensorFlow lacks a kernel for it on some devices.
+    is_for_any_dtype: Whether its rule holds for integers and bools, too.
+    is_call: Whether it calls a function once.
+    is_loop: Whether it calls a function repeatedly.
+    read: For an op that reads a variable and does nothing else: a function of
+      the `tf.Operation`, the `tf.Variable` and the other inputs that reads the
+      variable again.
+    is_constant: Whether its result is an attribute of the op.
+    is_placeholder: Whether it stands for a Tensor that is given from outside.
+    follows_gradient: Whether its rule allows for a custom gradient of the op.
+    ends_custom_gradient: Whether it is the last op of a function with a
+      `tf.custom_gradient`, if it has a gradient of its own.
+    is_slice: Whether it cuts slices out of its input.
+    vectorizes: Whether pfor can vectorize its gradient under XLA.
     moved_inputs: Numbers of inputs whose elements it moves, and does nothing
-      else; the others say where to. A slice stands for a range of numbers.
+      else; the other inputs say where to. A `slice` is a range of numbers.
     is_same_for_all_sizes: Whether what it computes from shapes is the same for
       any number of samples.
-    counts: A function of its inputs: whether its result is 0, 1, 2, ..., for
-      any number of samples.
-    on_integers: A NumPy function that does the same with integers and flags.
-    written_out: A function of a `tf.Operation` and of what its inputs are that
-      writes its first result out, with its normalizer as a Tensor of its own.
+    counts: A function of its inputs that tells whether its result is 0, 1, 2,
+      ..., for any number of samples.
+    on_integers: A NumPy function that does the same with integers and bools.
+    written_out: A function of a `tf.Operation` and of the Tensors that replace
+      its inputs. It computes the first result by simpler ops, with the
+      normalizer as a Tensor of its own.
     written_out_but_for: Numbers of inputs that must be constant for that.
-    linear_in: Tuples of numbers of inputs: if it is a linear map of these
-      together, zero where they are, and differentiated as one.
-    squares: How the squares of its derivatives are had, beside those of
-      elementwise ops and of `moved_inputs`; a `Squares`, or a function of a
-      `tf.Operation` that returns one; None if they are not.
+    linear_in: Tuples of numbers of inputs. The op is a linear map of the inputs
+      in a tuple together, zero where these are, and TensorFlow differentiates
+      it as one.
+    squares: How its squared derivatives are computed: a `Squares`, or a
+      function of a `tf.Operation` that returns one or None. None if they cannot
+      be. Elementwise ops, and inputs in `moved_inputs`, do not need it.
   """
 
   shape_inputs: tuple[int, ...] = ()
@@ -152,7 +158,7 @@ class OpFacts:
   squares: 'Squares | Callable | None' = None
 
   def moved(self, num_inputs: int) -> Sequence[int]:
-    """The numbers of `moved_inputs` of an op with so many inputs."""
+    """The numbers in `moved_inputs`, for an op with `num_inputs` inputs."""
     if isinstance(self.moved_inputs, slice):
       return range(num_inputs)[self.moved_inputs]
     return self.moved_inputs
@@ -162,12 +168,12 @@ _NOTHING_KNOWN = OpFacts()
 
 
 def facts(op_type: str) -> OpFacts:
-  """What is known of the ops of a type; the defaults if nothing was said."""
+  """The `OpFacts` of an op type; the defaults if none are registered."""
   return _FACTS.get(op_type, _NOTHING_KNOWN)
 
 
 def register_facts(*op_types: str, **known: Any) -> None:
-  """Says what holds for the ops of some types, with or without a rule.
+  """Registers facts about some op types, with or without a rule.
 
   Args:
     *op_types: Types of TensorFlow ops.
@@ -175,7 +181,7 @@ def register_facts(*op_types: str, **known: Any) -> None:
 
   Raises:
     TypeError: If there is no such fact.
-    ValueError: If something else has been said of one of them.
+    ValueError: If another value of a fact is registered for one of them.
   """
   stated = {t: dataclasses.replace(facts(t), **known) for t in op_types}
   for op_type in op_types:
@@ -184,7 +190,7 @@ def register_facts(*op_types: str, **known: Any) -> None:
       if before not in (value, getattr(_NOTHING_KNOWN, name)):
         raise ValueError(
           f'`{name}` of the op type {op_type!r} is {before!r} already, got '
-          f'{value!r}. A fact is said once: change it there.'
+          f'{value!r}. A fact is registered once: change it there.'
         )
   _FACTS.update(stated)
 
@@ -200,28 +206,29 @@ def register_rule(*op_types: str, **known: Any) -> Callable:
     an input that is constant;
   * `op.outputs[i]` with `shape`, `size` and `dtype`.
 
-  It returns a `Structure`: the form of the op's Jacobian by `Flow`s, and what
-  has second derivatives. It is asked only if some input depends on xs and all
-  shapes are known. Inputs that do not depend on xs may be left in or out. If it
-  raises `CannotSay`, as `value()` does where nothing constant is known, the op
-  is taken as dense, as if it had no rule: that is slow, but never wrong. So it
-  is if the rule raises something else, with a note and one warning. A rule that
-  misses entries gives wrong numbers; `validate_args=True` finds it.
+  It returns a `Structure`: the pattern of the op's Jacobian as `Flow`s, and
+  which second derivatives there are. It is called only if some input depends on
+  xs and all shapes are known. Inputs that do not depend on xs may be left in or
+  out. If it raises `CannotSay`, as `value()` does where the input is not a
+  known constant, the op is taken as dense, as if it had no rule: that is slow,
+  but never wrong. If it raises another error, the op is taken as dense as well,
+  with a note and one warning. A rule that misses entries gives wrong numbers;
+  `validate_args=True` finds that.
 
   Args:
     *op_types: `str`s: types of TensorFlow ops, as in `tf.Operation.type`.
-    **known: What else holds for them, where it is not the default:
-      `shape_inputs=(1,)`, the numbers of inputs that say no more than a shape;
-      `is_pure=False`, an effect, or another result each time; and the other
-      attributes of `registry.OpFacts`. Whether an op is affine, with one matrix
-      for all samples, is seen by running it.
+    **known: Facts about them that are not the default: `shape_inputs=(1,)`, the
+      numbers of the inputs that only give a shape; `is_pure=False`, if they
+      have side effects, or another result each time; and the other attributes
+      of `registry.OpFacts`. Whether an op is affine, with one matrix for all
+      samples, is found by running it.
 
   Returns:
     A decorator that registers a function and returns it unchanged.
 
   Raises:
-    ValueError: If an op type has a rule already, or none is given; if another
-      value of a fact has been said of it.
+    ValueError: If an op type has a rule already, or no op type is given; if
+      another value of a fact is registered for it.
     TypeError: If there is no such fact.
 
   #### Examples
@@ -244,27 +251,28 @@ def register_rule(*op_types: str, **known: Any) -> Callable:
 
 
 def register_expansion(*op_types: str, **known: Any) -> Callable:
-  """Decorates a function that says what an op is made of.
+  """Decorates a function that walks an op in its own way.
 
-  Unlike a rule it does not describe derivatives, but rewrites the op for the
-  walker: function calls, branches, loops, tensor lists, and ops whose value is
-  known though their inputs are not.
+  Unlike a rule it does not describe derivatives, but computes what the walker
+  knows of the outputs, and can walk other ops for that. This is for function
+  calls, branches, loops, tensor lists, and ops whose value is known though
+  their inputs are not.
 
   Args:
     *op_types: `str`s: types of TensorFlow ops.
     **known: As for `register_rule`.
 
   Returns:
-    A decorator for functions `(walker, scope, op, inputs) -> outputs`, where
-    inputs and outputs are what the walker knows of tensors.
+    A decorator for functions `(walker, scope, instruction, inputs) -> outputs`,
+    where inputs and outputs are lists of `Value` or `TensorList`.
   """
   return _registrar(_EXPANSIONS, op_types, known)
 
 
 def register_bounds(*op_types: str) -> Callable:
-  """Decorates a function that says between which numbers results lie.
+  """Decorates a function that returns bounds of the results of an op.
 
-  It raises `CannotSay` where it does not know.
+  It raises `CannotSay` where it knows none.
 
   Args:
     *op_types: `str`s: types of TensorFlow ops.
@@ -282,12 +290,12 @@ def register_bounds(*op_types: str) -> Callable:
 
 
 def find_bounds(op_type: str) -> Callable | None:
-  """What says between which numbers the results of an op lie, or None."""
+  """The function that returns bounds of the results of an op, or None."""
   return _BOUNDS.get(op_type)
 
 
 def is_news(op_type: str, error: Exception) -> bool:
-  """Whether nobody has heard of this fault of a rule before."""
+  """Whether this error of a rule is new; notes that it has occurred."""
   fault = op_type, find_rule(op_type), str(error)
   before = len(_REPORTED)
   _REPORTED.add(fault)

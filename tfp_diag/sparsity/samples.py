@@ -39,7 +39,7 @@ class SampleMixingError(ValueError):
   """
 
   op: str | None = None
-  # Out of a `tf.function` AutoGraph passes on only errors that are made so.
+  # AutoGraph keeps the type of an error only if it has this constructor.
   __init__ = Exception.__init__
 
 
@@ -50,7 +50,7 @@ def check_samples(walked: Walked) -> bool:
     walked: `Walked`.
 
   Returns:
-    Whether ops without a rule were given the benefit of the doubt.
+    Whether samples are independent only if ops without a rule do not mix them.
 
   Raises:
     SampleMixingError: If samples mix; names the op where they first do.
@@ -58,7 +58,7 @@ def check_samples(walked: Walked) -> bool:
   if walked.num_samples < 2:
     return False
   tape, outputs = walked.tape, walked.outputs
-  # One column per sample in the place of one per coordinate: cheap.
+  # One column per sample instead of one per coordinate, which is cheap.
   columns = Columns(Groups(walked.num_samples), walked.num_samples)
   found = tape.run(_seeds(walked), outputs, columns)
   wrong = _strangers(found, walked, outputs, columns)
@@ -112,7 +112,7 @@ def _mixing_gradient(walked: Walked) -> str | None:
 
 
 def _certainly_mixes(walked: Walked) -> bool:
-  """Whether samples mix even if ops without a rule do nothing at all."""
+  """Whether samples mix even if ops without a rule return constants."""
   if not walked.tape.has_fallback:
     return True
   columns = Columns(Groups(walked.num_samples))
@@ -129,7 +129,7 @@ def _seeds(walked: Walked) -> dict:
 
 
 def own_samples(rows: int, num_samples: int) -> np.ndarray:
-  """The sample of each element of a value whose leading axis they are."""
+  """The sample of each of `rows` elements, if the samples lead."""
   return np.arange(rows) // max(rows // num_samples, 1)
 
 
@@ -150,7 +150,7 @@ def _strangers(
 
 
 def _first_mixing_op(tape: Tape, walked: Walked, wrong: dict) -> str:
-  """The first op on the way to a wrong output whose result has two samples."""
+  """The first op before a wrong output with an element of several samples."""
   columns = Columns(Groups(walked.num_samples), walked.num_samples)
   dependencies = _seeds(walked)
   tape.forward(dependencies, columns)
@@ -166,7 +166,7 @@ def _first_mixing_op(tape: Tape, walked: Walked, wrong: dict) -> str:
       if (rows.counts > 1).any():
         return step.label
       last = step
-  # No element has two samples: samples have changed places.
+  # No element depends on two samples: samples have changed places.
   return 'the function' if last is None else last.label
 
 

@@ -31,11 +31,11 @@ class Scope:
     self.caller = caller
 
   def copy(self) -> 'Scope':
-    """A scope in which more can be walked without leaving a trace here."""
+    """A copy in which more can be walked without a change of this scope."""
     return Scope(self.program, dict(self.values), self.caller)
 
   def without_dependence(self) -> 'Scope':
-    """The scope in which nothing depends on xs; constants stay constants."""
+    """A copy in which nothing depends on xs; constants stay constants."""
     return Scope(
       self.program,
       {name: _independent_copy(value) for name, value in self.values.items()},

@@ -24,7 +24,7 @@ from tfp_diag.sparsity.groups import Groups
 
 __all__ = ['SecondOrder']
 
-# Pairs are gathered as they come, and made distinct whenever so many wait.
+# Whenever this many pairs have been gathered, duplicates are removed.
 _WAITING = 20_000_000
 
 # The base of the number that encodes a pair of columns.
@@ -33,7 +33,7 @@ _BASE = np.int64(2**31)
 # The most elementary operations that the exact expansion of groups may take.
 _MAX_WORK = 4_000_000_000
 
-# Smaller cliques are looked for within so many of the largest ones.
+# How many of the largest cliques are searched for smaller ones within them.
 _MAX_LARGEST = 16
 
 
@@ -42,14 +42,16 @@ class SecondOrder:
 
   Each op adds, for each element of its output that matters, the pairs of
   coordinates whose second derivative it can make nonzero. The same pair is
-  kept once, the same clique is multiplied out once.
+  kept once, the same clique (all pairs of some coordinates) is written out
+  once.
 
-  A clique over n coordinates has n^2 pairs. What large groups add is multiplied
-  out at the very end; where that would take too much memory or time, groups
-  that meet are merged into one, which is a superset, and `notes` says so.
+  A clique over n coordinates has n^2 pairs. The pairs of large groups are
+  written out at the very end. Where that would take too much memory or time,
+  groups that are connected by pairs are merged into one. This gives a superset,
+  and `notes` says so.
 
   Attributes:
-    notes: list of `str`.
+    notes: list of `str`, sentences for the user.
   """
 
   def __init__(self, groups: Groups) -> None:
@@ -59,7 +61,12 @@ class SecondOrder:
     self._num_waiting = 0
 
   def add(self, left: Dependency, right: Dependency) -> None:
-    """All of row m of `left` meet all of row m of `right`, for each m."""
+    """Adds all pairs of a column in a row of `left` and one in that of `right`.
+
+    Args:
+      left: `Dependency`.
+      right: `Dependency` with as many rows.
+    """
     useful = np.flatnonzero((left.counts > 0) & (right.counts > 0))
     if not len(useful):
       return
@@ -76,7 +83,7 @@ class SecondOrder:
       first, _ = together.distinct_rows()
     if len(first) < left.rows:
       left, right = left.gather(first), right.gather(first)
-    # In pieces, so that what waits stays bounded.
+    # In pieces, to bound the memory.
     work = np.cumsum(left.counts.astype(np.int64) * right.counts)
     cuts = np.searchsorted(work, np.arange(_WAITING, work[-1], _WAITING))
     for rows in np.split(np.arange(left.rows), cuts):
@@ -123,7 +130,7 @@ class SecondOrder:
   def _expanded(
     self, i: np.ndarray, j: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs that groups stand for."""
+    """The matrix of the pairs of coordinates that pairs of groups stand for."""
     n = self._groups.num_coordinates
     used, place = np.unique(np.concatenate([i, j]), return_inverse=True)
     members = self._groups.members(used.astype(np.int32))
@@ -140,7 +147,7 @@ class SecondOrder:
   def _merged_cliques(
     self, members: Dependency, i: np.ndarray, j: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
-    """A superset that is cheap: what meets, directly or not, is one clique."""
+    """A cheap superset: all coordinates that pairs connect are one clique."""
     n = self._groups.num_coordinates
     # Nodes: the used columns, then the coordinates.
     rows = np.concatenate([i, members.row_of_entry])
@@ -192,7 +199,7 @@ def _matrix(i: np.ndarray, j: np.ndarray, rows: int, columns: int) -> Csr:
 def _interleaved(
   left: Dependency, right: Dependency, columns: int
 ) -> np.ndarray:
-  """Row m: the entries of left's row m, then right's, told apart."""
+  """Row by row, the columns of `left`, then those of `right` + `columns`."""
   counts = np.stack([left.counts, right.counts], 1).reshape(-1)
   starts = np.stack(
     [left.indptr[:-1], left.entries + right.indptr[:-1]], 1

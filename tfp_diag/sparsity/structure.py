@@ -27,7 +27,7 @@ __all__ = ['Structure']
 
 @dataclasses.dataclass(frozen=True)
 class Arrow:
-  """One output depends on some inputs, laid end to end, through a flow."""
+  """One output depends on some inputs, concatenated, through a flow."""
 
   output: int
   inputs: tuple[int, ...]
@@ -38,10 +38,10 @@ class Arrow:
 class Pair:
   """Mixed second derivatives between inputs.
 
-  Row `m` of `left` and row `m` of `right` say which elements meet: each of
-  the one has a second derivative with each of the other. If `output` is given,
-  row `m` belongs to element `m` of that output, and counts only where that
-  element matters; otherwise it counts where anything of the op matters.
+  Each element in row `m` of `left` can have a second derivative with each
+  element in row `m` of `right`. If `output` is given, row `m` belongs to
+  element `m` of that output, and counts only if that element matters; otherwise
+  it counts if any output of the op matters.
   """
 
   left_inputs: tuple[int, ...]
@@ -56,8 +56,8 @@ class Structure:
   """Which derivatives of an op can be nonzero.
 
   Attributes:
-    arrows: `tuple` of `Arrow`: the first derivatives. What no arrow names is
-      zero. Arrows that end at one output are united.
+    arrows: `tuple` of `Arrow`: the first derivatives. Those that are in no
+      arrow are zero. Arrows to the same output are united.
     curved: `tuple` of int: outputs whose every element can have second
       derivatives between all the inputs that it depends on.
     pairs: `tuple` of `Pair`: second derivatives, where more is known than
@@ -85,7 +85,16 @@ class Structure:
   def linear(
     cls, flows: dict[int, Flow], output: int = 0, **kwargs: Any
   ) -> 'Structure':
-    """One output, linear in its inputs: `flows` is a dict input -> `Flow`."""
+    """One output, linear in its inputs.
+
+    Args:
+      flows: dict from the number of an input to its `Flow`.
+      output: Python int, the number of the output.
+      **kwargs: Other attributes, `curved` or `pairs`.
+
+    Returns:
+      `Structure`.
+    """
     if not isinstance(flows, dict) or not all(
       isinstance(i, (int, np.integer)) and isinstance(flow, Flow)
       for i, flow in flows.items()
@@ -103,5 +112,5 @@ class Structure:
   def nonlinear(
     cls, flows: dict[int, Flow], output: int = 0, **kwargs: Any
   ) -> 'Structure':
-    """One output, curved in all its inputs: a dict input -> `Flow`."""
+    """One output with second derivatives between all inputs; see `linear`."""
     return cls.linear(flows, output, curved=(output,), **kwargs)

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The ops of a function in a row, and what is read off them."""
+"""The ops of a function in order, and the dependencies found from them."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -41,14 +41,14 @@ class Step:
     inputs: `tuple` of `Value`.
     outputs: `tuple` of `Value`.
     structure: `Structure`.
-    is_fallback: `bool`: the structure is that of ignorance.
+    is_fallback: `bool`: whether the op is taken as dense, for lack of a rule.
     op: `tf.Operation`, if the inputs and outputs are its own; else None.
-    own_gradient: `tf.Operation` with a gradient of its own, whose outputs these
-      are; if that is seen to be the cotangent of the first output, times the
-      slopes by the inputs that have arrows, element by element. Else None.
-    has_linear_gradient: `bool`: whether what a gradient of its own brings back
-      is seen to be linear in the cotangents. Derivatives are then a matrix, and
-      can be taken apart.
+    own_gradient: `tf.Operation` with a custom gradient, whose outputs these
+      are, if that gradient is known to be elementwise: the cotangent of the
+      first output, times a slope for each input that has an arrow. Else None.
+    has_linear_gradient: `bool`: False if the op has a custom gradient that is
+      not known to be linear in the cotangents. Only linear ones are matrices,
+      which can be transposed and written as products.
   """
 
   op_type: str
@@ -68,7 +68,7 @@ class Step:
 
   @property
   def is_linear(self) -> bool:
-    """Whether it is known as a linear map of all inputs that depend on xs."""
+    """Whether it is known to be linear in all inputs that depend on xs."""
     varying = tuple(k for k, value in enumerate(self.inputs) if value.depends)
     values = [*self.outputs, *(self.inputs[k] for k in varying)]
     if self.is_fallback or not all(v.dtype.is_floating for v in values):
@@ -81,7 +81,7 @@ class Step:
     )
 
   def forward(self, dependencies: dict, columns: 'Columns') -> None:
-    """Puts the dependencies of the outputs beside those of the inputs."""
+    """Adds the dependencies of the outputs to those of the inputs."""
     result = {}
     for arrow in self.structure.arrows:
       output = self.outputs[arrow.output]
@@ -99,7 +99,7 @@ class Step:
         dependencies[output] = result.get(output, Dependency.empty(output.rows))
 
   def backward(self, alive: dict) -> None:
-    """Marks the elements of inputs that reach what is alive."""
+    """Marks the elements of inputs that elements in `alive` depend on."""
     for arrow in self.structure.arrows:
       mask = alive.get(self.outputs[arrow.output])
       if mask is None or not mask.any():
@@ -121,7 +121,7 @@ class Step:
     columns: 'Columns',
     second_order: SecondOrder,
   ) -> None:
-    """Adds the pairs of coordinates that meet in this op."""
+    """Adds the pairs of coordinates by which the op has second derivatives."""
     masks = [alive.get(output) for output in self.outputs]
     if all(mask is None or not mask.any() for mask in masks):
       return
@@ -155,11 +155,11 @@ class Step:
     return Dependency.concat(parts)
 
   def _sample_by_sample(self, arrow: Arrow, num_samples: int) -> Flow:
-    """The flow of an unknown op that works on each sample alone.
+    """The flow of an op without a rule, as if it works on each sample alone.
 
-    Whether an op without a rule mixes samples cannot be known. Taking it that
-    it does would accuse every function that has such an op; so the question
-    which op mixes samples is put as if it did not.
+    Whether such an op mixes samples is not known. If it were taken to do so,
+    every function with such an op would be reported. So the search for an op
+    that mixes samples assumes that it does not.
     """
     output = self.outputs[arrow.output]
     inputs = [self.inputs[k] for k in arrow.inputs]
@@ -180,12 +180,13 @@ class Step:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop:
-  """A loop whose number of turns is not known, or large.
+  """A loop whose number of iterations is not known, or large.
 
   Attributes:
     carried: `tuple` of (initial, variable, next, result), all `Value`s: a loop
-      variable before the loop, within a turn, after a turn, and after the loop.
-    body: `Tape`: one turn.
+      variable before the loop, at the start of an iteration, at the end of it,
+      and after the loop.
+    body: `Tape`: one iteration.
   """
 
   carried: tuple[tuple[Value, Value, Value, Value], ...]
@@ -199,14 +200,14 @@ class Loop:
 
   @property
   def outputs(self) -> tuple[Value, ...]:
-    """All values that the loop makes, after it and within it."""
+    """All values that the loop computes, after it and within it."""
     made = [
       v for _, variable, _, result in self.carried for v in (variable, result)
     ]
     return (*made, *(v for step in self.body.steps for v in step.outputs))
 
   def forward(self, dependencies: dict, columns: 'Columns') -> None:
-    """Turns until nothing new appears: there are finitely many coordinates."""
+    """Iterates until no dependency is new: there are finitely many."""
     carried = [c for c in self.carried if c[1].depends]
     for initial, variable, _, _ in carried:
       dependencies[variable] = _get(initial, variable.rows, dependencies)
@@ -219,7 +220,7 @@ class Loop:
         new = old.union(_get(nxt, variable.rows, dependencies))
         if turns >= _MAX_TURNS:
           new = Flow.dense(new.rows, new.rows).apply(new, columns.groups.settle)
-        # Groups that are made anew in each turn hide that nothing changed.
+        # Expanded: new groups in each iteration hide that nothing changed.
         before, after = columns.groups.expand(old), columns.groups.expand(new)
         if before.union(after).entries > before.entries:
           dependencies[variable] = new
@@ -231,7 +232,7 @@ class Loop:
       dependencies[result] = dependencies[variable]
 
   def backward(self, alive: dict) -> None:
-    """Marks what matters in any turn."""
+    """Marks the elements that matter in any iteration."""
     carried = [c for c in self.carried if c[1].depends]
     for _, variable, _, result in carried:
       mask = alive.get(result)
@@ -261,14 +262,14 @@ class Loop:
     columns: 'Columns',
     second_order: SecondOrder,
   ) -> None:
-    """Adds the pairs that meet in some turn."""
+    """As `Step.interact`, for all iterations."""
     for step in self.body.steps:
       step.forward(dependencies, columns)
       step.interact(dependencies, alive, columns, second_order)
 
 
-# After so many turns a loop variable's elements are taken to depend on all that
-# any of them depends on, so that long chains end early.
+# After this many iterations each element of a loop variable is taken to depend
+# on all that any of its elements depends on, so that long chains end early.
 _MAX_TURNS = 32
 
 
@@ -280,7 +281,7 @@ def _get(value: Value, rows: int, dependencies: dict) -> Dependency:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Columns:
-  """What dependencies are over.
+  """What the columns of dependencies stand for.
 
   Attributes:
     groups: `Groups`.
@@ -312,7 +313,7 @@ class Tape:
 
   @property
   def has_linear_gradients(self) -> bool:
-    """Whether all gradients are seen to be linear in the cotangents."""
+    """Whether all gradients are known to be linear in the cotangents."""
     return all(
       step.body.has_linear_gradients
       if isinstance(step, Loop)
@@ -327,7 +328,7 @@ class Tape:
       step.forward(dependencies, columns)
 
   def backward(self, alive: dict) -> None:
-    """Adds which elements matter to a dict that has those of the results."""
+    """Adds to a dict which elements the elements in it depend on."""
     for step in reversed(self.steps):
       step.backward(alive)
 
@@ -340,13 +341,15 @@ class Tape:
     second_order: SecondOrder | None = None,
     counts: dict | None = None,
   ) -> dict:
-    """One walk over the tape that forgets what is not needed any more.
+    """Goes over the tape once, and drops dependencies that are used up.
 
     Args:
-      dependencies: dict from `Value` to `Dependency`: those of xs. Used up.
-      wanted: list of `Value`.
+      dependencies: dict from `Value` to `Dependency`: those of xs. It is
+        changed.
+      wanted: list of `Value`: those whose dependencies are kept.
       columns: `Columns`.
-      alive: dict from `Value` to bool array: what matters, if `second_order`.
+      alive: dict from `Value` to bool array: the elements that matter; needed
+        with `second_order`.
       second_order: `SecondOrder` to fill, or None.
       counts: dict to fill, or None: from `Value` to int array, on how many
         columns each of its elements depends.
@@ -376,7 +379,7 @@ class Tape:
 
 
 def without_fallbacks(tape: Tape) -> Tape:
-  """The tape as if ops that were taken as dense made constants."""
+  """The tape as if ops that were taken as dense returned constants."""
   result = Tape()
   for step in tape.steps:
     if isinstance(step, Loop):

@@ -16,7 +16,7 @@
 
 On how many coordinates a value depends, whether its leading axes are the
 samples, and whether it is an affine function of each sample with one matrix for
-all of them, which then need be computed only once.
+all of them, which then has to be computed only once.
 """
 
 import functools
@@ -41,17 +41,17 @@ __all__ = [
   'leading_values',
 ]
 
-# A value that depends on at most so many coordinates leaves the rest sparse.
+# A value that depends on at most this many coordinates keeps a pattern sparse.
 LOCAL = 4
-# A fixed matrix is worth a product only if it is at least so full: in a sparse
-# one the passes do not multiply with the zeros.
+# A product with a fixed matrix is worthwhile only if at least this fraction of
+# its entries are nonzero: passes do not multiply with the zeros.
 MIN_DENSITY = 0.25
 # The most entries of all fixed matrices of one function.
 MAX_ENTRIES = 4_000_000
 
 
 def leading_values(walked: Walked) -> set[Value]:
-  """The values of which the leading axes are the samples, each in its place.
+  """The values whose leading axes are the samples, each in its place.
 
   Args:
     walked: `Walked`.
@@ -101,10 +101,10 @@ class Facts:
   def is_uniform(self, value: Value) -> bool:
     """Whether a value is a fixed affine function of each sample of xs.
 
-    Its leading axes are the sample shape, and what is behind them is an affine
+    Its leading axes are the sample shape, and each of its samples is an affine
     function of the same sample of xs, with the same matrix for all samples.
 
-    To see that, ops are run, which takes long for large ones: ask last.
+    For that ops are run, which takes long for large ones: test this last.
 
     Args:
       value: `Value`.
@@ -165,7 +165,7 @@ def has_fixed_curvature(step: Step, walked: Walked) -> bool:
 
 
 def _samples_lead(step: Step, walked: Walked) -> bool:
-  """Whether the leading axes of what depends on xs may be the samples'."""
+  """Whether the leading axes of what depends on xs may be the samples."""
   if isinstance(step, Loop) or walked.at_hand(step.op) is None:
     return False
   values = [v for v in (*step.inputs, *step.outputs) if v.depends]
@@ -173,9 +173,10 @@ def _samples_lead(step: Step, walked: Walked) -> bool:
 
 
 def _lead_rank(value: Value, traced: Walked) -> int | None:
-  """How many leading axes are the samples', or None if they do not lead.
+  """How many leading axes are the samples, or None if samples do not lead.
 
-  Several may have been made one, as `tf.tensordot` does before it multiplies.
+  Several sample dimensions may have been merged into one axis, as
+  `tf.tensordot` does before it multiplies.
   """
   if value.shape is None:
     return None

@@ -12,17 +12,18 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A few samples that stand for all: seen from two graphs of one function.
+"""Whether a few samples can stand for all: two graphs of a function compared.
 
-A pattern is over the coordinates of one sample, so that walking a graph of a
-few samples would do, if that graph is the one at hand but for its size. That is
-seen op by op: the same ops, in the same order, wired in the same way, with the
-same attributes and constants, whose shapes are the same but for the number of
-samples. What is not the same is a value that was computed from that number, and
-counts as unknown wherever it is not merely a shape.
+A pattern is over the coordinates of one sample. So it is enough to walk a graph
+of the function on a few samples, if that differs from the given graph (the one
+at hand) in the number of samples only. This is checked op by op: both graphs
+have the same ops, in the same order, wired in the same way, with the same
+attributes and constants, and the same shapes but for the number of samples. A
+constant that differs was computed from that number; it counts as unknown
+wherever it is not merely a shape.
 
-The numbers of samples are primes that divide no integer in the graph at hand: a
-roll, a slice or a new shape cannot fall on the border of a sample by accident.
+The numbers of samples are primes that divide no integer in the graph at hand:
+so a roll, a slice or a new shape cannot end between two samples by accident.
 """
 
 import itertools
@@ -55,7 +56,7 @@ _PRIMES = tuple(
 def few_samples(
   graph: Graph, rank: int, avoided: Collection[int] = ()
 ) -> tuple | None:
-  """Numbers of samples, one per dimension, that no integer of a graph shares.
+  """Numbers of samples, one per dimension, that divide no integer of a graph.
 
   Args:
     graph: `Graph`.
@@ -99,13 +100,13 @@ def _called(op: tf.Operation) -> list[str]:
 
 
 class Twin:
-  """What two graphs of one function, on other numbers of samples, share.
+  """How two graphs of one function, on different numbers of samples, relate.
 
   Attributes:
     op_at_hand: dict: `tf.Operation` of the small graph -> that of the one at
       hand.
     varying: set of (id of graph, name): the constants of the small graph, and
-      of the functions in it, that are others at hand.
+      of the functions in it, that have other values in the graph at hand.
   """
 
   def __init__(self) -> None:
@@ -114,14 +115,14 @@ class Twin:
 
 
 def compare(small: Graph, at_hand: Graph) -> Twin | None:
-  """Whether a graph on a few samples is the one at hand, but for their number.
+  """Compares a graph on a few samples with the one at hand.
 
   Args:
     small: `Graph` on a few samples.
     at_hand: `Graph` of the same function.
 
   Returns:
-    `Twin`, or None if they differ in more.
+    `Twin`, or None if they differ in more than the number of samples.
   """
   twin = Twin()
   few = small.xs[0].shape.as_list()
@@ -142,7 +143,7 @@ def compare(small: Graph, at_hand: Graph) -> Twin | None:
 
 
 def _resolved(tensor: Any) -> Any:
-  """What stands for a Tensor from elsewhere: the outermost that it is."""
+  """A token of a captured Tensor: that of the outermost one it stands for."""
   while tf.is_symbolic_tensor(tensor):
     captures = getattr(tensor.graph, 'captures', ())
     outer = next((o for o, i in captures if i is tensor), None)
@@ -285,7 +286,7 @@ def _same_attributes(twin: Twin, a: Node, b: Node, graph: Any) -> bool:
 
 
 def _same_values(few: np.ndarray, many: np.ndarray, dtype: tf.DType) -> bool:
-  """Whether constants are the same: one number throughout, if in two sizes."""
+  """Whether constants are equal; in two shapes, if both are one number."""
   if few.shape != many.shape and few.size and many.size:
     first = few.flat[0]
     return bool(np.all(few == first) and np.all(many == first))

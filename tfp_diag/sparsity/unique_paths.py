@@ -26,9 +26,9 @@ all ops together take one reverse sweep through the function, in which each
 local derivative is squared. Where j does not reach both `a_i` and `b_i`, the
 term is zero.
 
-Where paths part and meet again, there may be a tensor in front of that, the
-frontier, through which all of them go: then the sweep starts anew from there,
-for one term (see `frontiers`) or for all behind it (see `joint_frontiers`).
+Where paths part and meet again, there may be an earlier tensor, the frontier,
+through which all of them go. Then the sweep starts anew from there, for one
+term (see `frontiers`) or for all terms after it (see `joint_frontiers`).
 """
 
 import itertools
@@ -48,17 +48,17 @@ from tfp_diag.sparsity.walk import Walked
 
 __all__ = ['Sweep', 'Sweeps', 'find_sweeps']
 
-# So many classes of coordinates have a sweep of their own at most.
+# The most sweeps; coordinates of further classes take passes.
 _MAX_SWEEPS = 8
 
 
 class Sweep(NamedTuple):
-  """One reverse sweep, right for some coordinates.
+  """One reverse sweep, valid for some coordinates.
 
   Attributes:
     coordinates: bool array over the coordinates of one sample.
-    left_out: frozenset of the `Term`s that are not squared in it.
-    frontiers: tuple of `Frontier`, which stand for these.
+    left_out: frozenset of the `Term`s that it omits.
+    frontiers: tuple of `Frontier`, which replace these terms.
     joints: tuple of `JointFrontier`, likewise.
   """
 
@@ -69,7 +69,7 @@ class Sweep(NamedTuple):
 
   @property
   def stand_ins(self) -> tuple:
-    """What stands for the terms that are left out."""
+    """The frontiers that replace the terms that are left out."""
     return self.frontiers + self.joints
 
 
@@ -81,10 +81,10 @@ class Sweeps(NamedTuple):
     squares: tuple of the `Term`s that are squares.
     sweeps: tuple of `Sweep`.
     left_over: bool array over the coordinates of one sample that need passes.
-    reasons: tuple of (label of an op, number of coordinates): where the paths
-      of the `left_over` part.
-    reaches: Callable: whether some coordinates (a bool array over those of one
-      sample) reach a `Value`, or a `Term`.
+    reasons: tuple of (label of an op, number of coordinates): the ops because
+      of which coordinates are `left_over`.
+    reaches: Callable that takes a bool array over the coordinates of one
+      sample, and a `Value` or `Term`. Tells whether any of them reaches it.
   """
 
   walked: Walked
@@ -95,7 +95,7 @@ class Sweeps(NamedTuple):
   reaches: Callable
 
   def only(self, sweeps: Sequence[Sweep]) -> 'Sweeps':
-    """With some of the sweeps; what the others are for is left over."""
+    """The same with some of the sweeps; other coordinates are left over."""
     done = np.zeros(len(self.left_over), bool)
     for one in sweeps:
       done |= one.coordinates
@@ -109,7 +109,7 @@ class Sweeps(NamedTuple):
     )
 
   def joined(self) -> 'Sweeps':
-    """With as few sweeps, and as few terms in each, as the coordinates need."""
+    """Joins sweeps that can be one, and omits terms that are not needed."""
     joined = []
     for one in self.sweeps:
       for number, other in enumerate(joined):
@@ -125,14 +125,15 @@ class Sweeps(NamedTuple):
     return self._replace(sweeps=tuple(joined))
 
   def _are_apart(self, one: Sweep, other: Sweep) -> bool:
-    """Whether what the other sweep has and this one has not leaves it alone."""
-    # Not by their values: two may stand for different terms at the same one.
+    """Whether `one` does not reach what is different in the `other` sweep."""
+    # By frontier, not by value: two at the same value can be for different
+    # terms.
     more = {f.value for f in set(other.stand_ins).difference(one.stand_ins)}
     more |= other.left_out - one.left_out
     return not any(self.reaches(one.coordinates, what) for what in more)
 
   def _without_the_unreached(self, one: Sweep) -> Sweep:
-    """A sweep that does not look at what its coordinates do not reach."""
+    """The sweep without the terms that its coordinates do not reach."""
     more = [t for t in self.squares if not self.reaches(one.coordinates, t)]
     return one._replace(left_out=one.left_out.union(more))
 
@@ -145,20 +146,20 @@ def find_sweeps(
   Args:
     paths: `Paths` of a function with one scalar per sample, walked with second
       derivatives.
-    is_joint: whether one frontier may stand for all that is curved behind it.
+    is_joint: whether one frontier may replace all curved ops after it.
     num_passes: how many passes can be saved; the more, the longer it may take.
 
   Returns:
     `Sweeps`.
 
   Raises:
-    PatternTooDenseError: If there is too little memory.
+    PatternTooDenseError: If the multisets have too many entries.
   """
   return _Finder(paths, is_joint, num_passes).find()
 
 
 class _Finder:
-  """Multiplicities of the values of a function, and what follows."""
+  """The search for sweeps."""
 
   def __init__(self, paths: Paths, is_joint: bool, num_passes: float) -> None:
     walked = paths.walked
@@ -219,7 +220,7 @@ class _Finder:
   def _leave(
     self, left_over: np.ndarray, reasons: dict, step: Any, bad: np.ndarray
   ) -> None:
-    """Leaves some coordinates to passes, and says because of what."""
+    """Leaves some coordinates to passes; notes the op that is the reason."""
     new = self._of_one_sample(bad & ~left_over)
     left_over |= bad
     if new.any():
@@ -231,7 +232,7 @@ class _Finder:
     return any(mask is not None and mask.any() for mask in masks)
 
   def _terms(self, step: Any) -> list | None:
-    """The second derivatives of a step; None if it has others than these."""
+    """The second derivatives of a step as `Term`s; None if it has others."""
     if isinstance(step, Loop):
       return None
     structure = step.structure
@@ -266,13 +267,13 @@ class _Finder:
     ]
 
   def _is_bilinear(self, step: Step) -> bool:
-    """Whether no coordinate has a second derivative in an op."""
+    """Whether an op has no unmixed second derivative by any coordinate."""
     if step.structure.curved:
       return False
     return not self._entangled(step).any()
 
   def _entangled(self, step: Any) -> np.ndarray:
-    """The coordinates that meet themselves in an op that is not elementwise."""
+    """The coordinates by which an op can have an unmixed second derivative."""
     found = np.zeros(self._size, bool)
     for sides in self._curved(step):
       one = len(sides) == 1
@@ -280,13 +281,13 @@ class _Finder:
     return found
 
   def _curved(self, step: Any) -> list[tuple]:
-    """What meets in the second derivatives of a step."""
+    """As `Paths.curved`, in a list."""
     return list(
       self._paths.curved(step, self._alive, self._sets, self._numbers)
     )
 
   def _bad(self, term: Term) -> np.ndarray:
-    """The coordinates for which a term is not one square, or zero."""
+    """The coordinates for which a term is neither one square nor zero."""
     mask = self._alive[term.step.outputs[0]]
     sides = self._frontiers.rows(term).of(self._sets, self._numbers, mask)
     if term.is_square:
@@ -299,7 +300,7 @@ class _Finder:
     return self._sets.members(np.concatenate(sides))
 
   def _in_front_of(self, frontier: Frontier | JointFrontier) -> np.ndarray:
-    """The coordinates that reach what a frontier stands for."""
+    """The coordinates that reach the terms that a frontier replaces."""
     if isinstance(frontier, Frontier):
       return self._reached(frontier.term)
     sides = [s for step in frontier.steps for s in self._curved(step)]
@@ -308,13 +309,22 @@ class _Finder:
     )
 
   def _classes(self, found: list, left_over: np.ndarray) -> tuple:
-    """Sweeps for the coordinates that have the same frontiers."""
+    """One sweep for each class of coordinates that have the same frontiers.
+
+    Args:
+      found: list of (frontier, bool array of the coordinates that it covers).
+      left_over: bool array over the coordinates of all samples.
+
+    Returns:
+      sweeps: tuple of `Sweep`.
+      left_over: bool array over the coordinates of one sample.
+    """
     table = np.stack(
       [covered for _, covered in found] or [np.zeros(self._size, bool)]
     )
     folded = np.stack([self._of_one_sample(row) for row in table])
     left_over = self._of_one_sample(left_over)
-    # What is covered in some samples must be covered in all that matter.
+    # A coordinate must be covered in all samples where it reaches the terms.
     for (frontier, covered), row in zip(found, folded):
       free = covered | ~self._in_front_of(frontier)
       left_over |= row & ~self._of_one_sample(free, np.all)

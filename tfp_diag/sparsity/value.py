@@ -39,11 +39,11 @@ class Value:
     shape: `tuple` of int, or None where the graph does not know it.
     dtype: `tf.DType`.
     depends: `bool`.
-    varies: None for what does not change with the number of samples; True, or a
-      bool array of the elements that do. Such a value is good for a shape.
+    varies: None if it does not change with the number of samples; else True, or
+      a bool array of the elements that do. Such a value can only be a shape.
     is_count: whether it is 0, 1, 2, ... for any number of samples.
-    source: what it is computed by, where it is not known or varies: a `tuple`
-      of an instruction, its inputs, and the number of the output; or None.
+    source: how it is computed, where it is not known or varies: a `tuple` of an
+      instruction, its inputs, and the number of the output; or None.
   """
 
   __slots__ = (
@@ -93,7 +93,7 @@ class Value:
 
   @property
   def known_shape(self) -> tuple:
-    """The shape of a tensor of which it is known."""
+    """The shape; raises a ValueError if it is not known."""
     if self.shape is None:
       raise ValueError('The shape of this tensor is not known.')
     return self.shape
@@ -107,7 +107,7 @@ class Value:
 
   @property
   def rows(self) -> int:
-    """The rows of its dependency: one for all where the shape is not known."""
+    """The number of rows of its dependency: one if the shape is not known."""
     return 1 if self.shape is None else math.prod(self.shape)
 
   @property
@@ -125,8 +125,8 @@ class Value:
 
     Args:
       even_varying: Whether a value that was computed from the number of samples
-        will do, as for a shape.
-      only_zeros: Whether nothing but the places of its zeros is looked at.
+        is allowed, as for a shape.
+      only_zeros: Whether the caller uses only the places of its zeros.
     """
     if not self.is_known:
       raise CannotSay('a value that is not constant')
@@ -177,7 +177,7 @@ class Value:
     return Recipe(tuple(steps))
 
   def _sources(self) -> tuple:
-    """What it is computed from, if that may be another one later."""
+    """The values that it is computed from, if these may change later."""
     return () if self._reads is None else self._parents
 
   def _step(self, parents: tuple) -> 'RecipeStep':
@@ -193,7 +193,7 @@ class Value:
     return np.asarray(self.tensor(even_varying, only_zeros))
 
   def bounds(self) -> tuple[np.ndarray, np.ndarray]:
-    """Between which numbers its elements lie.
+    """Bounds of its elements.
 
     Returns:
       low, high: Arrays of doubles that broadcast to the shape; infinite where
@@ -233,7 +233,8 @@ class RecipeStep(NamedTuple):
   """One step of a `Recipe`.
 
   Attributes:
-    compute: Callable, the results of the steps `parents` to that of this one.
+    compute: Callable that takes the results of the steps `parents`, and returns
+      that of this one; None if it is captured.
     parents: `tuple` of int.
     captured: The Tensor that it is, if the function closes over it, or None.
   """
@@ -245,17 +246,17 @@ class RecipeStep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recipe:
-  """How a constant comes from what a function closes over.
+  """How a constant is computed from what a function closes over.
 
   Attributes:
-    steps: `tuple` of `RecipeStep`, each behind those that it needs; the last
-      one is the constant.
+    steps: `tuple` of `RecipeStep`, each after those that it needs; the last one
+      is the constant.
   """
 
   steps: tuple
 
   def captures(self) -> list:
-    """The Tensors that it comes from."""
+    """The captured Tensors that it is computed from."""
     return [s.captured for s in self.steps if s.captured is not None]
 
   def replaced(self, replace: Callable) -> Any:
@@ -273,7 +274,7 @@ _ANYWHERE = np.full((), -np.inf), np.full((), np.inf)
 
 
 class Captured(Value):
-  """A constant that a function closes over; it may be another one later.
+  """A constant that a function closes over; its value may change later.
 
   Attributes:
     outside: The eager Tensor.
@@ -295,8 +296,8 @@ class TensorList:
 
   Attributes:
     items: `tuple`; each is a `Value`, a pair (`Value`, i) that stands for its
-      entry i along the first axis, or None for an item of zeros that nobody
-      has set.
+      entry i along the first axis, or None for an item that has not been set,
+      which is zero.
   """
 
   __slots__ = ('items',)
@@ -310,7 +311,7 @@ class ListSummary(TensorList):
 
   Attributes:
     length: int, or None if unknown.
-    item: `Value` that stands for each item, or None if nobody has set one.
+    item: `Value` that stands for each item, or None if none has been set.
   """
 
   __slots__ = ('item', 'length')
@@ -322,6 +323,6 @@ class ListSummary(TensorList):
 
 
 class Optional(TensorList):
-  """Some tensors, or nothing: how gradients of branches hand values over."""
+  """Some tensors, or nothing: how gradients of branches pass values on."""
 
   __slots__ = ()

@@ -12,15 +12,14 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Which graph is walked: that of the function, on as few samples as stand for
-all.
+"""Walks the graph of a function, on a few samples if these can stand for all.
 
-A pattern is over the coordinates of one sample. So that looking for it does not
-grow with the batch, the function is called once more, on a few samples, and
-that graph is walked if it is seen to be the given one but for its size
-(`twin`). Where the number of samples is open, the given graph itself is walked
-with a number put in; what is computed from it counts as unknown. Else all
-samples are walked.
+A pattern is over the coordinates of one sample. To find it in a time that does
+not grow with the batch, the function is called once more, on a few samples.
+That graph is walked if it differs from the given one in the number of samples
+only (see `twin`). If the number of samples is not known, the given graph is
+walked with a number put in; what is computed from it counts as unknown.
+Otherwise all samples are walked.
 """
 
 import dataclasses
@@ -44,9 +43,9 @@ __all__ = ['Walked', 'walk']
 # Fewer elements than this are walked as they are: to call the function once
 # more takes longer.
 _FEW_ELEMENTS = 2_000
-# More are not walked sample by sample, even if nothing else would do.
+# With more elements not all samples are walked, even if there is no other way.
 _MOST_ELEMENTS = 2_000_000
-# How often numbers of samples are tried that share no integer of the function.
+# How many numbers of samples are tried; see `_with_few`.
 _MOST_TRIES = 3
 
 
@@ -56,14 +55,15 @@ class Walked:
 
   Attributes:
     tape: `Tape`.
-    graph: `Graph` that was walked.
+    graph: `Graph` that was walked: the given one (the graph at hand), or that
+      of the same function on a few samples.
     inputs: list of `Value`, one per part.
     outputs: list of `Value`.
     sample_shape: `tuple` of int: the samples in it.
     fallbacks: `tuple` of the ops that were taken as dense.
     notes: `tuple` of sentences for the user.
-    is_certain: `bool`: whether nothing was unknown for being computed from the
-      number of samples.
+    is_certain: `bool`: whether no op failed when it was executed, and no rule
+      asked for a value that is computed from the number of samples.
     twin: `Twin`, or None if the graph is the one at hand.
   """
 
@@ -113,18 +113,20 @@ def walk(
   retrace: Callable[[list], Graph] | None = None,
   second_order: bool = False,
 ) -> list:
-  """Writes the ops of a function down, on as few samples as will do.
+  """The ways to walk a function, the cheapest first.
 
   Args:
     graph: `Graph` at hand.
     rank: The number of sample dimensions.
-    retrace: Callable, shapes of the parts to the `Graph` of the same function
-      on parts of these; None if there is no way to have it.
-    second_order: Whether second derivatives are wanted.
+    retrace: Callable that takes the shapes of the parts, and returns the
+      `Graph` of the same function on parts of these shapes; None if there is no
+      such callable.
+    second_order: Whether second derivatives are needed.
 
   Returns:
-    Callables without arguments, each of which walks and returns `Walked`: the
-    first is cheap, the others are to be tried if that is not certain.
+    List of callables without arguments. Each walks and returns `Walked`, or
+    None if that is not possible. If there is none, or it is not certain, the
+    next callable is to be tried.
 
   Raises:
     ValueError: If an event shape is not known.
@@ -147,7 +149,7 @@ def walk(
     return _walk_on(graph, shapes, sample_shape, second_order)
 
   ways = []
-  # Of no sample there is nothing to see.
+  # A graph without samples shows nothing, so few samples are used there, too.
   if rank and (elements > _FEW_ELEMENTS or 0 in sample_shape):
     if retrace is not None and not graph.has_variables:
       ways.append(
@@ -167,7 +169,7 @@ def _walk_twin(
   retrace: Callable,
   second_order: bool,
 ) -> Walked | None:
-  """On a few samples; None if that is not the same function."""
+  """Walks on a few samples; None if the graph differs in more than these."""
   rank = len(sample_shape)
 
   def walk_on(few):
@@ -192,7 +194,7 @@ def _walk_twin(
 def _walk_open(
   graph: Graph, shapes: Sequence, sample_shape: Sequence, second_order: bool
 ) -> Walked | None:
-  """With numbers of samples put in; None if the shapes depend on which."""
+  """Walks with numbers of samples put in; None if two give other shapes."""
   rank = len(sample_shape)
 
   def walk_on(numbers):
@@ -230,7 +232,7 @@ class _SharedIntegersError(Exception):
 
 
 def _with_few(graph: Graph, count: int, walk_on: Callable) -> Any:
-  """Walks with numbers of samples that divide no integer, or None."""
+  """Calls `walk_on` with numbers of samples that divide no integer, or None."""
   avoided = set()
   for _ in range(_MOST_TRIES):
     few = few_samples(graph, count, avoided)
@@ -251,7 +253,7 @@ def _walk_on(
   twin: Twin | None = None,
   put_in: Sequence = (),
 ) -> Walked:
-  """With some numbers of samples `put_in`, which no integer may share."""
+  """Walks a graph on some shapes; `put_in` must divide none of its integers."""
   values = [
     Value(shape, x.dtype, depends=True) for shape, x in zip(shapes, graph.xs)
   ]
@@ -283,8 +285,8 @@ def _check_known(outputs: Sequence, is_open: bool) -> None:
     way_out = 'Set the shape with tf.ensure_shape'
     if is_open:
       way_out += (
-        ', or plan for a given number of samples: how often a loop over '
-        'samples, as in tf.map_fn, runs is not known else'
+        ', or plan for a given number of samples: otherwise it is not known '
+        'how often a loop over samples, as in tf.map_fn, runs'
       )
     raise UnknownShapeError(
       'fn must return Tensors whose shape is known when it is traced. '

@@ -402,3 +402,14 @@ def test_refuses_arguments(kwargs, match):
     MetropolisAdjustedLangevinTrajectories(
       bent, **defaults | kwargs
     ).bootstrap_results(draw(3, 2))
+
+
+def test_refuses_a_jitter_that_is_not_known():
+  @tf.function
+  def build(jitter):
+    MetropolisAdjustedLangevinTrajectories(bent, 0.5, 1.0, 0.5, jitter=jitter)
+
+  with pytest.raises(
+    ValueError, match='`jitter` is a Tensor of a graph, whose'
+  ):
+    build(tf.constant(0.5))

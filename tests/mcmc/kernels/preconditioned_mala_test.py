@@ -688,3 +688,24 @@ def test_refuses_a_state_of_the_wrong_kind():
   kernel = PreconditionedMALA(lambda x: -(x**2), 0.1, operator)
   with pytest.raises(ValueError, match='whose event is a scalar'):
     kernel.bootstrap_results(tf.ones([4]))
+
+
+@pytest.mark.parametrize('num_names', [1, 3])
+def test_refuses_another_number_of_shard_axes(num_names):
+  kernel = PreconditionedMALA(
+    lambda x, y: -(x**2) - y**2,
+    0.1,
+    experimental_shard_axis_names=[None] * num_names,
+  )
+  state = [tf.zeros([3]), tf.zeros([3])]
+  with pytest.raises(ValueError, match=r'shard_axis_names. is .* has 2 parts'):
+    kernel.one_step(state, kernel.bootstrap_results(state), seed=(0, 1))
+
+
+def test_refuses_a_nested_state():
+  a, b = tf.zeros([3]), tf.zeros([3])
+  kernel = PreconditionedMALA(lambda x, y: -(x[0] ** 2) - y**2, 0.1)
+  with pytest.raises(
+    TypeError, match='Part 0 of the state is a list, but tran'
+  ):
+    kernel.bootstrap_results([[a, b], b])

@@ -308,3 +308,26 @@ def test_each_log_density_has_the_name_of_its_variable():
       np.testing.assert_allclose(found[name], part, rtol=1e-5)
   found = names(_SEQUENTIAL.experimental_pin(None, 3.0), [rate])
   np.testing.assert_allclose(found['x'], tfd.Poisson(rate).log_prob(3.0), 1e-5)
+
+
+def test_a_start_has_the_dtypes_of_the_model():
+  target = target_of_model(
+    _model,
+    {'counts': _COUNTS},
+    {'rate': np.ones([4]), 'shift': [[1, 2]] * 4},
+    [4],
+    seed=(0, 0),
+  )
+  assert [x.dtype for x in target.start] == [tf.float32] * 2
+  np.testing.assert_array_equal(target.constrain(target.start).shift[0], [1, 2])
+  init = {'rate': tf.ones([4], tf.float64), 'shift': np.zeros([4, 2])}
+  with pytest.raises(TypeError, match=r"'rate' is a Tensor of dtype float64, "):
+    run(_model, init=init, **_DATA)
+
+
+def test_all_parts_of_a_start_have_one_dtype():
+  with pytest.raises(TypeError, match='has parts of float32, float64, but all'):
+    run(
+      lambda x, y: -(x**2) - tf.cast(tf.reduce_sum(y**2, -1), tf.float32),
+      init=[tf.zeros([4]), tf.zeros([4, 2], tf.float64)],
+    )

@@ -275,7 +275,7 @@ def test_another_setting_of_the_kernel_is_refused(path, change):
     )
 
   sample(4, kernel(), checkpoint=path)
-  with pytest.raises(ValueError, match='another settings of the kernel'):
+  with pytest.raises(ValueError, match='with other settings of the kernel'):
     sample(8, kernel(**change), checkpoint=path, resume=True)
   sample(8, kernel(), checkpoint=path, resume=True)
 
@@ -300,7 +300,12 @@ def volatility(scale):
     (
       {'preconditioner': diagonal(1.0, 1.0)},
       {'preconditioner': diagonal(5.0, 0.1)},
-      "another settings of the kernel: .*OperatorDiag', 'diag': 'float32",
+      "other settings of the kernel: .*OperatorDiag', 'diag': 'float32",
+    ),
+    (
+      {'preconditioner': tfp_diag.mcmc.LocalHessianPreconditioner(1e-3)},
+      {'preconditioner': tfp_diag.mcmc.LocalHessianPreconditioner(0.3)},
+      "other settings of the kernel: .*'softness': '0.001'",
     ),
     (
       {'volatility_fn': volatility(1.0)},
@@ -308,7 +313,7 @@ def volatility(scale):
       r"another kernel: it has 1\.\d+ as '.*volatility.*' at one state",
     ),
   ],
-  ids=['operator', 'volatility'],
+  ids=['operator', 'dataclass', 'volatility'],
 )
 def test_another_object_or_function_of_the_kernel_is_refused(
   path, before, now, match

@@ -185,6 +185,11 @@ refused(
   mala(),
   start=[START[0][:5], START[1][:5]],
 )
+refused(
+  "The entry 'x' of `trace_fn` has shape [3, 6] for all chains, but [3, 3]",
+  mala(),
+  trace_fn=lambda s, _: {'w': s[1], 'x': tf.transpose(s[0])},
+)
 print('agrees')
 """
 

@@ -603,3 +603,40 @@ def test_steps_that_are_too_long_somewhere_get_shorter(monkeypatch):
   assert acceptance() > max(usual + 0.02, 0.955)
   # What is asked for stays.
   assert acceptance(target_accept_prob=0.9) < 0.95
+
+
+@pytest.mark.parametrize(
+  ('kwargs', 'match'),
+  [
+    ({'num_warmup_steps': 0, 'use_curvature': True}, 'num_warmup_steps. is 0'),
+    ({'use_curvature': False}, 'use_curvature. is False, but .*local'),
+  ],
+)
+def test_the_local_curvature_needs_derivatives_and_a_warm_up(kwargs, match):
+  with pytest.raises(ValueError, match=match):
+    draw(None, preconditioner='local', **kwargs)
+
+
+def test_the_local_curvature_has_the_acceptance_that_is_asked_for():
+  sizes = [
+    draw(
+      None,
+      preconditioner='local',
+      use_curvature=True,
+      num_warmup_steps=8,
+      target_accept_prob=target,
+    ).warm_up.step_size
+    for target in (0.3, 0.95)
+  ]
+  assert sizes[0] > 1.5 * sizes[1]
+
+
+def test_the_warm_up_of_another_seed_is_refused(run):
+  path, draws = run
+  # Killed between the warm-up and the first block.
+  for file in path.iterdir():
+    if file.name != 'warm_up.npz':
+      file.unlink()
+  with pytest.raises(ValueError, match=r'another `seed`: it has \[1, 0\]'):
+    draw(path, resume=True, seed=2)
+  np.testing.assert_array_equal(draw(path, resume=True).draws, draws)

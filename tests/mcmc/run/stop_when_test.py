@@ -169,3 +169,29 @@ def test_what_is_not_callable_is_refused():
 def test_one_truth_value_is_asked_for(says):
   with pytest.raises(ValueError, match=r'stop_when. returned .* True or False'):
     sample(40, lambda draws, trace: says)
+
+
+def test_the_kernel_says_which_axes_are_chains():
+  """One chain of five coordinates, and a trace that does not tell."""
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, -1), 0.02
+  )
+  with pytest.raises(ValueError, match='compares chains, but there is one'):
+    tfp_diag.mcmc.sample(
+      kernel,
+      tf.zeros([5]),
+      20,
+      trace_fn=lambda _, results: {'h': results.accepted_results.step_size},
+      stop_when=StopWhen(max_rhat=1.1),
+      block_size=10,
+      seed=1,
+      jit_compile=False,
+    )
+
+
+@pytest.mark.parametrize(
+  'trace_fn', [lambda x, _: x[0, 0], lambda *_: ()], ids=['array', 'empty']
+)
+def test_a_trace_without_names_does_not_matter(trace_fn):
+  found = sample(200, StopWhen(min_ess=50.0), trace_fn=trace_fn)
+  assert found.stopped_by == 'stop_when'

@@ -271,3 +271,45 @@ def test_three_equal_calls_trace_each_and_compile_once(monkeypatch):
   )
   assert len(compiled) == 2
   assert np.all(other.draws['x'] != found[0].draws['x'])
+
+
+def test_a_call_that_does_not_adapt_keeps_the_step_size():
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum(x**2, -1)
+
+  run = tfp_diag.mcmc.windowed_adaptive_mala
+  first = run(
+    0,
+    log_prob,
+    init=tf.zeros([4, 2]),
+    num_adaptation_steps=200,
+    preconditioner=None,
+    discard_tuning=False,
+    stop_when=lambda draws, trace: True,
+    seed=1,
+  )
+  second = run(
+    50,
+    log_prob,
+    init=first.final_state,
+    num_adaptation_steps=0,
+    preconditioner=None,
+    target_accept_prob=0.8,
+    previous_kernel_results=first.final_kernel_results,
+    discard_tuning=False,
+    seed=2,
+  )
+  assert len(np.unique(second.trace['step_size'])) == 1
+  assert not np.any(second.trace['tune'])
+  assert float(second.final_kernel_results.target_accept_prob) == np.float32(
+    0.8
+  )
+  assert tfp_diag.mcmc.summarize(second.draws, second.trace).num_draws == 50
+  with pytest.raises(TypeError, match='`previous_kernel_results` is'):
+    run(
+      1,
+      log_prob,
+      preconditioner=None,
+      init=first.final_state,
+      previous_kernel_results=first.final_kernel_results.inner_results,
+    )

@@ -137,10 +137,10 @@ class FisherAdaptiveMALA(FullMatrixKernel):
         of each chain.
       step_size: τ, a positive Tensor that broadcasts to the chain shape
         followed by a 1: all coordinates share it.
-      num_adaptation_steps: Python `int` or int32 Tensor: the step at which the
-        matrix stops changing.
-      num_step_size_steps: Python `int` or int32 Tensor: the step at which the
-        matrix starts changing.
+      num_adaptation_steps: Python `int` or int32 Tensor: the last step that
+        changes the matrix. With 0 the matrix stays the identity.
+      num_step_size_steps: Python `int` or int32 Tensor: how many steps are made
+        before the first one that changes the matrix.
       damping: Python `float` > 0, in units of a squared gradient: the weight of
         the identity, with which the matrix starts, beside the signals.
       experimental_chain_axis_names: Python `str`, any nonempty name: the first
@@ -153,7 +153,7 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     Raises:
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
       ValueError: if `damping` is not positive, or `num_adaptation_steps` is
-        less than `num_step_size_steps`.
+        positive but not greater than `num_step_size_steps`.
     """
     last = _static_count('num_adaptation_steps', num_adaptation_steps)
     first = _static_count('num_step_size_steps', num_step_size_steps)

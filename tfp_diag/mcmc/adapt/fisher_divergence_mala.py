@@ -71,11 +71,12 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   the geometric mean of Cov(x) and Cov(g)⁻¹: among all affine maps, its root
   makes the target most like a standard normal in terms of Fisher divergence
-  [1]. On a Gaussian it is the covariance itself, without an error of
-  estimation, as soon as there are more draws than coordinates, wherever the
-  chains are at that time. It is estimated from all chains together, in windows
-  of doubling length. At the end of each window the estimate replaces the
-  matrix. After `num_adaptation_steps` the matrix is frozen, bit for bit.
+  [1]. On a Gaussian, samples that have full rank give the covariance itself,
+  wherever the chains are at that time. The matrix in use is mixed in with the
+  weight of 10 draws or fewer; this share fades once a window has many more than
+  two draws per coordinate. The matrix is estimated from all chains together, in
+  windows of doubling length. At the end of each window the estimate replaces
+  the matrix. After `num_adaptation_steps` the matrix is frozen, bit for bit.
   Discard the draws until then.
 
   Use it for up to some hundreds of coordinates that are correlated or have

@@ -32,8 +32,8 @@ def add_signals(factor, signals):
 
   Args:
     factor: Tensor of shape [d, d]: R.
-    signals: Tensor of shape [c, d]: s, one per row. Signals so large that their
-      squares overflow are left out.
+    signals: Tensor of shape [c, d]: s, one per row. If the sum of the squares
+      of Φ overflows, all signals of this call are left out, and R' is R.
 
   Returns:
     Tensor of shape [d, d]: R'. Takes O(c d²) operations, and O(c³) for c > 1.

@@ -110,7 +110,7 @@ class FullMatrixKernel(ParameterizedKernel):
     return self
 
   def _start(self, init_state):
-    """The results of the inner kernel, and the identity of its size."""
+    """The results of the inner kernel, and the identity of shape [d, d]."""
     parts = as_parts(init_state)
     arguments.check_takes('target_log_prob_fn', self.target_log_prob_fn, parts)
     target_log_prob = as_log_prob(self.target_log_prob_fn(*parts))
@@ -123,7 +123,11 @@ class FullMatrixKernel(ParameterizedKernel):
     ), factor
 
   def _step(self, current_state, inner_results, factor, seed):
-    """A step of the inner kernel: the state, the vector and the results."""
+    """A step of the inner kernel.
+
+    Returns the next state in its structure, the same as one Tensor of shape
+    [chain shape..., d], and the results of the inner kernel.
+    """
     chain_ndims = inner_results.log_accept_ratio.shape.rank
     chain_shape = inner_results.log_accept_ratio.shape
     for i, x in enumerate(as_parts(current_state)):

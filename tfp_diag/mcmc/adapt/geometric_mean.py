@@ -19,7 +19,7 @@ import tensorflow as tf
 __all__ = ['geometric_mean']
 
 # Far apart the ratio of two eigenvalues falls to a quarter in each round, close
-# together it converges quadratically: float64 has no ratio that takes longer.
+# together it converges quadratically: enough for ratios of up to about 1e30.
 _MAX_ROUNDS = 60
 
 
@@ -33,7 +33,7 @@ def geometric_mean(a, b):
     b: As `a`.
 
   Returns:
-    Tensor of that shape, computed in float64.
+    Tensor of that shape and the dtype of `a`, computed in float64.
 
   #### References
 

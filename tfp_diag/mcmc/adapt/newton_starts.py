@@ -35,7 +35,10 @@ class NewtonStarts(typing.NamedTuple):
 
   Attributes:
     state: Tensor of shape [chains, d].
-    curvature: Tensor of shape [chains, d], positive: |∂²log p / ∂x_i²| there.
+    curvature: Tensor of shape [chains, d], positive: |∂²log p / ∂x_i²|, but not
+      less than a small share of the largest of the chain; ones where it is not
+      known. Taken where the last step began: of chains that have arrived, that
+      is where they are.
     num_steps: int32 scalar Tensor, how many steps were made.
   """
 

@@ -29,7 +29,7 @@ _SHORTEST = 10
 
 
 def adaptation_windows(num_steps):
-  """Windows that double, so that the last one is half of all steps.
+  """Windows that double, so that the last one is half of all steps or more.
 
   Each window forgets what the one before it saw: the early draws are those of
   chains that have not arrived, under a scale that was wrong.

@@ -17,7 +17,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, batching
 
 __all__ = [
   'as_log_prob',
@@ -68,6 +68,17 @@ def as_parts(state):
     raise ValueError(
       'The state has no parts; pass a Tensor, or a list of one or more.'
     )
+  for i, x in enumerate(parts):
+    # Numbers in lists are an array.
+    if any(
+      tf.is_tensor(y) or isinstance(y, np.ndarray)
+      for y in (tf.nest.flatten(x) if tf.nest.is_nested(x) else [])
+    ):
+      raise TypeError(
+        f'Part {i} of the state is a {type(x).__name__}, but transition '
+        'kernels take a Tensor or a flat list of Tensors; pass '
+        '`tf.nest.flatten(state)`.'
+      )
   parts = [
     arguments.as_tensor(f'Part {i} of the state', x)
     for i, x in enumerate(parts)
@@ -223,13 +234,7 @@ def check_step_size(step_size, parts):
     ValueError: if it does not broadcast, or is known not to be positive.
   """
   for i, (s, x) in enumerate(zip(per_part(step_size, parts), parts)):
-    try:
-      fits = tf.broadcast_static_shape(s.shape, x.shape).is_compatible_with(
-        x.shape
-      )
-    except ValueError:
-      fits = False
-    if not fits:
+    if not batching.broadcasts_to(s.shape, x.shape):
       raise ValueError(
         f'`step_size` of shape {s.shape} does not broadcast to part {i} of the '
         f'state, which has shape {x.shape}. One per chain has the shape '

@@ -83,8 +83,9 @@ class LangevinKernel(ParameterizedKernel):
         target resembles one. For a constant scale only.
       parallel_iterations: Python `int`: how many coordinates of the volatility
         are differentiated together.
-      experimental_shard_axis_names: Structure of `str`s: how the members of the
-        state are sharded.
+      experimental_shard_axis_names: None, a `str`, or a list with a `str` or
+        None for each part of the state: the parts with a name are sharded, each
+        replica holds a slice of them. Default: None, no part is.
       experimental_chain_axis_names: Python `str`, any nonempty name: the first
         chain axis is split into equal slices over the replicas of the
         `tf.distribute` strategy in which the kernel runs. If all replicas have

@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.diag_jacobian import diag_jacobian
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, batching
 from tfp_diag.mcmc.kernels.arguments import (
   as_log_prob,
   check_gradients,
@@ -149,13 +149,7 @@ def _volatility_of_part(value, part, index):
     value,
     part.dtype,
   )
-  try:
-    fits = tf.broadcast_static_shape(
-      volatility.shape, part.shape
-    ).is_compatible_with(part.shape)
-  except ValueError:
-    fits = False
-  if not fits:
+  if not batching.broadcasts_to(volatility.shape, part.shape):
     raise ValueError(
       f'`volatility_fn` returned a Tensor of shape {volatility.shape}, which '
       f'does not broadcast to part {index} of the state, which has shape '

@@ -204,9 +204,11 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         of each chain.
       step_size: h, a positive Tensor that broadcasts to the state, or a list
         with one per part. Shape [C0, ..., 1] gives every chain its own. The
-        number of steps is that of the longest.
-      integration_time: T, a positive scalar Tensor.
-      damping: γ, a scalar Tensor that is not negative. Infinity is allowed.
+        number of steps is T over the largest h, for all chains and coordinates.
+      integration_time: T, a positive number or scalar Tensor of the state's
+        dtype.
+      damping: γ, a number or scalar Tensor of the state's dtype, not negative.
+        Infinity is allowed.
       preconditioner: None; a positive Tensor that broadcasts to a part, the
         standard deviation of each coordinate's noise; a square
         `tf.linalg.LinearOperator` L that acts on the last axis of a part; or a
@@ -215,7 +217,9 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         between (1 - jitter) T and (1 + jitter) T, one for all chains.
       max_num_steps: Python `int`, the largest number of steps of a trajectory.
         It bounds the cost if an adapter makes the step size tiny.
-      experimental_shard_axis_names: As for `PreconditionedMALA`.
+      experimental_shard_axis_names: As for `PreconditionedMALA`, but in eager
+        mode only: in a graph the steps are a `tf.while_loop`, in which replicas
+        cannot exchange the sums over a sharded part.
       experimental_chain_axis_names: As for `PreconditionedMALA`.
       validate_args: As for `PreconditionedMALA`.
       name: Python `str`, the prefix of op names.
@@ -252,6 +256,12 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     arguments.check_number(
       'jitter', jitter, 'a number from 0 to 1', lambda x: 0.0 <= x <= 1.0
     )
+    jitter = arguments.static_value(jitter)
+    if tf.is_tensor(jitter):
+      raise ValueError(
+        '`jitter` is a Tensor of a graph, whose value is not known yet, but '
+        'must be a number from 0 to 1. Pass a Python float.'
+      )
     max_num_steps = arguments.as_count(
       'max_num_steps', max_num_steps, 1, 'the most steps of a trajectory'
     )

@@ -52,10 +52,10 @@ class LocalHessianPreconditioner:
 
   and the drift contains the exact $\partial_i s_i$, from third derivatives.
   softabs is the absolute value with its corner at zero rounded off:
-  softabs(0) = softness. [1] applies it
-  to the eigenvalues of the whole Hessian; here it acts on the diagonal, which
-  costs two passes over the log density and its gradient for each color of
-  `tfp_diag.plan_diag_hessian`, instead of the Hessian and its derivatives.
+  softabs(0) = softness. [1] applies it to the eigenvalues of the whole Hessian.
+  Here it acts on the diagonal. That costs two passes over the log density and
+  its gradient for each color of `tfp_diag.plan_diag_hessian`, instead of the
+  Hessian and its derivatives.
 
   Use it for funnels, hierarchical models, and other targets whose scales change
   by orders of magnitude from place to place, so that no constant scale fits

@@ -27,9 +27,10 @@ def log_accept_ratio(before, after, correction):
   """The log of the ratio whose minimum with one is the probability.
 
   Args:
-    before: Tensor of the chain shape: the log density of the state.
-    after: As `before`, of the proposal.
-    correction: As `before`: what the proposal's law adds.
+    before: Tensor of the chain shape: the log density of the state x.
+    after: As `before`, of the proposal x'.
+    correction: As `before`: log q(x | x') - log q(x' | x), for the density q of
+      a proposal.
 
   Returns:
     Tensor of the chain shape, -inf where something is not finite.
@@ -59,7 +60,16 @@ def decide(log_ratio, seed, chain_axis_names):
 
 
 def choose(is_accepted, proposed, current):
-  """The proposal where it is accepted, in the structure of the state."""
+  """The proposal where it is accepted, and the current state elsewhere.
+
+  Args:
+    is_accepted: bool Tensor of the chain shape.
+    proposed: Structure of Tensors whose leading shape is the chain shape.
+    current: As `proposed`.
+
+  Returns:
+    Structure of Tensors, as `proposed`.
+  """
 
   def choose_part(p, c):
     event_ndims = p.shape.rank - is_accepted.shape.rank
@@ -72,8 +82,8 @@ def choose(is_accepted, proposed, current):
 def choose_results(is_accepted, proposed, current):
   """The `UncalibratedPreconditionedLangevinResults` of the state that stays.
 
-  What is no function of the state is carried over as it is; an accepted result
-  may be many steps old, and has no one seed.
+  The step size and the preconditioner are those of `current`. The field `seed`
+  is empty: the state of each chain may come from another step.
   """
 
   def without_settings(results):

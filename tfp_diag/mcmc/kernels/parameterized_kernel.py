@@ -135,11 +135,15 @@ def as_results(kind, given):
 
 
 def step_seed(seed, salt):
-  """`tfp.random.sanitize_seed`, of what is a seed.
+  """Converts the seed of a step, by `tfp.random.sanitize_seed`.
+
+  Equal Tensors give equal results. Of a Python `int`, each eager call in a
+  process gives another one, as in all kernels of TFP.
 
   Args:
-    seed: What `one_step` was given.
-    salt: Python `str`.
+    seed: What `one_step` was given: None, a Python `int`, or an integer Tensor
+      of shape [2].
+    salt: Python `str`, which is mixed in.
 
   Returns:
     int32 Tensor of shape [2].

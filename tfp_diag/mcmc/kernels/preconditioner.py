@@ -21,7 +21,7 @@ import weakref
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, batching
 
 __all__ = ['as_factors']
 
@@ -208,13 +208,7 @@ def _check_scale(scale, part, index):
 
 
 def _check_broadcast(shape, part, index):
-  try:
-    fits = tf.broadcast_static_shape(shape, part.shape).is_compatible_with(
-      part.shape
-    )
-  except ValueError:
-    fits = False
-  if not fits:
+  if not batching.broadcasts_to(shape, part.shape):
     raise ValueError(
       f'`preconditioner` of shape {shape} does not broadcast to part {index} '
       f'of the state, which has shape {part.shape}. Give one standard '

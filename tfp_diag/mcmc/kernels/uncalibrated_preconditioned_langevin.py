@@ -82,9 +82,9 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
     step_size: What the next step uses: a Tensor, or a list of Tensors, in the
       structure of the constructor's `step_size`. Adapters write it.
     preconditioner: The scale that the next step uses in the place of the
-      constructor's: a list of positive Tensors that broadcast to the parts; or
-      an empty list, for that of the constructor.
-      `DiagonalPreconditionerAdaptation` writes it.
+      constructor's: a list with one entry per part, a positive Tensor that
+      broadcasts to the part or a `tf.linalg.LinearOperator`; or an empty list,
+      for that of the constructor. `DiagonalPreconditionerAdaptation` writes it.
     seed: int32 Tensor of shape [2]: the seed of the step that was taken.
   """
 
@@ -118,7 +118,10 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
 
   @property
   def diffusion_drift(self):
-    """τ (½ s² g + s ∂s), a list with one Tensor per part."""
+    """τ (½ s² g + s ∂s), a list with one Tensor per part.
+
+    That of the Euler-Maruyama step, also if the kernel has another one.
+    """
     terms = self._terms('diffusion_drift')
     sizes = step_sizes_of_parts(self.step_size, terms.volatility)
     return [
@@ -152,9 +155,10 @@ class Move(typing.NamedTuple):
   Attributes:
     state: List of Tensors, where it led.
     results: An `UncalibratedPreconditionedLangevinResults` there.
-    whitened: List of Tensors, one per part: half of it and the noise is by what
-      the step moved, in the coordinates in which the noise is white.
-    whitened_after: The same for a step from where it led.
+    whitened: List of Tensors, one per part: what `whiten` of the part's
+      dynamics (see `langevin`) gives where the step began. With a constant
+      scale and 'euler' the step is √τ L (whitened / 2 + noise).
+    whitened_after: The same where the step led.
   """
 
   state: typing.Any
@@ -164,7 +168,7 @@ class Move(typing.NamedTuple):
 
 
 class UncalibratedPreconditionedLangevin(LangevinKernel):
-  r"""One Euler-Maruyama step of a preconditioned Langevin diffusion.
+  r"""One step of a preconditioned Langevin diffusion, which is not corrected.
 
   Warning: the step size biases what this kernel samples. Use
   `PreconditionedMALA`, or wrap it in `tfp.mcmc.MetropolisHastings`.
@@ -221,7 +225,8 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       discretization: As for `PreconditionedMALA`.
       parallel_iterations: As for `PreconditionedMALA`.
       compute_acceptance: Python `bool`: whether the results have the
-        `log_acceptance_correction`; zeros otherwise, for who accepts all.
+        `log_acceptance_correction`. If False, it is zero, which serves only if
+        every proposal is accepted: `tfp.mcmc.MetropolisHastings` needs True.
       experimental_shard_axis_names: As for `PreconditionedMALA`.
       experimental_chain_axis_names: As for `PreconditionedMALA`.
       validate_args: As for `PreconditionedMALA`.
@@ -465,6 +470,12 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     axes = self.experimental_shard_axis_names
     if axes is None or isinstance(axes, str):
       return [axes] * len(parts)
+    if len(axes) != len(parts):
+      raise ValueError(
+        f'`experimental_shard_axis_names` is {arguments.shown(axes)}, but the '
+        f'state has {len(parts)} {"part" if len(parts) == 1 else "parts"}; '
+        'give one name, or None, for each part.'
+      )
     return list(axes)
 
   @functools.cached_property

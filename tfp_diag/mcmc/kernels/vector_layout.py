@@ -30,7 +30,8 @@ class VectorLayout:
     """Takes the layout of a state.
 
     Args:
-      state: Tensor or list of Tensors, the parts, of static event shapes.
+      state: Tensor or list of Tensors, the parts, of static event shapes and
+        one dtype.
       chain_ndims: Python `int`, the number of leading chain axes.
 
     Raises:
@@ -67,7 +68,7 @@ class VectorLayout:
     )
 
   def split(self, vector):
-    """The parts, in the structure of the state."""
+    """The parts of a Tensor [chain shape..., size], as the state has them."""
     pieces = tf.split(
       vector, [s.num_elements() for s in self._event_shapes], axis=-1
     )
@@ -77,7 +78,7 @@ class VectorLayout:
     )
 
   def split_all(self, draws):
-    """As `split`, of vectors with any number of leading axes."""
+    """As `split`, for any leading shape: a list of arrays or Tensors."""
     pieces = tf.split(
       draws, [s.num_elements() for s in self._event_shapes], axis=-1
     )

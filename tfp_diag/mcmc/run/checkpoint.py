@@ -389,9 +389,10 @@ def unreadable(path, why):
 def another_run(path, name, found, given):
   """The error of a checkpoint that was begun with something else."""
   found, given = _excerpt(found, given), _excerpt(given, found)
+  other = 'other' if name.startswith('settings') else 'another'
   return refusal(
     path,
-    f'cannot be resumed with another {name}: it has {found}, but this call '
+    f'cannot be resumed with {other} {name}: it has {found}, but this call '
     f'has {given}. Pass what the run began with, or another path',
   )
 

@@ -76,16 +76,25 @@ def varies(target_log_prob_fn, state):
   return bool(np.any(high > _MOST_RATIO * low))
 
 
-def local_warm_up(target_log_prob_fn, state, num_steps, seed, jit_compile):
+def local_warm_up(
+  target_log_prob_fn,
+  state,
+  num_steps,
+  seed,
+  jit_compile,
+  target_accept_prob=None,
+):
   """Finds the step size of `PreconditionedMALA` with the local curvature.
 
   Args:
     target_log_prob_fn: Python callable of a Tensor [chains, d].
     state: Tensor of shape [chains, d].
-    num_steps: Python int, how many steps to adapt in; as many again tell how
-      fast the chains forget.
+    num_steps: Python int, how many steps to adapt in. About as many again, 100
+      at least, tell how fast the chains forget.
     seed: int32 Tensor of shape [2].
     jit_compile: Python bool.
+    target_accept_prob: Python float, the acceptance that the step size aims at,
+      or None for 0.574.
 
   Returns:
     `LocalWarmUp`.
@@ -100,7 +109,7 @@ def local_warm_up(target_log_prob_fn, state, num_steps, seed, jit_compile):
       scale.operator(state.dtype),
     ),
     num_steps,
-    target_accept_prob=_TARGET,
+    target_accept_prob=target_accept_prob or _TARGET,
   )
   stride = max(num_steps // _NUM_DRAWS, 1)
   run = sample(

@@ -223,8 +223,8 @@ def check_pins(model, pins, chain_shape):
       not auto-batched, may have these axes in front.
 
   Raises:
-    TypeError: if one is not made of numbers. ValueError: if the shape of one
-    does not fit; names it and what does.
+    TypeError: if one is not made of numbers.
+    ValueError: if the shape of one does not fit; names it and what does.
   """
   event_shapes = _by_name(model, model.event_shape)
   for name, value in pins.items():
@@ -387,14 +387,19 @@ def _kind(distribution):
 
 
 def check_init(model, init, of_model='joint_dist'):
-  """Refuses a start that has not the variables or the shapes of the model.
+  """A start in the dtypes of the model; refuses what does not fit to it.
 
   Args:
     model: A `tfd.JointDistribution`, pinned or not.
     init: Structure of Tensors, as a driver was given it.
     of_model: Python `str`, the argument that the model was given as.
 
+  Returns:
+    The structure, with arrays and numbers as Tensors of their variable's dtype.
+
   Raises:
+    TypeError: if a part is made of neither floats nor integers, or is a Tensor
+      of another dtype.
     ValueError: if it does not fit; names the variable.
   """
   names = list(_names(model))
@@ -413,6 +418,7 @@ def check_init(model, init, of_model='joint_dist'):
     )
   parts = _by_name(model, init)
   chain_shapes = {}
+  dtypes = _by_name(model, model.dtype)
   for name, event_shape in _by_name(model, model.event_shape).items():
     if not isinstance(event_shape, tf.TensorShape) or event_shape.rank is None:
       continue
@@ -422,6 +428,7 @@ def check_init(model, init, of_model='joint_dist'):
         f'`init` of {name!r} has dtype {part.dtype.name}, but chains move in '
         'float32 or float64; cast it.'
       )
+    parts[name] = _of_dtype(name, parts[name], part, dtypes[name])
     shape = part.shape
     if shape.rank is None:
       continue
@@ -441,6 +448,23 @@ def check_init(model, init, of_model='joint_dist'):
         f'`init` of {name!r} is for chains of shape {shape}, but that of '
         f'{first!r} for {expected}; all variables need the same.'
       )
+  if isinstance(init, collections.abc.Mapping):
+    return {name: parts[name] for name in init}
+  if hasattr(init, '_fields'):
+    return init._replace(**parts)
+  return type(init)(parts.values())
+
+
+def _of_dtype(name, given, part, dtype):
+  """A part of a start, given and as a Tensor, in the dtype of a variable."""
+  if dtype is None or part.dtype == dtype:
+    return part
+  if tf.is_tensor(given):
+    raise TypeError(
+      f'`init` of {name!r} is a Tensor of dtype {part.dtype.name}, but the '
+      f'variable has {tf.as_dtype(dtype).name}; cast it by `tf.cast`.'
+    )
+  return tf.cast(tf.convert_to_tensor(given, dtype_hint=dtype), dtype)
 
 
 def named_log_prob_parts(model, state):

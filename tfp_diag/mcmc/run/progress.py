@@ -219,7 +219,7 @@ class _Lines(_Shown):
 
 
 def _quick_rhat(read_draws, num_rows, chain_ndims):
-  """The largest R-hat of some coordinates, or None where there is none."""
+  """The largest R-hat of some coordinates; None for a single chain, say."""
   if chain_ndims == 0 or num_rows < _LEAST_DRAWS:
     return None
   found = []

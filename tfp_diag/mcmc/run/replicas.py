@@ -26,6 +26,7 @@ from tfp_diag.mcmc.run.block import (
   explaining_xla,
   to_tensors,
 )
+from tfp_diag.mcmc.run.trace import part_names
 
 __all__ = ['ReplicatedBlock']
 
@@ -77,7 +78,7 @@ class ReplicatedBlock:
       name: Python `str`, the name of the graph.
 
     Raises:
-      ValueError: if the chains or the kernel cannot be spread.
+      ValueError: if the chains, the kernel or the trace cannot be spread.
     """
     self._strategy = strategy
     self._num_replicas = strategy.num_replicas_in_sync
@@ -107,6 +108,7 @@ class ReplicatedBlock:
       to_tensors(results), to_tensors(share_results)
     )
     self._rows_are_spread = _differ(self.row_specs, self._block.row_specs)
+    self._check_trace()
     self._run_pooled = tf.function(self._pooled_steps, autograph=False)
 
   @property
@@ -199,6 +201,23 @@ class ReplicatedBlock:
     if isinstance(values, tuple):
       return values
     return self._strategy.experimental_local_results(values)
+
+  def _check_trace(self):
+    """Refuses a trace whose chains are not along its first axis."""
+    names = part_names(self.trace_structure)
+    first = len(self.row_specs) - len(names)
+    for name, spec, share in zip(
+      names, self.row_specs[first:], self._block.row_specs[first:]
+    ):
+      shape, of_share = spec.shape.as_list(), share.shape.as_list()
+      joined = [n * self._num_replicas for n in of_share[:1]] + of_share[1:]
+      if shape not in (of_share, joined):
+        raise ValueError(
+          f'The entry {name!r} of `trace_fn` has shape {shape} for all chains, '
+          f'but {of_share} for those of one device of `strategy`. Its first '
+          'axis must be that of the chains: move them there, as by '
+          '`tf.transpose`, or leave the entry out.'
+        )
 
   def _check_chains(self, state):
     num_local = len(

@@ -19,7 +19,7 @@ import functools
 import os
 import typing
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,8 @@ class SampleResults(typing.NamedTuple):
 
   Attributes:
     draws: In the structure of the state: NumPy arrays of shape [number of
-      results, shape of the part...].
+      results, shape of the part...], read-only `np.memmap`s with
+      `draws_on_disk`.
     trace: What `trace_fn` returned, as NumPy arrays with a leading axis for the
       draws.
     final_state: The state after the last step, in the structure of the state.
@@ -117,8 +118,9 @@ def sample(
       not kept. Default: a dict with those of these entries that the kernel's
       results have: 'step_size', 'target_log_prob', 'log_accept_ratio',
       'accept_ratio', 'is_accepted', 'diverging' and 'tune' (the step adapted
-      something), the names of TFP's windowed samplers; of a NUTS also
-      'n_steps', 'reached_max_treedepth' and 'energy'.
+      something), the names of TFP's windowed samplers; of trajectories and NUTS
+      also 'n_steps'; of a NUTS 'reached_max_treedepth' and 'energy'. Several
+      step sizes are called 'step_size_0', 'step_size_1', ...
     seed: Python `int`, or int32 Tensor of shape [2]: equal seeds give equal
       draws. Default: a new seed in each call, or that of the checkpoint.
     progress_bar: Python `bool`, whether to show a bar with the time left,
@@ -130,9 +132,10 @@ def sample(
       trace. No other run can use the directory meanwhile; `load_draws` can read
       it. Default: the run is not saved.
     resume: Python `bool`, whether to continue a run that is in `checkpoint`.
-      What was drawn is not drawn again, and `current_state` only says which
-      structure the state has. If the directory has no checkpoint, a new run
-      begins.
+      What was drawn is not drawn again. `current_state` and
+      `previous_kernel_results` then only say which structures the state and the
+      kernel results have; their values are not used. If the directory has no
+      checkpoint, a new run begins.
     draws_on_disk: Python `bool`: whether the draws and the trace stay in the
       files of `checkpoint`, for runs beyond the memory. They are
       returned as read-only `np.memmap`s.
@@ -148,9 +151,10 @@ def sample(
       `tfp.mcmc.TransformedTransitionKernel`, or of an adapter made with
       `experimental_reduce_chain_axis_names='chains'`. Devices that learn
       together wait for each other in each step, without XLA; without adapters,
-      only at the end of a block. `trace_fn` sees the chains of one device; of
-      what has no chain axis, that of the first device is recorded. Default: one
-      device.
+      only at the end of a block. `trace_fn` sees the chains of one device. What
+      it returns must have the chains of the first axis of the state as its
+      first axis, or have no chain axis; of what has none, that of the first
+      device is recorded. Default: one device.
     name: Python `str`, the name of the graph. Default: 'mcmc_sample'.
 
   Returns:
@@ -272,6 +276,8 @@ def results_of(
   Returns:
     A `SampleResults`.
   """
+  if isinstance(stop_when, StopWhen) and stop_when.chain_ndims is None:
+    stop_when = stop_when._replace(chain_ndims=run.chain_ndims)
   with contextlib.closing(run):
     try:
       stopped_by = _make_blocks(
@@ -359,6 +365,10 @@ def _as_state(current_state):
 
 def _says_enough(stop_when, draws, trace):
   """What `stop_when` says, which is one truth value or refused."""
+  # What a `trace_fn` records need not have names, but `StopWhen` asks for them.
+  has_names = isinstance(trace, Mapping) or hasattr(trace, '_fields')
+  if isinstance(stop_when, StopWhen) and not has_names:
+    trace = None
   found = stop_when(draws, trace)
   shape = np.shape(found)
   if shape:
@@ -375,7 +385,7 @@ def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):
   is_enough = False
   try:
     with show_progress(
-      progress_bar, schedule, run.num_steps_made, run.chain_ndims
+      progress_bar, schedule, run.num_steps_made, run.chain_ndims or 0
     ) as display:
       while not run.is_finished and not is_enough:
         is_enough = stop_when is not None and run.is_enough(stop_when)

@@ -46,9 +46,10 @@ from tfp_diag.mcmc.run.checkpoint import (
 )
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
 from tfp_diag.mcmc.run.sample import check_run_options, results_of
-from tfp_diag.mcmc.run.sampling_run import SamplingRun, part_names
+from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
+from tfp_diag.mcmc.run.trace import part_names
 from tfp_diag.mcmc.run.unconstrained_target import as_target
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
 
@@ -162,8 +163,9 @@ def sample_posterior(
       'local' where curvatures change by orders of magnitude from chain to chain
       and the warm-up finds that its draws cost fewer gradients.
     init: Where the chains start: a structure of Tensors as the model's unpinned
-      variables, with a leading axis for the chains. Default: uniform on (-2, 2)
-      in the unconstrained space.
+      variables, with a leading axis for the chains; or 'prior', for a model:
+      `num_chains` draws from it as if nothing were observed. Default: uniform
+      on (-2, 2) in the unconstrained space.
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
       for each part, whose `forward` maps all of Rⁿ to the support of the part.
       Default: the parts are unconstrained. A model has bijectors of its own.
@@ -173,7 +175,7 @@ def sample_posterior(
       exist.
     target_accept_prob: Python `float`, the acceptance rate that the step size
       aims at. Default: 0.9, or 0.97 if the warm-up finds that steps are too
-      long in some places; for 'mala' 0.574.
+      long in some places; for 'mala', and with 'local', 0.574.
     max_num_steps: Python `int`, the largest number of steps of a trajectory.
     num_steps_between_results: Python `int`, how many trajectories to leave out
       between two draws that are kept. Default: so many that each draw is worth
@@ -268,6 +270,15 @@ def sample_posterior(
   is_single = kernel == 'mala'
   num_draws = as_count('num_draws', num_draws, 1)
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
+  if preconditioner == 'local' and not (use_curvature and num_warmup_steps):
+    given = (
+      '`num_warmup_steps` is 0' if use_curvature else '`use_curvature` is False'
+    )
+    raise ValueError(
+      f"{given}, but `preconditioner='local'` needs second derivatives and a "
+      'warm-up that finds its step size. Use another `preconditioner`, such as '
+      "'diagonal'."
+    )
   max_num_steps = as_count('max_num_steps', max_num_steps, 1)
   if num_steps_between_results is not None:
     num_steps_between_results = as_count(
@@ -277,7 +288,8 @@ def sample_posterior(
   if target_accept_prob is not None:
     check_acceptance('target_accept_prob', target_accept_prob)
     target_accept_prob = float(target_accept_prob)
-  start_seed, warmup_seed, draws_seed = split_seed(some_seed(seed), 3)
+  run_seed = some_seed(seed)
+  start_seed, warmup_seed, draws_seed = split_seed(run_seed, 3)
   target = as_target(
     joint_dist_or_log_prob,
     chain_shape,
@@ -306,6 +318,7 @@ def sample_posterior(
     '`use_curvature`': use_curvature,
     '`target_accept_prob`': target_accept_prob,
     '`max_num_steps`': max_num_steps,
+    '`seed`': np.asarray(run_seed).tolist(),
   }
 
   def log_prob_at(position):
@@ -318,7 +331,11 @@ def sample_posterior(
       held.enter_context(locked_directory(checkpoint))
       check_may_resume(checkpoint, resume)
       if resume:
-        found = _kept_warm_up(checkpoint, settings, log_prob_at)
+        # Without a seed, that of the checkpoint counts.
+        compared = {
+          k: v for k, v in settings.items() if seed is not None or k != '`seed`'
+        }
+        found = _kept_warm_up(checkpoint, compared, log_prob_at)
     if found is None:
       found = warm_up(
         log_prob_fn,
@@ -475,8 +492,10 @@ def _kept_warm_up(checkpoint, settings, log_prob_at):
       checkpoint, f'its {WARM_UP_NAME} is damaged ({why})'
     ) from e
   for name, given in settings.items():
-    if began_with.get(name) != given:
-      raise another_run(checkpoint, name, began_with.get(name), given)
+    # Earlier versions kept no seed.
+    before = began_with.get(name, given if name == '`seed`' else None)
+    if before != given:
+      raise another_run(checkpoint, name, before, given)
   check_target(checkpoint, log_prob_at(kept['state']), kept['log_prob'])
   scale = {
     k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')

@@ -15,6 +15,7 @@
 """A run between two blocks: where it stands, and what it has kept."""
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import numbers
@@ -24,7 +25,6 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
-from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
 from tfp_diag.mcmc.run.probe import (
@@ -34,9 +34,14 @@ from tfp_diag.mcmc.run.probe import (
 )
 from tfp_diag.mcmc.run.replicas import ReplicatedBlock
 from tfp_diag.mcmc.run.rows import MemoryRows
-from tfp_diag.mcmc.run.trace import as_trace, default_trace, innermost
+from tfp_diag.mcmc.run.trace import (
+  as_trace,
+  default_trace,
+  innermost,
+  part_names,
+)
 
-__all__ = ['SamplingRun', 'first_results', 'part_names', 'what_records']
+__all__ = ['SamplingRun', 'first_results', 'what_records']
 
 
 class SamplingRun:
@@ -164,9 +169,9 @@ class SamplingRun:
 
   @property
   def chain_ndims(self):
-    """How many leading axes of the state are chains; 0 if it is not known."""
+    """How many leading axes of the state are chains; None if not known."""
     log_prob = innermost(self._structures[1], 'target_log_prob')
-    return 0 if log_prob is None else log_prob.shape.rank
+    return None if log_prob is None else log_prob.shape.rank
 
   def make_block(self):
     """Makes steps to the end of the block, and keeps what they made.
@@ -365,25 +370,6 @@ def what_records(kernel, trace_fn):
   return trace
 
 
-def part_names(structure):
-  """Distinct names of the leaves of a structure.
-
-  Args:
-    structure: A structure.
-
-  Returns:
-    List of Python `str`s in the order of `tf.nest`.
-  """
-  count = len(tf.nest.flatten(structure))
-  numbered = tf.nest.pack_sequence_as(structure, list(range(count)))
-  named = list(named_leaves(numbered))
-  found = {i: name for name, i in named if isinstance(i, int)}
-  if len({*found.values()}) < count:
-    # Nested keys with dots in them, or a structure that TensorFlow alone knows.
-    return [f'x{i}' for i in range(count)]
-  return [found[i] for i in range(count)]
-
-
 def _parameters(kernel):
   """The classes of a kernel and its inner ones, and their plain parameters.
 
@@ -403,6 +389,12 @@ def _parameters(kernel):
       found = {k: describe(v) for k, v in sorted(given.items()) if k != 'name'}
       found = {k: v for k, v in found.items() if v is not None}
       return {'operator': type(value).__name__, **found}
+    # One that is called is a function.
+    if dataclasses.is_dataclass(value) and not callable(value):
+      fields = [f.name for f in dataclasses.fields(value)]
+      found = {k: describe(getattr(value, k)) for k in fields}
+      found = {k: v for k, v in found.items() if v is not None}
+      return {'dataclass': type(value).__name__, **found}
     if isinstance(value, (list, tuple)):
       return [describe(v) for v in value]
     if isinstance(value, (bool, numbers.Number, str)):

@@ -39,7 +39,8 @@ class Schedule:
     num_results: How many states are kept.
     num_burnin_steps: How many steps are made before the first that is kept can
       be.
-    num_steps_between_results: How many steps lie between two that are kept.
+    num_steps_between_results: How many states are left out between two that
+      are kept.
     block_size: Blocks end where the count is a multiple of this, and at the
       end.
   """

@@ -43,7 +43,10 @@ class StopWhen(typing.NamedTuple):
     min_draws: Python `int`, the number of draws of each chain before which
       nothing is judged: short runs look better than they are. Default: 50.
     chain_ndims: Python `int`, how many axes of the draws, after the first, are
-      chains. Default: None, as many as the trace shows; 1 if it does not.
+      chains. Default: None, as many as the kernel of the run has, or as the
+      trace shows; 1 if neither is known. Pass it with a kernel without
+      'target_log_prob' in its results: of a single chain without a chain axis,
+      1 would take coordinates for chains.
 
   #### Examples
 
@@ -93,8 +96,9 @@ class StopWhen(typing.NamedTuple):
 
     Args:
       draws: Structure of arrays [draws, chains..., event...].
-      trace: What was recorded beside them: its per-chain statistics say how
-        many axes are chains, where `chain_ndims` does not; without them one.
+      trace: Dict of what was recorded beside them, or kernel results, or None.
+        Where `chain_ndims` is None, its per-chain statistics (such as
+        'is_accepted') say how many axes are chains; without them it is one.
 
     Returns:
       Python `bool`. A coordinate that never moved, whose R-hat and effective
@@ -103,6 +107,7 @@ class StopWhen(typing.NamedTuple):
     Raises:
       ValueError: if nothing is asked for, a part has too few axes, or R-hat is
         asked of a single chain.
+      TypeError: if `chain_ndims` is None and `trace` is something else.
     """
     self.check()
     parts = [as_draws(part) for part in tf.nest.flatten(draws)]

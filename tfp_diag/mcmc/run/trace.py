@@ -18,8 +18,15 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 
-__all__ = ['acceptance', 'as_trace', 'default_trace', 'innermost']
+__all__ = [
+  'acceptance',
+  'as_trace',
+  'default_trace',
+  'innermost',
+  'part_names',
+]
 
 # Energy errors beyond this count as divergent, as in TFP's samplers.
 _DIVERGENCE = 500.0
@@ -46,8 +53,8 @@ def default_trace(kernel, results):
     Dict with, where they are found, the entries 'target_log_prob',
     'is_accepted', 'log_accept_ratio', 'accept_ratio', 'step_size' (with several
     of them 'step_size_0' and so on), 'diverging', 'tune' (the step still
-    adapted something), and of a NUTS 'n_steps', 'reached_max_treedepth' and
-    'energy'.
+    adapted something), 'n_steps' (of trajectories and NUTS), and of a NUTS
+    'reached_max_treedepth' and 'energy'.
   """
   found = {name: innermost(results, field) for field, name in _FIELDS.items()}
   step_sizes = tf.nest.flatten(innermost(results, 'step_size'))
@@ -126,3 +133,22 @@ def as_trace(recorded):
   return tf.nest.map_structure(
     lambda x: arguments.as_tensor('What `trace_fn` returned', x), recorded
   )
+
+
+def part_names(structure):
+  """Distinct names of the leaves of a structure.
+
+  Args:
+    structure: A structure.
+
+  Returns:
+    List of Python `str`s in the order of `tf.nest`.
+  """
+  count = len(tf.nest.flatten(structure))
+  numbered = tf.nest.pack_sequence_as(structure, list(range(count)))
+  named = list(named_leaves(numbered))
+  found = {i: name for name, i in named if isinstance(i, int)}
+  if len({*found.values()}) < count:
+    # Nested keys with dots in them, or a structure that TensorFlow alone knows.
+    return [f'x{i}' for i in range(count)]
+  return [found[i] for i in range(count)]

@@ -44,6 +44,10 @@ _MODELS = (
 )
 
 
+# The value of `init` for draws from the prior of a model.
+_PRIOR = 'prior'
+
+
 class UnconstrainedTarget(typing.NamedTuple):
   """What a sampler of unconstrained parts needs.
 
@@ -83,7 +87,8 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
   Args:
     given: A `tfd.JointDistribution`, pinned or not, or a callable.
     chain_shape: List of `int`s, for a model without `init`.
-    init: Structure of Tensors with leading chain shape, or None for a model.
+    init: Structure of Tensors with leading chain shape; for a model None, or
+      'prior'.
     bijectors: For a callable; see `target_of_log_prob`.
     pins: Dict of what is observed, for a model.
     seed: PRNG seed.
@@ -109,6 +114,11 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
       f'but is {arguments.shown(given)}.'
     )
   check_argument_names(pins, driver, given if is_model else None)
+  if isinstance(init, str) and (init != _PRIOR or not is_model):
+    fits = f"structure of Tensors, None or '{_PRIOR}'"
+    if not is_model:
+      fits = 'structure of Tensors: a callable has no prior to draw from'
+    raise ValueError(f'`init` is {init!r}, but must be a {fits}.')
   if is_model:
     if bijectors is not None:
       raise ValueError(
@@ -131,9 +141,10 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     model: A `tfd.JointDistribution` of scalar batch shape.
     pins: Dict of what is observed, for `model.experimental_pin`.
     init: Structure of the unpinned parts with leading chain shape, or None:
-      uniform on (-2, 2) in the unconstrained space, drawn again where the log
-      density is not finite, as TFP's windowed samplers do.
-    chain_shape: List of Python `int`s, for None.
+      uniform on (-2, 2) in the unconstrained space, as TFP's windowed samplers
+      do; or 'prior': drawn from the model as if nothing were observed. Both are
+      drawn again where the log density is not finite.
+    chain_shape: List of Python `int`s, for None and 'prior'.
     seed: PRNG seed.
     name: Python `str`, the argument that the model was given as.
 
@@ -156,10 +167,10 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   check_variables_left(pinned, name)
   check_latent_variables(pinned, name)
   bijector = pinned.experimental_default_event_space_bijector()
-  if init is None:
-    init = _random_start(pinned, chain_shape, seed)
+  if init is None or isinstance(init, str):
+    init = _random_start(pinned, init == _PRIOR, chain_shape, seed)
   else:
-    check_init(pinned, init, name)
+    init = check_init(pinned, init, name)
   unconstrained = _traced(lambda: bijector.inverse(init))
 
   def pack(parts):
@@ -200,13 +211,18 @@ def _traced(fn, *parts):
   return function.get_concrete_function(*parts)(*parts)
 
 
-def _random_start(pinned, chain_shape, seed):
+def _random_start(pinned, is_prior, chain_shape, seed):
   """A start of finite log density; raises a ValueError if there is none."""
-  near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
+  if is_prior:
+    is_pinned = hasattr(pinned, 'sample_unpinned')
+    sample = pinned.sample_unpinned if is_pinned else pinned.sample
+  else:
+    near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
+    sample = near_zero.sample
 
   def draw():
     return tfp.experimental.mcmc.retry_init(
-      near_zero.sample,
+      sample,
       target_fn=pinned.unnormalized_log_prob,
       sample_shape=chain_shape,
       seed=seed,
@@ -216,7 +232,7 @@ def _random_start(pinned, chain_shape, seed):
     return _traced(draw)
   except tf.errors.InvalidArgumentError:
     if tf.executing_eagerly():
-      check_start(pinned, near_zero.sample(chain_shape, seed=seed))
+      check_start(pinned, sample(chain_shape, seed=seed))
     raise
 
 
@@ -307,8 +323,8 @@ def as_start(init):
     Structure of Tensors.
 
   Raises:
-    TypeError: if a part is no Tensor of float32 or float64. ValueError: if
-      there is no part, or no chain.
+    TypeError: if a part is no Tensor of float32 or float64, or two differ.
+    ValueError: if there is no part, or no chain.
   """
   init = tf.nest.map_structure(
     lambda x: arguments.as_tensor('A part of `init`', x), init
@@ -329,6 +345,12 @@ def as_start(init):
         f'A part of `init` has shape {x.shape}, which is no chain at all; its '
         'first axis is that of the chains.'
       )
+  if len({x.dtype for x in parts}) > 1:
+    dtypes = ', '.join(x.dtype.name for x in parts)
+    raise TypeError(
+      f'`init` has parts of {dtypes}, but all must have one dtype; cast them, '
+      'as by `tf.cast(x, tf.float64)`.'
+    )
   return init
 
 

@@ -242,8 +242,8 @@ def warm_up(
     preconditioner: A key of `SCALES`; or 'auto', and whether 'local' is tried
       is then up to `tries_local`.
     is_single: Python bool: whether trajectories have one step.
-    target_accept_prob: Python float, the acceptance aimed at, or None: it is
-      found out.
+    target_accept_prob: Python float, the acceptance that step sizes aim at, or
+      None: it is found out.
     max_num_steps: Python int, the most steps of a trajectory.
     use_curvature: Python bool, whether to take second derivatives.
     tries_local: Python bool, whether to try a kernel with the local curvature
@@ -336,6 +336,7 @@ def warm_up(
       _LOCAL_STEPS * num_steps,
       local_seed,
       jit_compile,
+      target_accept_prob,
     )
   )
   dear = _OPTIMISM * found.gradients_per_draw()

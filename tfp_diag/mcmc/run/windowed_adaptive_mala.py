@@ -177,13 +177,15 @@ def windowed_adaptive_mala(
       'full_fisher', which learns the covariance only up to a factor, nor for a
       scale that depends on the position.
     init: Where the chains start: a structure of Tensors as the model's unpinned
-      variables, with leading chain shape. Default: uniform on (-2, 2) in the
+      variables, with leading chain shape; or 'prior', for a model: drawn from
+      it as if nothing were observed. Default: uniform on (-2, 2) in the
       unconstrained space.
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
       for each part, whose `forward` maps all of Rⁿ to the support of the part.
       Default: the parts are unconstrained. A model has bijectors of its own.
-    init_step_size: Positive float, where the step size starts. Default: 0.3 n^
-      (-1/3) for n coordinates, a tenth of what suits a standard normal [1].
+    init_step_size: Positive float, where the step size starts. Default:
+      0.3 n^(-1/3) for n coordinates, a tenth of what suits a standard normal
+      [1].
     target_accept_prob: Python `float`, the acceptance rate that the step size
       aims at.
     discard_tuning: Python `bool`: whether only the draws after the adaptation
@@ -352,7 +354,9 @@ def windowed_adaptive_mala(
   options = dict(
     num_burnin_steps=num_adaptation_steps if discard_tuning else 0,
     num_steps_between_results=num_steps_between_results,
-    previous_kernel_results=previous_kernel_results,
+    previous_kernel_results=_as_this_call_adapts(
+      previous_kernel_results, num_adaptation_steps, target_accept_prob
+    ),
     trace_fn=trace_fn
     and _in_space_of_the_model(trace_fn, target, num_adaptation_steps),
     jit_compile=jit_compile,
@@ -490,6 +494,25 @@ def _kernel(
     decay_rate=0.6,
     **pooled,
     **gather,
+  )
+
+
+def _as_this_call_adapts(results, num_adaptation_steps, target_accept_prob):
+  """Kernel results of a call before, with what this call asks for.
+
+  Dual averaging reads both from its results.
+  """
+  given = dict(
+    num_adaptation_steps=num_adaptation_steps,
+    target_accept_prob=target_accept_prob,
+  )
+  if not all(hasattr(getattr(results, name, None), 'dtype') for name in given):
+    return results  # Refused where the structure is checked, or None.
+  return results._replace(
+    **{
+      name: tf.cast(value, getattr(results, name).dtype)
+      for name, value in given.items()
+    }
   )
 
 

@@ -12,12 +12,12 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Between which numbers the elements of a tensor lie, whatever xs is.
+"""Bounds of the elements of a tensor that hold for every xs.
 
-An index that is computed, as by `tf.argmax`, is not known; but often it is
-known to lie in a range, and what is outside of the range does not count.
-Interval arithmetic, element by element. A NaN has no bounds: an index that is
-made of one is out of range.
+An index that is computed, as by `tf.argmax`, is not known. But often it is
+known to lie in a range, and elements outside of the range are never selected.
+The bounds come from interval arithmetic, element by element. They ignore NaN:
+an index that is computed from NaN is out of range.
 """
 
 import numpy as np
@@ -29,14 +29,14 @@ from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
 
 @register_bounds('ArgMax', 'ArgMin')
 def _place(instruction, inputs, output):
-  """A place along an axis: of `[2, 3]` along the last one 0, 1 or 2."""
+  """A position along an axis: for the last axis of `[2, 3]` it is 0, 1 or 2."""
   del instruction, output
   return 0, _length(inputs[0], int(inputs[1].value())) - 1
 
 
 @register_bounds('TopKV2')
 def _places_of_largest(instruction, inputs, output):
-  """The values lie where the inputs lie, and their places on the last axis."""
+  """The values have the bounds of the inputs; indices are on the last axis."""
   del instruction
   if output == 1:
     return 0, _length(inputs[0], -1) - 1
@@ -46,7 +46,7 @@ def _places_of_largest(instruction, inputs, output):
 
 @register_bounds('LowerBound', 'UpperBound')
 def _sorted_place(instruction, inputs, output):
-  """Before the first, behind the last, or between: `tf.searchsorted`."""
+  """A position before, between or after the elements: `tf.searchsorted`."""
   del instruction, output
   return 0, _length(inputs[0], -1)
 
@@ -86,7 +86,7 @@ def _floor_mod(instruction, inputs, output):
 
 @register_bounds('Mod', 'TruncateMod')
 def _truncate_mod(instruction, inputs, output):
-  """As the remainder, with the sign of the dividend."""
+  """Less than the divisor, with the sign of the dividend."""
   del output
   low, high = inputs[1].bounds()
   if np.min(low) <= 0:
@@ -97,7 +97,7 @@ def _truncate_mod(instruction, inputs, output):
 
 @register_bounds('Cast')
 def _cast(instruction, inputs, output):
-  """To whole numbers towards zero; to floats perhaps rounded."""
+  """A cast to integers rounds towards zero; one to floats may round."""
   del output
   low, high = inputs[0].bounds()
   if not instruction.dtypes[0].is_integer:
@@ -132,7 +132,7 @@ _MONOTONE = {
 
 @register_bounds('Abs', 'Neg')
 def _sign_changed(instruction, inputs, output):
-  """The ends change places; or the one that is farther from zero counts."""
+  """The negated bounds for `Neg`; for `Abs`, distances from zero."""
   del output
   low, high = inputs[0].bounds()
   if instruction.type == 'Neg':
@@ -145,7 +145,7 @@ def _sign_changed(instruction, inputs, output):
 
 @register_bounds('SelectV2')
 def _selected(instruction, inputs, output):
-  """One or the other."""
+  """The bounds of both alternatives together."""
   del instruction, output
   left, right = inputs[1].bounds(), inputs[2].bounds()
   return np.minimum(left[0], right[0]), np.maximum(left[1], right[1])
@@ -173,7 +173,7 @@ _ARITHMETIC = {
 
 
 def _in_range(instruction, low, high):
-  """The same, unless whole numbers may begin again beyond their range."""
+  """The same bounds; raises CannotSay if integers may overflow."""
   dtype = instruction.dtypes[0]
   if dtype.is_integer:
     least, most = max(dtype.min, -(2**53)), min(dtype.max, 2**53)
@@ -183,7 +183,7 @@ def _in_range(instruction, low, high):
 
 
 def _rounded(instruction, low, high):
-  """Wider: what is rounded does not pass a whole number that has no error."""
+  """Widens bounds to integers that are exact: rounding does not pass them."""
   low, high = np.floor(low), np.ceil(high)
   limit = 2.0**24 if instruction.dtypes[0].size >= 4 else 2.0**8
   if np.max(np.abs([np.min(low), np.max(high)])) > limit:
@@ -193,7 +193,7 @@ def _rounded(instruction, low, high):
 
 @register_bounds(*DATA_INPUTS)
 def _moved(instruction, inputs, output):
-  """The ends go where the elements go."""
+  """The bounds are moved as the elements are."""
   data = DATA_INPUTS[instruction.type]
   if isinstance(data, slice):
     data = tuple(range(len(inputs))[data])

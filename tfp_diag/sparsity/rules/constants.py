@@ -78,7 +78,7 @@ def _ones_like(walker, scope, instruction, inputs):
 
 
 def _varying(result, tensor, varies):
-  """Marks what comes from sizes that are open while the graph is built."""
+  """Marks what comes from sizes that are unknown while the graph is built."""
   if tensor.shape.rank is None:
     result.varies = True
   elif not tensor.shape.is_fully_defined():

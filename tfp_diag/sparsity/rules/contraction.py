@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Products of matrices, and all else that Einstein's notation can say."""
+"""Products of matrices, and other sums of products (`tf.einsum`)."""
 
 import functools
 
@@ -27,7 +27,7 @@ from tfp_diag.sparsity.registry import (
 )
 from tfp_diag.sparsity.structure import Pair, Structure
 
-# Zeros of a constant factor are exploited up to so many products.
+# Zeros of a constant factor are exploited up to this many products.
 _MAX_PRODUCTS = 20_000_000
 
 
@@ -55,7 +55,7 @@ def _batch_matmul(op):
 
 
 def _squares_of_einsum(op):
-  """Products that differ in nothing but a summed label would add up."""
+  """None if products that share a result and a factor are added up."""
   operands, result = op.get_attr('equation').decode().split('->')
   operands = operands.split(',')
   if len(operands) != 2 or any('.' in labels for labels in operands):
@@ -68,9 +68,9 @@ def _squares_of_einsum(op):
 def _einsum(op):
   """A sum of products; the equation says over which axes.
 
-  `ij,j->i` of a constant matrix and a vector has the pattern of the matrix as
-  its Jacobian. Of two dependent tensors, elements meet that share the values
-  of all the labels that they share.
+  `ij,j->i` of a constant matrix and a vector has a Jacobian with the pattern of
+  the matrix. If both tensors depend on xs, two elements have a mixed second
+  derivative if they agree in all labels that the tensors share.
   """
   equation = op.attr('equation').decode().replace(' ', '')
   left, right = equation.split('->')
@@ -112,7 +112,7 @@ def _matrix_labels(op, turned):
 def _contraction(op, operands, result):
   """The structure of a sum of products of one or two tensors."""
   if len(operands) > 2 or len(set(result)) < len(result):
-    raise CannotSay('a product of many, or a result on a diagonal')
+    raise CannotSay('more than two operands, or a repeated label in the result')
   sizes = dict(zip(result, op.outputs[0].shape))
   for labels, value in zip(operands, op.inputs):
     for label, size in zip(labels, value.shape):
@@ -138,13 +138,13 @@ def _contraction(op, operands, result):
 
 
 class _Axes:
-  """A tensor whose axes have labels: each once, none that is broadcast.
+  """A tensor with labeled axes, each label once, without axes of size 1.
 
   Attributes:
     labels: list.
-    shape: list of int.
-    places: int array `shape`. Smaller than the tensor if a label was there
-      twice: only its diagonal counts.
+    shape: list of int, the size of each label.
+    places: int array of shape `shape`, positions in the flattened tensor. If a
+      label occurs twice, only the diagonal is in it.
     size: The number of elements of the tensor.
     is_empty: bool.
   """
@@ -154,7 +154,7 @@ class _Axes:
     strides = np.cumprod([1, *shape[:0:-1]], dtype=np.int64)[::-1]
     steps, sizes = {}, {}
     for label, size, stride in zip(labels, shape, strides):
-      # Of a dimension of size 1 there is nothing to tell apart.
+      # A dimension of size 1 needs no label.
       if size != 1:
         steps[label] = steps.get(label, 0) + int(stride)
         sizes[label] = size
@@ -167,7 +167,7 @@ class _Axes:
 
   @functools.cached_property
   def places(self):
-    """The element of the tensor that is there; as large as the tensor."""
+    """See the attributes; computed when needed, as it may be large."""
     if self.is_empty:
       return np.zeros(0, np.int64)
     places = np.zeros(self.shape, np.int64)
@@ -180,7 +180,12 @@ class _Axes:
 
 
 def _number(labels, sizes, at):
-  """Numbers the combinations of some labels, spread over the axes `at`."""
+  """Numbers the combinations of indices of some labels, on the axes `at`.
+
+  Returns:
+    number: int array that broadcasts over the axes `at`.
+    count: int, how many combinations there are.
+  """
   number = np.zeros([1] * len(at), np.int64)
   count = 1
   for label in reversed(labels):
@@ -192,7 +197,7 @@ def _number(labels, sizes, at):
 
 
 def _summed(axes, result, sizes):
-  """The flow that unites over all labels that `result` lacks."""
+  """The flow that unites elements along all labels that `result` lacks."""
   total = int(np.prod([sizes[label] for label in result], dtype=np.int64))
   if axes.is_empty:
     return Flow.none(total, axes.size)
@@ -214,7 +219,7 @@ def _with_zeros(op, sizes, axes, factor_axes, result, k):
   """The flow through a constant factor that has zeros, or None."""
   labels = list(dict.fromkeys([*axes.labels, *factor_axes.labels]))
   products = float(np.prod([sizes[label] for label in labels]))
-  # First: values that are read are compared in each later call.
+  # Before the value is read: it would be compared in each later call.
   if products > _MAX_PRODUCTS or axes.is_empty or factor_axes.is_empty:
     return None
   try:

@@ -50,10 +50,10 @@ def _case(walker, scope, instruction, inputs):
 
 
 def _branch(walker, scope, instruction, names, inputs):
-  """The branch that is taken, where that is known, else all, joined."""
+  """The outputs of the branch that is taken; if unknown, of all, joined."""
   which, *rest = inputs
   if which.depends:
-    raise CannotSay('a branch that depends on what is asked about')
+    raise CannotSay('a branch that is chosen by a value that depends on xs')
   try:
     chosen = _branch_number(which, len(names))
   except CannotSay:
@@ -75,7 +75,7 @@ def _branch_number(which, count):
 
 
 def join(walker, instruction, alternatives) -> Any:
-  """A value that is one of several."""
+  """A value that can be any of several alternatives."""
   first = alternatives[0]
   if all(value is first for value in alternatives):
     return first
@@ -108,7 +108,7 @@ def _join_lists(walker, instruction, alternatives):
   if not all(isinstance(value, TensorList) for value in alternatives):
     raise CannotSay('a list whose content is not known')
   if all(isinstance(value, Optional) for value in alternatives):
-    # Who reads it knows that it is not empty.
+    # Empty ones are never read.
     alternatives = [value for value in alternatives if value.items]
     items = zip(*(value.items for value in alternatives))
     return Optional(join(walker, instruction, each) for each in items)
@@ -148,7 +148,7 @@ def _join_summaries(walker, instruction, alternatives):
   passes_on=True,
 )
 def _identity(walker, scope, instruction, inputs):
-  """The same value: no step at all, so that lists and constants pass, too."""
+  """The same value, without a step; it may be a list or a constant, too."""
   del walker, scope
   value, shape = inputs[0], instruction.shapes[0]
   if isinstance(value, Value) and value.shape is None and shape is not None:
@@ -161,7 +161,7 @@ def _identity(walker, scope, instruction, inputs):
 
 @register_expansion('OptionalFromValue', 'OptionalNone')
 def _optional(walker, scope, instruction, inputs):
-  """What a branch computes for the gradient of the whole."""
+  """Values that a branch computes for its gradient."""
   del walker, scope, instruction
   return [Optional(inputs)]
 
@@ -173,7 +173,7 @@ def _get_optional(walker, scope, instruction, inputs):
   if not isinstance(inputs[0], Optional):
     raise CannotSay('a variant whose content is not known')
   if len(inputs[0].items) != len(instruction.outputs):
-    raise CannotSay('nothing')
+    raise CannotSay('an optional without the values')
   return inputs[0].items
 
 

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Convolutions, pooling and what neural networks add: windows over space."""
+"""Convolutions, pooling and other layers of neural networks."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ from tfp_diag.sparsity.registry import (
 )
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
-# Larger images are not resized pixel by pixel to see what goes where.
+# Images with more pixels are not resized pixel by pixel to find the pattern.
 _MAX_PIXELS = 2048
 
 
@@ -54,7 +54,14 @@ class Images:
     return int(np.prod(self.shape, dtype=np.int64))
 
   def number(self, groups):
-    """Numbers batch, position and group of channels; an array `shape`."""
+    """Numbers the combinations of batch, position and group of channels.
+
+    Args:
+      groups: Python int, the number of groups of channels.
+
+    Returns:
+      int array of shape `shape`: the number of each element.
+    """
     per_group = self.shape[self.channel] // groups
     number = np.zeros([1] * len(self.shape), np.int64)
     for axis in [0, *self.space, self.channel]:
@@ -84,7 +91,8 @@ def _attr(op, name, default):
 def _windows(op, images, results, kernel, groups):
   """The flow from images to the results of a window that slides over them.
 
-  Every output sees the positions in its window, in all channels of its group.
+  Every output depends on the positions in its window, in all channels of its
+  group.
   """
   strides = op.attr('strides')
   dilations = _attr(op, 'dilations', None) or [1] * len(images.shape)
@@ -140,11 +148,14 @@ def _positions(images):
 
 @dataclasses.dataclass(frozen=True)
 class Convolution:
-  """The three flows of a convolution, and what meets what.
+  """The flows between images, filter and results of a convolution.
 
   Attributes:
     images: `Flow` from images to results.
     filters: `Flow` from the filter to results.
+    images_to_filters: `Flow` from images to the filter.
+    results_to_filters: `Flow` from results to the filter.
+    filters_to_images: `Flow` from the filter to images.
   """
 
   images: Flow
@@ -196,7 +207,11 @@ def _channel_of(images):
 
 
 def _bilinear(op, flows):
-  """Two arguments, linear in each; what an output sees of them meets."""
+  """The structure of an op that is linear in each of two arguments.
+
+  Mixed second derivatives are between the elements of both on which the same
+  output depends.
+  """
   flows = {k: flow for k, flow in flows.items() if op.inputs[k].depends}
   pairs = ()
   if len(flows) == 2:
@@ -217,7 +232,7 @@ register_facts('Conv2D', 'Conv3D', needs_xla=_has_groups)
   'Conv2D', 'Conv3D', 'DepthwiseConv2dNative', squares=Squares.OPERANDS
 )
 def _convolve(op):
-  """Each output sees its window of the images, and the filter of its channel.
+  """Each output depends on its window, and on the filter of its channel.
 
   A window of 3 over a series of 4, without padding, has the Jacobian
   `[[1, 1, 1, 0], [0, 1, 1, 1]]`.
@@ -247,7 +262,7 @@ def _convolve_back(op):
   'DepthwiseConv2dNativeBackpropFilter',
 )
 def _filter_gradient(op):
-  """An element of the filter sees its channels of images and results."""
+  """An element depends on its channels of images and results."""
   images, _, results = op.inputs
   found = _convolution(op, images.shape, op.outputs[0].shape, results.shape)
   return _bilinear(
@@ -266,7 +281,7 @@ def _pool(op, image_shape, result_shape):
 
 @register_rule('AvgPool', 'AvgPool3D', 'MaxPool', 'MaxPool3D')
 def _pooled(op):
-  """Each output sees its window of its channel; linear almost everywhere."""
+  """Each output depends on its window and channel; linear almost everywhere."""
   return Structure.linear(
     {0: _pool(op, op.inputs[0].shape, op.outputs[0].shape)}
   )
@@ -280,10 +295,11 @@ def _average_pool_gradient(op):
 
 
 def _overwritten(op):
-  """The cotangent, if the derivative by it may be computed in its own memory.
+  """The number of the cotangent, if the derivative by it may be wrong.
 
-  The kernel of MaxPoolGradGrad writes its result over the cotangent where both
-  have the same shape, and reads that afterwards (TensorFlow 2.21, in graphs).
+  If the cotangent of MaxPoolGradGrad has the shape of its result, the kernel
+  writes the result over the cotangent, and reads the cotangent afterwards
+  (TensorFlow 2.21, in graphs).
   """
   image, result = op.inputs[0].shape, op.inputs[1].shape
   return (2,) if image.is_compatible_with(result) else ()
@@ -351,7 +367,7 @@ def _bias_channel(op, shape):
 
 @register_rule('FusedBatchNorm', 'FusedBatchNormV2', 'FusedBatchNormV3')
 def _batch_norm(op):
-  """In training a channel depends on all of itself, across the batch."""
+  """In training an output depends on its whole channel, across the batch."""
   images = _images(op, op.inputs[0].shape)
   channels = images.shape[images.channel]
   channel = _channel_of(images)

@@ -12,10 +12,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Indices that count the samples: 0, 1, 2, ..., of however many there are.
+"""Indices that count the samples: 0, 1, 2, ..., for any number of samples.
 
-Other values that are computed from the number of samples are not known. Of
-these no more than the size has to be, which counts as known.
+Other values that are computed from the number of samples count as unknown. Of
+these indices only the number is needed, and sizes count as known.
 """
 
 import numpy as np

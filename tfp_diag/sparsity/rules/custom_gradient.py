@@ -12,13 +12,13 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""`tf.custom_gradient`: what is differentiated is the user's gradient.
+"""Functions with `tf.custom_gradient`: the structure of the user's gradient.
 
 In a graph such a function ends in an `IdentityN` of its results and arguments,
-under a gradient of its own. That gradient need not have the structure of the
-function, so it is traced, and walked like any other graph: how it carries
-cotangents of the results to cotangents of the arguments is the transpose of
-the Jacobian, and what it does with the arguments is the second derivative.
+with a gradient of its own. That gradient need not have the structure of the
+function, so it is traced, and walked like any other graph. Its map from
+cotangents of the results to cotangents of the arguments is the transpose of the
+Jacobian. How it depends on the arguments gives the second derivatives.
 """
 
 import numpy as np
@@ -41,7 +41,7 @@ from tfp_diag.sparsity.value import TensorList, Value
   ends_custom_gradient=True,
 )
 def _identity_n(walker, scope, instruction, inputs):
-  """The inputs; under a gradient of its own, what that gradient makes of them.
+  """The inputs; with a custom gradient, outputs of the structure that it has.
 
   For `y = f(x)` elementwise, with the gradient `dy * g(x)`, the Jacobian is
   diagonal, and so is the second derivative.
@@ -87,14 +87,14 @@ def _identity_n(walker, scope, instruction, inputs):
 
 
 def _gradient_scope(walker, scope, gradient, cotangents):
-  """The traced gradient, called from the graph of its op."""
+  """The `Scope` of the traced gradient, called from the graph of its op."""
   program = walker.program(gradient.graph)
   names = [t.name for t in gradient.cotangents]
   return Scope(program, dict(zip(names, cotangents)), scope)
 
 
 def _jacobian(walker, scope, inputs, gradient):
-  """The transpose of how cotangents become gradients.
+  """The Jacobian: the transpose of the map from cotangents to gradients.
 
   Returns:
     arrows: list of `Arrow`.
@@ -109,14 +109,14 @@ def _jacobian(walker, scope, inputs, gradient):
     seeds[seed] = Dependency.identity(seed.rows, total)
     starts.append(total)
     total += seed.rows
-  # What the gradient computes counts, not how it is differentiated in turn.
+  # By value: what the gradient computes counts, not its own derivatives.
   with walker.writing_to(tape, second_order=False, by_value=True):
     scope = _gradient_scope(
       walker, scope.without_dependence(), gradient, cotangents
     )
     after = _evaluated(walker, scope, inputs, gradient.results)
   if tape.has_fallback:
-    # As dense as that op, but samples are still taken not to mix.
+    # This op is then dense, too, and samples are still taken not to mix.
     raise CannotSay('an op of the gradient has no rule')
   columns = Columns(Groups(total))
   found = tape.run(seeds, [value for _, value in after], columns)
@@ -124,7 +124,7 @@ def _jacobian(walker, scope, inputs, gradient):
   for k, value in after:
     if not value.depends:
       continue
-    # Elements of the input by cotangents, turned: outputs by inputs.
+    # Elements of the input by cotangents, transposed: outputs by inputs.
     turned = columns.groups.expand(found[value]).transpose(total)
     for output, start in enumerate(starts):
       rows = np.arange(start, start + inputs[output].rows)
@@ -153,7 +153,7 @@ def _is_elementwise(tape, inputs, arrows, slopes):
   arguments = [inputs[k] for arrow in arrows for k in arrow.inputs]
   return (
     len(set(arguments)) == len(arguments)
-    # As many elements in another shape would be broadcast.
+    # An argument of another shape would be broadcast.
     and all(argument.shape == inputs[0].shape for argument in arguments)
     and all(
       _is_diagonal(arrow.flow.to_dependency(), argument)
@@ -164,7 +164,7 @@ def _is_elementwise(tape, inputs, arrows, slopes):
 
 
 def _is_function_of(tape, slope, arguments):
-  """Whether an element depends on the same ones of values, and nothing else."""
+  """Whether each element depends only on the same element of some values."""
   missing, between = {slope}, []
   for step in reversed(tape.steps):
     made = missing.intersection(step.outputs)
@@ -181,7 +181,7 @@ def _is_function_of(tape, slope, arguments):
     if not missing:
       break
   if missing:
-    # It comes from xs on another way.
+    # It depends on xs in another way.
     return False
   part = Tape()
   part.steps = between[::-1]
@@ -193,7 +193,7 @@ def _is_function_of(tape, slope, arguments):
 
 
 def _is_diagonal(dependency, argument):
-  """Whether each row depends on its own element of a value at most."""
+  """Whether each row depends at most on its own element of a value."""
   return dependency.rows == argument.rows and np.array_equal(
     dependency.indices, dependency.row_of_entry
   )

@@ -86,7 +86,7 @@ register_facts(
   linear_in=((0,),),
 )
 register_facts('Slice', 'Split', 'SplitV', 'StridedSlice', is_slice=True)
-# pfor does not know what the gradients of some ops are under XLA.
+# pfor cannot vectorize the gradients of some ops under XLA.
 register_facts('ConcatV2', 'Slice', 'Split', 'SplitV', vectorizes=False)
 
 
@@ -130,7 +130,7 @@ def _window_somewhere(shape, result, first, last):
   count = max(last - first + 1, 0)
   o, i = np.arange(outer)[:, None, None], np.arange(inner)
   if outer * result * count * inner > _MAX_ENTRIES:
-    # Not written down place by place: anything between the two.
+    # Too large to list: every output depends on all places between the two.
     inside = (np.arange(size) >= first) & (np.arange(size) < last + result)
     line = o * inner + i
     united = Flow.collect(np.where(inside[:, None], line, -1), outer * inner)
@@ -147,7 +147,7 @@ def _window_somewhere(shape, result, first, last):
 
 
 def _strided_slice_somewhere(op):
-  """The same where an axis is left out, as in `x[:, i]`: run for every i.
+  """The same where an axis is dropped, as in `x[:, i]`: run for every i.
 
   Of `[2, 3]` with i from 1 to 2 the Jacobian is
   `[[0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1]]`.
@@ -193,7 +193,7 @@ def _strided_slice_somewhere(op):
     flow = Flow.gather(moved.reshape(-1).astype(np.int64) - 1, params.size)
     arrows.append(Arrow(0, (0,), flow))
   if not arrows or any(a.flow.rows != output.size for a in arrows):
-    raise CannotSay('a slice that is nowhere')
+    raise CannotSay('a slice that is out of range at all places')
   return Structure(tuple(arrows))
 
 
@@ -206,15 +206,15 @@ _SLICES = {
   'StridedSlice': _strided_slice_somewhere,
 }
 
-# A strided slice is run at so many places.
+# A strided slice is run at no more than this many places.
 _MAX_CHOICES = 256
 
-# A slice at an unknown place is written down up to so many entries.
+# A slice at an unknown place is listed up to this many entries.
 _MAX_ENTRIES = 2_000_000
 
 
 def movement(op, data):
-  """Runs an op on the numbers of places, and reads off what came where.
+  """Runs an op on the numbers of places, and sees where each number goes.
 
   `Transpose` of `[2, 3]` sends the places 1 to 6 to 1, 4, 2, 5, 3, 6; zero
   stands for an element that comes from nowhere, as in padding.
@@ -240,7 +240,7 @@ def movement(op, data):
   try:
     results = op.run(feeds)
   except OpFailed:
-    # Perhaps no kernel for integers; doubles count exactly far enough.
+    # There may be no kernel for integers; doubles hold these exactly.
     for k in data:
       feeds[k] = feeds[k].astype(np.float64)
     results = op.run(feeds)

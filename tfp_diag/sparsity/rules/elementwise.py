@@ -14,7 +14,7 @@
 # ============================================================================
 """Ops that work element by element, by which of their derivatives vanish.
 
-One line per op type: a letter per argument, and a comma and the pairs of
+One line per op type: a letter per argument, and after commas the pairs of
 arguments with a mixed second derivative. The letters:
 
   z  the first derivative vanishes,
@@ -188,7 +188,7 @@ def _elementwise(op):
 for _op_type, _classes in TABLE.items():
   register_rule(_op_type, elementwise=_classes)(_elementwise)
 register_facts('Cast', 'SelectV2', is_for_any_dtype=True)
-# Those of the exponential function are this function itself.
+# Their derivatives are functions of the same kind, like those of `Exp`.
 register_facts('Cos', 'Cosh', 'Exp', 'Sin', 'Sinh', orders_in_range=3)
 
 for _op_types, _linear_in in {
@@ -206,7 +206,7 @@ for _op_types, _linear_in in {
 
 
 def _selected(op, flows):
-  """Where the condition is constant, each element has one origin."""
+  """If the condition is constant, each element comes from one argument."""
   try:
     condition = op.inputs[0].value()
   except CannotSay:

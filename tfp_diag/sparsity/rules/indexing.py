@@ -29,11 +29,11 @@ from tfp_diag.sparsity.structure import Arrow, Structure
 
 @register_rule('GatherV2')
 def _gather(op):
-  """Moves slices along an axis; any of them where the indices are unknown.
+  """Moves slices along an axis; if an index is unknown, it may be any slice.
 
-  Gathering 1, 1 from 3 elements has the Jacobian `[[0, 1, 0], [0, 1, 0]]`. All
-  of them in order, as in `tf.vectorized_map`, are where they were, of however
-  many samples they are.
+  Gathering 1, 1 from 3 elements has the Jacobian `[[0, 1, 0], [0, 1, 0]]`. The
+  indices 0, 1, 2, ... of all slices, as in `tf.vectorized_map`, change nothing,
+  for any number of samples.
   """
   params, indices, axis = op.inputs
   if (
@@ -68,7 +68,7 @@ def _gather(op):
 
 @register_rule('Gather', 'GatherNd')
 def _gather_nd(op):
-  """Moves slices; any of them where the indices are unknown."""
+  """Moves slices; if an index is unknown, it may be any slice."""
   try:
     return movement(op, (0,))
   except CannotSay:
@@ -86,18 +86,19 @@ def _gather_nd(op):
   return Structure.linear({0: united.then(Flow.gather(index, inner))})
 
 
-# So many pairs of elements, of slices at unknown places, are written down.
+# The most pairs of elements that are listed for slices at unknown places.
 _MAX_PAIRS = 1_000_000
 
 
 def _slice_by_slice(indices, shape, depth):
   """Which elements of a tensor each element of the slices may be.
 
-  As where samples are told apart by a column that is known.
+  Each slice has bounds of its own. This helps if one column of the indices, for
+  example the number of the sample, is known.
 
   Returns:
     Two int arrays, the elements of the slices and those of the tensor; None if
-    that is no less than `_box`, or too much.
+    these are too many pairs, or no fewer than by `_box`.
   """
   if not indices.size:
     return None
@@ -131,11 +132,11 @@ def _slice_by_slice(indices, shape, depth):
 
 
 def _box(indices, shape, depth, has_columns=True):
-  """Where unknown indices may point to: elements of slices, and their number.
+  """Which slices of a tensor of some shape unknown indices may point to.
 
   Returns:
-    places: int array: of each element of the tensor of that `shape` its place
-      in its slice; -1 if no index points to the slice.
+    places: int array: for each element of the tensor, its position in its
+      slice; -1 if no index points to that slice.
     inner: int, the number of elements of a slice.
   """
   low, high = indices.bounds()
@@ -194,7 +195,7 @@ def _select(op):
 
 @register_rule('DynamicStitch', 'ParallelDynamicStitch')
 def _stitch(op):
-  """Moves slices to places that are given.
+  """Moves slices to given places.
 
   Where two slices go to the same place the last one stays, but the gradient
   goes to both: `[0, 0]` of two elements has the Jacobian `[[1, 1]]`.
@@ -231,7 +232,7 @@ def _scatter_update(op):
 
 @register_rule('ScatterNd', squares=Squares.SAME)
 def _scatter(op):
-  """The updates, summed where they meet."""
+  """The updates, summed where several go to the same place."""
   (output,) = op.outputs
   return Structure.linear({1: _updates(op.inputs[0], op.inputs[1], output)})
 
@@ -247,14 +248,14 @@ register_facts('TensorScatterAdd', squares=Squares.SAME)
   'TensorScatterSub',
 )
 def _scatter_add(op):
-  """The tensor and the updates, joined where they meet."""
+  """The tensor and the updates; linear, also where several go to one place."""
   (output,) = op.outputs
   updates = _updates(op.inputs[1], op.inputs[2], output)
   return Structure.linear({0: Flow.identity(output.size), 2: updates})
 
 
 def _updates(indices, updates, output):
-  """The flow that brings updates to their places, or to any that may be."""
+  """The flow that moves updates to their places, or to all possible ones."""
   try:
     target = _targets(indices, updates, output)
     return Flow.collect(target, output.size)
@@ -323,9 +324,9 @@ def _segments(op):
 
 @register_rule('SparseTensorDenseMatMul', squares=Squares.OPERANDS)
 def _sparse_matmul(op):
-  """Sums rows of a dense matrix, as the sparse one tells: linear in each.
+  """The product of a constant sparse matrix and a dense one; linear.
 
-  An entry that is there twice counts as two.
+  Repeated entries of the sparse matrix add up.
   """
   indices, values, _, dense = op.inputs
   (output,) = op.outputs

@@ -12,9 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Ops on integers and flags, without the cost of a TensorFlow op.
+"""Ops on integers and bools, computed by NumPy, which is faster.
 
-That is what the counters of loops need. The dtypes of the results are those of
+They are mostly the counters of loops. The dtypes of the results are those of
 the ops.
 """
 

@@ -20,7 +20,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, register_rule
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
-# A triangle of more rows than this is not written down.
+# The entries of a triangle with more rows than this are not listed.
 _MAX_TRIANGLE = 1500
 
 # The zeros of the inverse of a larger constant matrix are not looked for.
@@ -65,7 +65,7 @@ def _cholesky(op):
 
 @register_rule('CholeskyGrad')
 def _cholesky_grad(op):
-  """A symmetric matrix of the lower triangles of factor and cotangent."""
+  """A symmetric matrix, from the lower triangles of factor and cotangent."""
   lower = _lower(op.inputs[0].shape)
   flow = _masked(lower, np.ones_like(lower))
   return Structure.nonlinear({0: flow, 1: flow})
@@ -179,7 +179,7 @@ def _tridiagonal_product(op):
 
   Of a matrix of 3 rows and one column on the right the Jacobian is
   `[[1, 1, 0], [1, 1, 1], [0, 1, 1]]`. Each of the three diagonals is as long
-  as the matrix: the last element above and the first one below count nothing.
+  as the matrix: the last element above and the first one below do not count.
   """
   output, right = op.outputs[0], op.inputs[3]
   if any(x.shape[:-2] != output.shape[:-2] for x in op.inputs):

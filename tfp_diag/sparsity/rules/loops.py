@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Loops: unrolled where they are known to end soon, else all turns in one."""
+"""Loops: unrolled if known to end soon; otherwise all iterations are joined."""
 
 import dataclasses
 from typing import Any
@@ -26,13 +26,13 @@ from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 
-# A loop is unrolled, which is exact, up to so many ops that depend on xs.
+# A loop is unrolled, which is exact, up to this many ops that depend on xs.
 _MAX_UNROLLED_STEPS = 20_000
 
 
 @register_expansion('While', 'StatelessWhile', passes_on=True, is_loop=True)
 def _while(walker, scope, instruction, inputs):
-  """Unrolls a loop if it is known when it ends, and soon; else joins turns."""
+  """Unrolls a loop if it is known to end soon; else joins all iterations."""
   test = scope.program.call(instruction.op.get_attr('cond').name)
   body = scope.program.call(instruction.op.get_attr('body').name)
   turn = walker.program(body)
@@ -41,7 +41,7 @@ def _while(walker, scope, instruction, inputs):
   while True:
     (goes_on,) = walker.call(test, values, scope)
     if goes_on.depends:
-      raise CannotSay('a loop whose end depends on what is asked about')
+      raise CannotSay('a loop whose end depends on xs')
     try:
       if not goes_on.value():
         return values
@@ -59,7 +59,7 @@ def _while(walker, scope, instruction, inputs):
 
 
 def _fixed_point(walker, scope, instruction, functions, inputs):
-  """All turns in one: a loop variable is anything that it ever is."""
+  """Joins all iterations: a loop variable may be what it is in any of them."""
   test, body = functions
   inputs = [
     summarize(walker, instruction, value)
@@ -68,8 +68,8 @@ def _fixed_point(walker, scope, instruction, functions, inputs):
     for value in inputs
   ]
   inside = Tape()
-  # Starts with what is known before the loop, and widens until a turn adds
-  # nothing.
+  # Starts with what is known before the loop, and widens until an iteration
+  # adds nothing.
   kinds = [_Kind.of(value) for value in inputs]
   while True:
     variables = [
@@ -107,7 +107,7 @@ def _fixed_point(walker, scope, instruction, functions, inputs):
   with walker.writing_to(Tape()):
     (goes_on,) = walker.call(test, variables, scope)
   if goes_on.depends:
-    raise CannotSay('a loop whose end depends on what is asked about')
+    raise CannotSay('a loop whose end depends on xs')
   if carried:
     walker.tape.steps.append(Loop(tuple(carried), inside))
   return results
@@ -115,13 +115,12 @@ def _fixed_point(walker, scope, instruction, functions, inputs):
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-  """What is known of a loop variable in every turn.
+  """What is known of a loop variable in every iteration.
 
   Attributes:
-    varies: Whether a turn can change it.
+    varies: Whether an iteration can change it.
     depends: Whether it depends on xs.
-    dtype: Its dtype, or that of the items of a list; None if nobody has set
-      one.
+    dtype: Its dtype, or that of the items of a list; None if none has been set.
     shape: Its shape, or that of the items of a list; None if it changes.
     is_list: `bool`.
     length: The length of a list, if known.
@@ -155,12 +154,12 @@ class _Kind:
     return ListSummary(self.length, content) if self.is_list else content
 
   def joined(self, variable, after):
-    """The kind that covers the variable before and after a turn."""
+    """The kind that covers the variable before and after an iteration."""
     if after is variable:
       return dataclasses.replace(self, varies=False)
     new = _Kind.of(after)
     if new.is_list != self.is_list:
-      raise CannotSay('a loop variable that is a list in some turns')
+      raise CannotSay('a loop variable that is a list in some iterations')
     if self.dtype is None:
       return dataclasses.replace(
         new, length=self.length if self.length == new.length else None
@@ -181,7 +180,7 @@ def _content(value) -> Any:
 
 
 def _as_rows(tape, value, variable):
-  """A loop variable's value, as one row if its shape changes between turns."""
+  """A value of a loop variable; as one row, if the variable changes shape."""
   if not value.depends or value.rows == variable.rows:
     return value
   united = Value(None, value.dtype, True)

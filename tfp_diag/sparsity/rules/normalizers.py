@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""How ops that compute with a normalizer are written out, and what is held."""
+"""Ops with a normalizer, written out; means that TensorFlow holds constant."""
 
 import tensorflow as tf
 
@@ -20,7 +20,7 @@ from tfp_diag.sparsity.registry import register_facts
 
 
 def _exp(logits):
-  """Logits less their maximum, and exponentials of that."""
+  """Logits minus their maximum, and the exponentials of these."""
   most = tf.reduce_max(logits, axis=-1, keepdims=True)
   shifted = logits - tf.stop_gradient(most)
   return shifted, tf.exp(shifted)
@@ -37,14 +37,14 @@ def _log_softmax(op, logits):
 
 
 def _with_value(value, like):
-  """A value, under the derivatives of something that is written out."""
+  """A Tensor with the value of `value` and the derivatives of `like`."""
   return like + tf.stop_gradient(value - like)
 
 
 def _cross_entropy(op, logits, labels):
-  """With TensorFlow's gradient, for which the labels add up to one.
+  """The loss, with TensorFlow's gradient, which takes labels to add up to one.
 
-  Right while the labels are constants.
+  Valid only for constant labels.
   """
   value = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
   chosen = tf.reduce_sum(labels * logits, axis=-1)
@@ -63,7 +63,7 @@ def _half_sum_of_squares(op, x):
 
 
 def _batch_norm(op, x, scale, offset, mean, variance):
-  """Each channel by itself; of the results the first alone has a gradient."""
+  """Each channel by itself; only the first result of the op has a gradient."""
   rank = x.shape.rank
   channel = 1 if op.get_attr('data_format').startswith(b'NC') else rank - 1
   rest = [axis for axis in range(rank) if axis != channel]
@@ -76,7 +76,7 @@ def _batch_norm(op, x, scale, offset, mean, variance):
     x -= tf.reduce_mean(x, rest, keepdims=True)
     variance = tf.reduce_mean(tf.square(x), rest, keepdims=True)
   else:
-    # Its gradient takes these for constants.
+    # The gradient of the op takes these as constants.
     x -= of_channels(tf.stop_gradient(mean))
     variance = of_channels(tf.stop_gradient(variance))
   x *= tf.math.rsqrt(variance + op.get_attr('epsilon'))
@@ -84,7 +84,11 @@ def _batch_norm(op, x, scale, offset, mean, variance):
 
 
 def _mean_of_moments(op):
-  """Deviations from a mean add up to zero, but not their derivatives."""
+  """For `OpFacts.held`: the mean in the variance of `tf.nn.moments`.
+
+  Deviations from a mean add up to zero, so the first derivative is right though
+  the mean is held constant. The second derivative is not.
+  """
   for x, mean in (op.inputs, tuple(op.inputs)[::-1]):
     if mean.op.type == 'StopGradient':
       (held,) = mean.op.inputs

@@ -29,7 +29,7 @@ register_facts('Sum', 'Cumsum', squares=Squares.SAME)
 register_facts('Sum', 'Mean', 'Cumsum', linear_in=((0,),))
 register_facts('Mean', 'Max', 'Min', squares=Squares.ALONE)
 
-# A scan over more elements than this is not written down as a triangle.
+# For a scan over more elements than this the triangle is not listed.
 _MAX_SCAN = 4000
 
 
@@ -61,7 +61,7 @@ def _slices(op):
 
 @register_rule('L2Loss')
 def _half_sum_of_squares(op):
-  """A number that depends on all elements, each curved by itself."""
+  """A scalar that depends on all elements, without mixed second derivatives."""
   size = op.inputs[0].size
   each = Flow.identity(size)
   return Structure.linear(
@@ -104,7 +104,7 @@ def _prefixes(op):
 
 @register_rule('TopKV2')
 def _largest(op):
-  """The values are picked from their line, no one knows where; linear."""
+  """Each value is some element of its line (the last axis); linear."""
   values, _ = op.outputs
   length = op.inputs[0].shape[-1]
   lines = op.inputs[0].size // max(length, 1)
@@ -116,7 +116,7 @@ def _largest(op):
 
 @register_rule('NthElement')
 def _nth_element(op):
-  """One element of its line, no one knows which; linear.
+  """Each output is some element of its line (the last axis); linear.
 
   The median of 3 elements has the Jacobian `[[1, 1, 1]]`.
   """
@@ -127,13 +127,13 @@ def _nth_element(op):
 
 @register_rule('Softmax', 'LogSoftmax')
 def _softmax(op):
-  """Each output depends on its line, and is curved in it."""
+  """Each output is a curved function of its line (the last axis)."""
   return Structure.nonlinear({0: lines(op.inputs[0].shape)})
 
 
 @register_rule('SoftmaxCrossEntropyWithLogits')
 def _cross_entropy(op):
-  """The loss and its gradient of a line of logits and one of labels."""
+  """The loss and its gradient, for each line of logits and of labels."""
   losses, backprops = op.outputs
   arrows = []
   for k in (0, 1):
@@ -153,7 +153,7 @@ def _cross_entropy(op):
 
 @register_rule('SparseSoftmaxCrossEntropyWithLogits')
 def _sparse_cross_entropy(op):
-  """The loss and its gradient of a line of logits; labels are integers."""
+  """The loss and its gradient, for each line of logits; labels are integers."""
   losses, _ = op.outputs
   shape = op.inputs[0].shape
   summed = Flow.collect(_line_of(shape), losses.size)
@@ -176,7 +176,7 @@ def _line_of(shape):
 
 @register_rule('LinSpace')
 def _lin_space(op):
-  """Every output is between the two ends."""
+  """Every output depends on both ends."""
   if op.inputs[0].size != 1 or op.inputs[2].depends:
     raise CannotSay('ends that are not scalars')
   flow = Flow.dense(op.outputs[0].size, 1)

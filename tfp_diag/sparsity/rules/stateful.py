@@ -12,10 +12,10 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Ops whose effect or result comes from outside, and derivatives that are lost.
+"""Ops with side effects or random results, and derivatives that are lost.
 
-Reading a variable is not among them: that the function sees its present value
-is what everyone expects.
+Reading a variable is not among them: a function is expected to read its present
+value.
 """
 
 from tfp_diag.sparsity.registry import register_facts

@@ -148,7 +148,7 @@ def _stack(walker, scope, instruction, inputs):
 
 @register_expansion('TensorListConcatV2')
 def _concat(walker, scope, instruction, inputs):
-  """All items along their first axis, and their lengths there."""
+  """All items, concatenated along their first axis, and their lengths."""
   del scope
   joined = _joined(walker, instruction, inputs[0], stacked=False)
   lengths = Value(instruction.shapes[1], instruction.dtypes[1])
@@ -157,7 +157,7 @@ def _concat(walker, scope, instruction, inputs):
 
 @register_expansion('TensorListResize')
 def _resize(walker, scope, instruction, inputs):
-  """The list, cut or filled up."""
+  """The list, cut off or filled up with zeros."""
   del walker, scope, instruction
   items, size = _items(inputs[0]), int(inputs[1].value())
   return [TensorList((*items, *(None,) * size)[:size])]
@@ -181,7 +181,7 @@ def _add(walker, scope, instruction, inputs):
     raise CannotSay('lists of different lengths')
   sums = []
   for items in zip(*map(_items, inputs)):
-    # What nobody has set is zero.
+    # Items that have not been set are zero.
     items = [
       _item(walker, instruction, i, None) for i in items if i is not None
     ]
@@ -233,7 +233,7 @@ def _list(value):
 
 
 def summarize(walker, instruction, tensor_list):
-  """A list of which only is known what any of its items can be."""
+  """The `ListSummary` of a list."""
   if isinstance(tensor_list, ListSummary):
     return tensor_list
   items = tensor_list.items
@@ -260,7 +260,7 @@ def _widened(walker, instruction, summary, item, growth):
 
 
 def _repeated(walker, instruction, summary):
-  """The list along a new axis: each entry is any of the items."""
+  """The list, stacked along a new axis: each entry can be any of the items."""
   item, shape = summary.item, instruction.shapes[0]
   if item is None or item.shape is None:
     raise CannotSay('items whose shape is not known')
@@ -307,7 +307,7 @@ def _item(walker, instruction, item, element_shape, output=0):
   if not tensor.depends:
     if not tensor.is_known:
       return Value(shape, dtype)
-    # An eager Tensor would add an op to the graph that is being built.
+    # To slice an eager Tensor would add an op to the graph that is being built.
     return Value(
       shape, dtype, compute=lambda t: np.asarray(t)[i], parents=(tensor,)
     )
@@ -321,7 +321,7 @@ def _item(walker, instruction, item, element_shape, output=0):
 
 
 def _any_item(walker, instruction, items):
-  """An item that can be any of them."""
+  """A value that can be any of the items."""
   values = list(
     dict.fromkeys(_whole(item) for item in items if item is not None)
   )
@@ -355,7 +355,7 @@ def _whole(item):
 
 
 def _joined(walker, instruction, tensor_list, stacked):
-  """All items, end to end."""
+  """All items, stacked along a new axis or concatenated."""
   items = _items(tensor_list)
   dtype = instruction.dtypes[0]
   shape = next((s for s in map(_item_shape, items) if s is not None), None)

@@ -1,0 +1,59 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""No samples at all.
+
+What was wrong: TensorFlow divides by zero while it optimizes such a graph, and
+the process ends without a word (TensorFlow 2.21).
+"""
+
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+
+NONE = tf.zeros([0, 3])
+
+
+def squares(x):
+  return x**2 * tf.reduce_sum(x, axis=-1, keepdims=True)
+
+
+def value(x):
+  return tf.reduce_sum(squares(x) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize(
+  'compute',
+  [
+    lambda: tfp_diag.diag_gauss_newton(squares, NONE, None, [0]).diag,
+    lambda: tfp_diag.diag_jacobian(
+      NONE, fn=squares, sample_shape=[0], mode='forward'
+    )[1][0],
+    lambda: tfp_diag.diag_hessian(value, NONE)[2],
+    lambda: tfp_diag.unmixed_derivatives(value, NONE, 3, [0]).third,
+    lambda: (
+      tfp_diag.stochastic_diag_hessian(value, NONE, 3, [0, 1], [0]).estimate
+    ),
+  ],
+)
+def test_no_samples_have_no_diagonal(compute):
+  assert compute().shape == [0, 3]
+
+
+def test_no_samples_have_no_estimate_by_all_probes_together():
+  found = tfp_diag.stochastic_diag_jacobian(
+    squares, tf.zeros([0, 20]), 3, [0, 1], [0], method='xdiag'
+  )
+  assert found.estimate.shape == [0, 20]
