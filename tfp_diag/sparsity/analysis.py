@@ -34,6 +34,7 @@ from tfp_diag.sparsity.curvature import (
 )
 from tfp_diag.sparsity.cuts import Cuts, cut_tape, find_cuts
 from tfp_diag.sparsity.dependency import Csr, Dependency
+from tfp_diag.sparsity.few_rows import FewRows, on_few_rows
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.paths import Paths
@@ -170,7 +171,12 @@ class Analysis:
   def pattern(self) -> SparsityPattern:
     """The pattern over the coordinates of one sample."""
     self._counts = {}
-    return self._pattern_of(self.walked.tape, self._counts)
+    if not self._is_hessian:
+      return self._pattern_of(self.walked.tape, self._counts)
+    counts = {}
+    pattern = self._pattern_of(self._few.walked.tape, counts)
+    self._counts.update(self._few.spread(counts))
+    return pattern
 
   @functools.cached_property
   def facts(self) -> Facts:
@@ -227,13 +233,17 @@ class Analysis:
       return None, None
     if not curved_ops.cheap_steps:
       return curved_ops, self.pattern
-    tape = without(self.walked.tape, curved_ops.cheap_steps)
-    return curved_ops, self._pattern_of(tape)
+    cheap = self._few.some(curved_ops.cheap_steps)
+    return curved_ops, self._pattern_of(without(self._few.walked.tape, cheap))
+
+  @functools.cached_property
+  def _few(self) -> FewRows:
+    return on_few_rows(self.walked)
 
   @functools.cached_property
   def paths(self) -> Paths:
     """How many paths lead from each coordinate to each element."""
-    return Paths(self.walked)
+    return Paths(self._few.walked, self._few.wholes)
 
   def sweeps(self, num_passes: float = np.inf) -> Iterator[Sweeps]:
     """The coordinates whose diagonal entries come from reverse sweeps.

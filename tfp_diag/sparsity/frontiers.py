@@ -183,7 +183,9 @@ class Frontiers:
     self._sets = paths.sets
     self._numbers = paths.numbers
     self._spread = paths.spread
-    effort = max(_EFFORT, 20 * sum(map(_work, self._steps)))
+    self._wholes = paths.wholes
+    self._total = self._work_of(self._steps)
+    effort = max(_EFFORT, 20 * self._total)
     self._effort = effort * min(num_passes / _MANY_PASSES, 1.0)
     self._tensors = dict(tensors_at_hand(walked))
 
@@ -279,7 +281,10 @@ class Frontiers:
 
   def share(self, inside: Sequence) -> float:
     """About which fraction of the work of the function some steps do."""
-    return sum(map(_work, inside)) / sum(map(_work, self._steps))
+    return self._work_of(inside) / self._total
+
+  def _work_of(self, steps: Sequence) -> float:
+    return sum(_work(self._wholes.get(step, step)) for step in steps)
 
   def _link(
     self,

@@ -14,7 +14,7 @@
 # ============================================================================
 """How many paths lead from the coordinates to the values of a function."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,10 +38,13 @@ class Paths:
     walked: `Walked`.
     sets: `Multisets` of all coordinates of all samples.
     numbers: dict from `Value` to int array: the multiset of each element.
+    wholes: dict from each step to that of the whole function, if this is one on
+      few rows of its data; else empty.
   """
 
-  def __init__(self, walked: Walked) -> None:
+  def __init__(self, walked: Walked, wholes: Mapping | None = None) -> None:
     self.walked = walked
+    self.wholes = wholes or {}
     self.sets = Multisets(sum(v.rows for v in walked.inputs))
     self.numbers, start = {}, 0
     for value in walked.inputs:
