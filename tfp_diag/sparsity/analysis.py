@@ -175,7 +175,13 @@ class Analysis:
       return self._pattern_of(self.walked.tape, self._counts)
     counts = {}
     pattern = self._pattern_of(self._few.walked.tape, counts)
-    self._counts.update(self._few.spread(counts))
+    # What is asked of the counts is the same for all rows: most, and the mean.
+    self._counts.update(counts)
+    self._counts.update(
+      (whole, counts[few])
+      for whole, few in self._few.values.items()
+      if few in counts
+    )
     return pattern
 
   @functools.cached_property

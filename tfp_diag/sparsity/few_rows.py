@@ -66,13 +66,12 @@ class FewRows(NamedTuple):
     walked: `Walked`. Values without rows are those of the whole function.
     steps: dict from each `Step` of the whole function to that on few rows; it
       is empty if the function is taken as it is.
-    places: dict from each `Value` with few rows to: the `Value` with all rows,
-      and an int array, which element of the former stands for each of its.
+    values: likewise, from the `Value`s of the whole function.
   """
 
   walked: Walked
   steps: Mapping
-  places: Mapping
+  values: Mapping
 
   @property
   def wholes(self) -> dict:
@@ -82,14 +81,6 @@ class FewRows(NamedTuple):
   def some(self, steps: Collection) -> set:
     """The steps on few rows that are some steps of the whole function."""
     return {self.steps.get(step, step) for step in steps}
-
-  def spread(self, found: Mapping) -> dict:
-    """From a dict of arrays for each element of a value that of all values."""
-    result = {}
-    for value, array in found.items():
-      whole, place = self.places.get(value, (value, slice(None)))
-      result[whole] = array[place]
-    return result
 
 
 def on_few_rows(walked: Walked) -> FewRows:
@@ -121,10 +112,9 @@ def _number_of_rows(walked: Walked) -> int | None:
   for value in {y for step in steps for y in step.outputs}:
     for size in set(value.shape or ()) - known:
       totals[size] = totals.get(size, 0) + value.rows
-  totals = {size: n for size, n in totals.items() if size >= _MANY_ROWS}
-  if max(totals.values(), default=0) < _MANY_ELEMENTS:
-    return None
-  return max(totals, key=lambda size: totals[size])
+  sizes = [size for size in totals if size >= _MANY_ROWS]
+  size = max(sizes, key=lambda size: totals[size], default=None)
+  return None if size is None or totals[size] < _MANY_ELEMENTS else size
 
 
 class _NotAlikeError(Exception):
@@ -188,14 +178,7 @@ class _Layout:
 
   def few(self, targets: np.ndarray, other: '_Layout') -> np.ndarray:
     """The targets, as in `check`, of the elements on few rows."""
-    targets = targets[self._kept]
-    return np.where(targets >= 0, other._place[targets], -1)
-
-  def standing(self) -> np.ndarray:
-    """For each element the one on few rows that stands for it."""
-    place = self._place.copy()
-    place[self.bound] = self._place[self.bound[0]]
-    return place
+    return _at(other._place, targets[self._kept])
 
   def collected(self, segment: np.ndarray, size: int) -> '_Layout':
     """The layout of the segments of these elements.
@@ -211,7 +194,7 @@ class _Layout:
 
   def gathered(self, index: np.ndarray) -> '_Layout':
     """The layout of copies of these elements: each belongs to its row."""
-    row = np.where(index >= 0, self.row[index], -1)
+    row = _at(self.row, index)
     copies = np.flatnonzero(row >= 0)
     order = np.lexsort((self.kind[index[copies]], row[copies]))
     if len(copies) % len(self.bound):
@@ -236,12 +219,7 @@ class _Reduction:
       tape.steps.append(steps[step])
     outputs = [self._value(y) for y in self._walked.outputs]
     walked = dataclasses.replace(self._walked, tape=tape, outputs=outputs)
-    places = {
-      few: (whole, self._layout([whole]).standing())
-      for whole, few in self._few.items()
-      if few is not whole
-    }
-    return FewRows(walked, steps, places)
+    return FewRows(walked, steps, self._few)
 
   def _step(self, step: Step) -> Step:
     structure = step.structure
@@ -289,36 +267,31 @@ class _Reduction:
 
   def _after(self, flow: Flow, layout: _Layout) -> _Layout:
     """The layout of the results of a flow, of which nothing else is known."""
-    for kind, data in flow.stages:
+    for kind, data in _stages(flow):
       if kind == 'collect':
         layout = layout.collected(*data)
-      elif kind == 'gather':
-        layout = layout.gathered(data)
       else:
-        raise _NotAlikeError
+        layout = layout.gathered(data)
     return layout
 
   def _flow(self, flow: Flow, before: _Layout, after: _Layout) -> Flow:
     """A flow on few rows."""
-    stages = []
-    kinds = flow.stages or (('gather', np.arange(flow.columns)),)
-    layout = before
-    for place, (kind, data) in enumerate(kinds):
-      is_last = place == len(kinds) - 1
+    if not flow.stages and before is after:
+      return Flow.identity(after.num_few)
+    stages, layout = [], before
+    found = _stages(flow) or [('gather', np.arange(flow.columns))]
+    for place, (kind, data) in enumerate(found):
+      is_last = place == len(found) - 1
       if kind == 'collect':
         segment, size = data
         end = after if is_last else layout.collected(segment, size)
         layout.check(segment, end)
         stages.append((kind, (layout.few(segment, end), end.num_few)))
-      elif kind == 'gather':
+      else:
         end = after if is_last else layout.gathered(data)
         end.check(data, layout)
         stages.append((kind, end.few(data, layout)))
-      else:
-        raise _NotAlikeError
       layout = end
-    if not flow.stages and before is after:
-      stages = []
     return Flow(after.num_few, before.num_few, tuple(stages))
 
   def _layout(self, values: Sequence[Value]) -> _Layout:
@@ -330,7 +303,8 @@ class _Reduction:
       for value in values:
         bound.append(start + self._rows_of(value))
         start += value.rows
-      found = _Layout(np.concatenate(bound, axis=1), start)
+      joined = bound[0] if len(bound) == 1 else np.concatenate(bound, axis=1)
+      found = _Layout(joined, start)
       self._layouts[key] = found
     return found
 
@@ -354,3 +328,22 @@ class _Reduction:
       shape = tuple(_FEW if n == self._size else n for n in value.shape)
       self._few[value] = Value(shape, value.dtype, value.depends)
     return self._few[value]
+
+
+def _stages(flow: Flow) -> list:
+  """The stages of a flow; a matrix is a copy for each entry, and their sums."""
+  stages = []
+  for kind, data in flow.stages:
+    if kind == 'matrix':
+      stages.append(('gather', data.indices))
+      stages.append(('collect', (data.row_of_entry, data.rows)))
+    else:
+      stages.append((kind, data))
+  return stages
+
+
+def _at(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+  """The entries of an int array at some positions, and -1 at -1."""
+  if not len(array):
+    return np.full(index.shape, -1)
+  return np.where(index >= 0, array[index], -1)
