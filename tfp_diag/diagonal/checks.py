@@ -154,8 +154,9 @@ def check(
       precision,
       lambda draw: _at_random_coordinates(derivative, diag, xs, rank, draw),
       'The way that was found to be cheaper than passes '
-      f'({decision.terms.how}) disagrees with them: this is a fault of '
-      "tfp_diag, not of yours. Pass `schedule='pfor'` to run the passes.",
+      f'({decision.terms.how}) disagrees with them. If it does so in float64, '
+      'too, this is a fault of tfp_diag, not of yours. Pass '
+      "`schedule='pfor'` to run the passes.",
     )
   elif decision.colors is not None:
     _assert_agreement(

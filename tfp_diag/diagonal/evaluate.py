@@ -191,9 +191,9 @@ def run_diagonal(
   if result is not None:
     return Diagonal(*result[0])
   warnings.warn(
-    'A way that was found to be cheaper than passes disagrees with them; the '
-    'passes run instead. This is a fault of tfp_diag: please report the '
-    'function.',
+    'A way that was found to be cheaper than passes differs from them by more '
+    'than rounding usually explains; the passes run instead. If it does so in '
+    'float64, too, this is a fault of tfp_diag: please report the function.',
     RuntimeWarning,
     stacklevel=3,
   )

@@ -172,8 +172,9 @@ def try_out(problem: Problem, request: Request) -> Trial:
     return trial
   again = try_out(problem, request._replace(only_passes=True))
   again.notes.append(
-    'A cheaper way than passes was tried, and failed; this is a fault of '
-    'tfp_diag.'
+    'A cheaper way than passes was tried, and differs from them by more than '
+    'rounding usually explains. If it does so in float64, too, this is a fault '
+    'of tfp_diag.'
   )
   return again
 
