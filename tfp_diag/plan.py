@@ -399,9 +399,11 @@ class Plan:
     Returns:
       Python bool.
     """
-    if self.is_given:
-      return False
-    return self.uses_terms or graph.digest.key != self.digest
+    return not self.is_given and (self.uses_terms or not self.is_of(graph))
+
+  def is_of(self, graph: Graph) -> bool:
+    """Whether a graph is known to be the one that the plan was made of."""
+    return graph.digest.key == self.digest
 
   def check_pattern(self, found: SparsityPattern) -> None:
     """Raises a ValueError if a function has entries that the plan lacks.

@@ -20,6 +20,8 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import sample_diagonal
+from tfp_diag.diagonal import decide
+from tfp_diag.sparsity import analysis
 
 RNG = np.random.default_rng(3)
 DATA, INPUTS, HIDDEN, CLASSES = 9, 3, 4, 3
@@ -807,3 +809,37 @@ def test_passes_through_a_loop_beside_a_sweep(jit_compile):
     size = diag.shape.num_elements()
     block = tf.reshape(hessian[k][k], [size, size])
     assert_equal(tf.reshape(diag, [-1]), tf.linalg.diag_part(block))
+
+
+def test_a_call_of_a_plan_looks_for_what_the_plan_says(monkeypatch):
+  rng = np.random.default_rng(5)
+  data, more = rng.normal(size=(2, 20, 30))
+  seen = []
+
+  def counted(owner, name):
+    original = getattr(owner, name)
+
+    def wrapper(*args, **kwargs):
+      seen.append(name)
+      return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, wrapper)
+
+  def fn(x):
+    logits = tf.linalg.matvec(data, x)
+    return tf.reduce_sum(tf.math.softplus(logits), axis=-1)
+
+  x = tf.constant(rng.normal(size=30))
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.how == 'squared sweeps'
+  counted(decide, '_proposals')
+  counted(analysis.Analysis, '_pattern_of')
+  logits = data @ x.numpy()
+  slopes = 1 / (1 + np.exp(-logits))
+  expected = (data**2 * (slopes * (1 - slopes))[:, np.newaxis]).sum(0)
+  np.testing.assert_allclose(plan(x)[2], expected, rtol=1e-12)
+  assert seen == []
+  # Of another function it looks at all.
+  other = lambda x: fn(x) + tf.reduce_sum(tf.sin(more @ x[..., tf.newaxis]))
+  tfp_diag.diag_hessian(other, x, plan=plan)
+  assert '_pattern_of' in seen

@@ -215,7 +215,9 @@ def decide(
     pattern, colors = plan.pattern, plan.colors
     if seen is not None:
       plan.check_pattern(seen)
-    elif plan.needs_analysis(evaluation.graph):
+    elif plan.needs_analysis(evaluation.graph) and not plan.is_of(
+      evaluation.graph
+    ):
       pattern = colors = None
       warnings.warn(
         f'`plan` takes {_passes(plan.num_passes)}, but whether it fits cannot '
@@ -283,6 +285,7 @@ def decide(
   elif request.schedule != 'auto':
     asks_for_terms = False
   whole = evaluation
+  planned = plan.how if plan is not None and plan.uses_terms else None
   if analysis is not None and asks_for_terms and num_passes > 1:
     try:
       inlined = _inlined(problem, evaluation, retrace)
@@ -301,7 +304,12 @@ def decide(
         # A fault of ours: the other ways remain.
         notes += (_fault(e, 'Another way'),)
     least = min(p.cost for p in proposals)
-    if pattern is not None and colors is not None:
+    is_found = any(
+      p.name == planned and p.terms.max_order >= problem.order
+      for p in proposals
+      if p.terms is not None
+    )
+    if pattern is not None and colors is not None and not is_found:
       try:
         proposals += _proposals(
           problem, analysis, evaluation, colors, samples, retrace, least
@@ -315,7 +323,6 @@ def decide(
     ]
   if pattern is None and len(proposals) == 1:
     return dense
-  planned = plan.how if plan is not None and plan.uses_terms else None
   proposals.sort(key=lambda p: (p.name != planned, p.cost))
   num_samples = _SAMPLES_IF_OPEN if samples is None else samples
   # A plan promises nothing of third derivatives.
@@ -437,7 +444,8 @@ def _analysis(
       linear = problem.linear_ops(evaluation.result)
       if analysis is not None and linear:
         analysis = analysis.linear_up_to(linear)
-      if analysis is not None and has_pattern:
+      is_same = plan is not None and plan.is_of(graph)
+      if analysis is not None and has_pattern and not is_same:
         pattern = analysis.pattern
   except budget.UnknownShapeError:
     if request.is_asked:
