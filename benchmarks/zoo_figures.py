@@ -123,8 +123,9 @@ def of_runs(runs):
       warmup, rest = run[f'{what}_warmup'], run[what]
       if what == 'seconds':
         rest -= warmup  # Seconds are those of the whole run.
-      whole.append(_over(warmup + rest, run['ess_bulk']))
-      without.append(_over(rest, run['ess_bulk']))
+      size = min(run['ess_bulk'], run['ess_squares'])
+      whole.append(_over(warmup + rest, size))
+      without.append(_over(rest, size))
     found[f'{what}_per_draw'] = {
       'with_warmup': statistics.median(whole),
       'without_warmup': statistics.median(without),

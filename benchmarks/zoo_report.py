@@ -55,7 +55,8 @@ HEAD = (
 )
 NOTES = f"""
 Medians over seeds, but the largest R-hat, of the worst coordinate. A draw is an
-effective one, by the least bulk ESS; gradients are those of all chains, warm-up
+effective one, by the least bulk ESS of the coordinates, or ESS of their
+squares, if that is less; gradients are those of all chains, warm-up
 included or not. ESS means little where R-hat, in bold, is beyond {CONVERGED}.
 TFP's samplers and ours move 64 chains at once; the NUTS of numpyro, blackjax
 and nutpie have the 4 they are usually run with, vectorized but for nutpie's,

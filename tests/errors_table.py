@@ -1586,6 +1586,7 @@ _NOT_OURS = {
   'check_pattern',
   'choose_mode',
   'fitted',
+  'is_of',
   'needs_analysis',
   'apply',
   'pull',

@@ -32,6 +32,7 @@ import tfp_diag
 from tfp_diag.command_line import main_job as main_job_module
 from tfp_diag.command_line import options
 from tfp_diag.command_line.diagonals import compare_diagonals
+from tfp_diag.command_line.judge import Judge
 from tfp_diag.command_line.listed_targets import LISTED_TARGETS
 from tfp_diag.command_line.main import main
 from tfp_diag.examples import targets
@@ -501,6 +502,27 @@ def test_ctrl_c_keeps_what_was_drawn(
     # Of two blocks of 100 steps.
     assert saved['parameters'].shape == (2, int(said[1]), 8)
     assert 4 <= int(said[1]) <= 200
+
+
+def interrupted(*_, **__):
+  raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize('where', ['sample_posterior', 'judge'])
+def test_ctrl_c_while_draws_are_judged_keeps_them(
+  where, tmp_path, capsys, monkeypatch, no_diagonals
+):
+  if where == 'judge':
+    monkeypatch.setattr(Judge, 'verdict', interrupted)
+  else:
+    module = sys.modules['tfp_diag.mcmc.run.sample_posterior']
+    monkeypatch.setattr(module, 'summarize', interrupted)
+  path = tmp_path / 'draws.npz'
+  assert main([*LONG, '--save', str(path)]) == 130
+  said = capsys.readouterr().err
+  assert f'500 for each chain are in {path}' in said
+  with np.load(path) as saved:
+    assert saved['parameters'].shape == (2, 500, 8)
 
 
 def test_ctrl_c_before_the_first_draws_leaves_no_file(

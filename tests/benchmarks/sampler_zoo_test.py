@@ -81,7 +81,8 @@ def test_medians_of_runs():
   def run(gradients, seconds, ess):
     return {
       'r_hat': 1.0 + 1.0 / ess,
-      'ess_bulk': ess,
+      'ess_bulk': 2.0 * ess,
+      'ess_squares': ess,
       'gradients_warmup': 100.0,
       'gradients': gradients,
       'seconds_warmup': 0.1 * seconds,
@@ -90,7 +91,7 @@ def test_medians_of_runs():
 
   runs = [run(900.0, 30.0, 100.0), run(900.0, 1.0, 50.0), run(900.0, 1.0, 10.0)]
   found = zoo_figures.of_runs(runs)
-  assert found['r_hat'] == 1.1 and found['ess_bulk'] == 50.0
+  assert found['r_hat'] == 1.1 and found['ess_bulk'] == 100.0
   np.testing.assert_allclose(found['compile_s'], 29.0)
   assert found['gradients_per_draw'] == {
     'with_warmup': 20.0,

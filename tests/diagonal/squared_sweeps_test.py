@@ -839,7 +839,10 @@ def test_a_call_of_a_plan_looks_for_what_the_plan_says(monkeypatch):
   expected = (data**2 * (slopes * (1 - slopes))[:, np.newaxis]).sum(0)
   np.testing.assert_allclose(plan(x)[2], expected, rtol=1e-12)
   assert seen == []
+
   # Of another function it looks at all.
-  other = lambda x: fn(x) + tf.reduce_sum(tf.sin(more @ x[..., tf.newaxis]))
+  def other(x):
+    return fn(x) + tf.reduce_sum(tf.sin(more @ x[..., tf.newaxis]))
+
   tfp_diag.diag_hessian(other, x, plan=plan)
   assert '_pattern_of' in seen

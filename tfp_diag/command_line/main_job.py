@@ -93,27 +93,39 @@ def main_job(options):
   # First of all: what was drawn is not lost to whatever comes after.
   if options.save is not None:
     save_draws(options.save, target, parameters, found)
-  num_draws = len(found.trace['is_accepted'])
-  verdict = None
-  if num_draws >= LEAST_DRAWS:
-    verdict = judge.verdict(parameters, found.trace)
-  report = make_report(target, found, verdict, seconds)
-  say(describe_report(report))
-  if options.plot is not None and verdict is not None:
-    draw_picture(
-      options.plot,
-      _title(target, report),
-      parameters,
-      target.marginal_pdf,
-      verdict.summary,
+  try:
+    if found.summary is None:
+      raise KeyboardInterrupt
+    verdict = None
+    if len(found.trace['is_accepted']) >= LEAST_DRAWS:
+      verdict = judge.verdict(parameters, found.trace)
+    report = make_report(target, found, verdict, seconds)
+    say(describe_report(report))
+    if options.plot is not None and verdict is not None:
+      draw_picture(
+        options.plot,
+        _title(target, report),
+        parameters,
+        target.marginal_pdf,
+        verdict.summary,
+      )
+      say(f'\nPicture: {options.plot}')
+  except KeyboardInterrupt:
+    num_draws = len(found.trace['is_accepted'])
+    where = f' are in {options.save}' if options.save else ' were not saved'
+    print(
+      f'\nInterrupted while draws were judged; {num_draws:,} for each '
+      f'chain{where}.',
+      file=sys.stderr,
     )
-    say(f'\nPicture: {options.plot}')
+    return 130
   if options.save is not None:
     say(f'\nDraws: {options.save}')
   if options.json:
     print(json.dumps({'diagonals': comparisons, 'sampling': report}, indent=2))
   if report['interrupted']:
     most = options.draws or MOST_DRAWS
+    num_draws = len(found.trace['is_accepted'])
     say(f'\nInterrupted after {num_draws:,} of {most:,} draws.')
     return 130
   return 0 if report['converged'] else 3

@@ -15,6 +15,7 @@
 """The options of the main job."""
 
 import argparse
+import textwrap
 
 from tfp_diag.command_line.function_file import function_file
 from tfp_diag.command_line.input_error import InputError
@@ -95,14 +96,19 @@ def parse_options(words):
   return options
 
 
+# Of what `--help` shows.
+_WIDTH = 79
+
+
 def _parser():
   parser = OneSentenceParser(
     prog='python -m tfp_diag',
-    description=(
+    description=textwrap.fill(
       'Compares diagonals of Hessians with their closed form (not with --fn), '
       'then draws from a posterior with tfp_diag.mcmc.sample_posterior and '
       'judges the draws. Another command, python -m tfp_diag plan, shows the '
-      'structure of a log density.'
+      'structure of a log density.',
+      _WIDTH,
     ),
     epilog=f'{_list_of_targets()}\n\n{_EXIT_STATUS}',
     formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -200,7 +206,11 @@ _EXIT_STATUS = """exit status:
 def _list_of_targets():
   width = max(map(len, LISTED_TARGETS))
   lines = [
-    f'  {name.ljust(width)}  {description}'
+    textwrap.fill(
+      f'  {name.ljust(width)}  {description}',
+      _WIDTH,
+      subsequent_indent=' ' * (width + 4),
+    )
     for name, description in LISTED_TARGETS.items()
   ]
   return '\n'.join(['targets:', *lines])

@@ -87,6 +87,7 @@ def _parameters(target, summary):
   }
   if target.reference_mean is not None:
     columns['exact_mean'] = target.reference_mean
+    columns['z'] = (summary.mean - target.reference_mean) / summary.mcse_mean
   if target.reference_sd is not None:
     columns['exact_sd'] = target.reference_sd
   return [
@@ -111,6 +112,7 @@ _COLUMNS = (
   ('ess_tail', 'tail ESS', '.0f'),
   ('r_hat', 'R-hat', '.4f'),
   ('exact_mean', 'exact mean', '.3f'),
+  ('z', 'z', '.1f'),
   ('exact_sd', 'exact sd', '.3f'),
 )
 
@@ -131,10 +133,11 @@ def describe_report(report):
     f'{report["chains"]} chains of {report["draws"]:,} draws, acceptance rate '
     f'{report["acceptance_rate"]:.3f}.\n'
     f'Kernel: {_kernel(report)}.\n'
-    f'{report["preconditioner"].capitalize()} preconditioner; all found in '
-    f'{report["warmup"]:,} trajectories of warm-up.\n'
+    f'{report["preconditioner"].capitalize()} preconditioner; warm-up of '
+    f'{report["warmup"]:,} trajectories.\n'
     f'{report["seconds"]:.1f} s with compilation; gradients for each chain: '
-    f'{report["gradients"]:,} after {report["warmup_gradients"]:,}.'
+    f'{report["gradients"]:,}, and {report["warmup_gradients"]:,} in the '
+    'warm-up.'
   )
   blocks += [_wrapped(f'Note: {text}') for text in report['notes']]
   if report['converged']:
@@ -169,9 +172,10 @@ def _kernel(report):
   name, steps = 'steps (mala)', ''
   if report['kernel'] == 'malt':
     name = 'trajectories (malt)'
-    steps = f'{report["steps_per_trajectory"]:.3g} steps of '
+    steps = f'about {report["steps_per_trajectory"]:.3g} steps of '
   each = report['trajectories_per_draw']
-  between = f', a draw after each {each}' if each > 1 else ''
+  one = 'trajectories' if report['kernel'] == 'malt' else 'steps'
+  between = f'; {each} {one} for each draw' if each > 1 else ''
   return f'Langevin {name} of {steps}size {report["step_size"]:.3g}{between}'
 
 
@@ -179,7 +183,8 @@ def _way_out(report):
   return (
     f'Try --draws {10 * report["draws"]} --warmup '
     f'{max(400, 2 * report["warmup"])}; if that does not help, another '
-    'parametrization will.'
+    'parametrization may. With modes far apart, or a density that cannot be '
+    'integrated, none does.'
   )
 
 

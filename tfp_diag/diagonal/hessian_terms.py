@@ -27,6 +27,7 @@ from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import batching
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
+from tfp_diag.sparsity.registry import facts
 
 __all__ = ['HessianTerms']
 
@@ -105,7 +106,8 @@ class HessianTerms:
     (value,) = call.evaluation.ys
     found = self.found
     ops = [op for op, *_ in (*found.rest, *found.fixed, *found.few)]
-    within = _Call(value, call.derivative, xs, ops)
+    selects = any(facts(t).selects for t in call.evaluation.op_types)
+    within = _Call(value, call.derivative, xs, ops, selects)
     diag = [tf.zeros_like(x) for x in xs]
     if found.rest:
       diag = sweep.diagonal(
@@ -132,8 +134,10 @@ class _Call:
     derivative: LinearMap,
     xs: Sequence,
     ops: Sequence,
+    selects: bool,
   ) -> None:
     self._value = value
+    self._selects = selects
     self._derivative = derivative
     self._xs = xs
     # All in one pass: each takes as long to trace.
@@ -152,6 +156,15 @@ class _Call:
     return tf.reduce_sum(
       x, axis=list(range(self._value.shape.rank, x.shape.rank))
     )
+
+  def times(self, weight: Any, tangent: Any) -> tf.Tensor:
+    """The product; zero where a tangent is, if an op of the function selects.
+
+    Its weight may be infinite there, where `tf.where` selects another value.
+    """
+    if self._selects:
+      return tf.math.multiply_no_nan(weight, tangent)
+    return weight * tangent
 
   def times_samples(self, factors: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """A Tensor of the sample shape times one that has event axes, too."""
@@ -174,6 +187,9 @@ class _Call:
     else:
       products = 2.0 * columns * self._columns(op.inputs[right])
     rows = tf.reshape(weight, [-1, tf.shape(products)[1]])
+    if self._selects:
+      is_used = tf.reduce_any(tf.not_equal(products, 0), axis=0)
+      rows = tf.where(is_used, rows, tf.zeros_like(rows))
     flat = tf.matmul(rows[:1] if same else rows, products, transpose_b=True)
     if same:
       shape = [tf.shape(rows)[0], tf.shape(products)[0]]
@@ -322,7 +338,12 @@ class _Rest:
       return [None] * len(results)
     if self._is_by_coordinate:
       curvature = tf.add_n(
-        [self._call.sum_over_event(cotangents[i] * tangents[i]) for i in used]
+        [
+          self._call.sum_over_event(
+            self._call.times(cotangents[i], tangents[i])
+          )
+          for i in used
+        ]
       )
       return [self._call.times_samples(curvature, seed) for seed in seeds]
     return self._reverse.apply(used, [cotangents[i] for i in used], results)

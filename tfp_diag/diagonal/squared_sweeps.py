@@ -290,12 +290,17 @@ class _Walk:
     hessian = self._evaluation.hessian_between([tensor])
     # Of the size of the tensor: then products have room where adjoints have.
     size = tf.stop_gradient(tf.abs(tensor))
-    size = tf.where(size > _LEAST, size, tf.ones_like(size))
+    is_size = (size > _LEAST) & tf.math.is_finite(size)
+    size = tf.where(is_size, size, tf.ones_like(size))
 
     def one_pass(k):
       mask = _mask(joint.shape, k, tensor.dtype)
       (product,) = hessian.apply([0], [size * mask], [0])
-      return [None if product is None else _wide(product * mask) / _wide(size)]
+      if product is None:
+        return [None]
+      # Of other groups nothing counts, also what is not finite.
+      product = tf.math.multiply_no_nan(product, mask)
+      return [_wide(product) / _wide(size)]
 
     return sweep.add_up(
       one_pass,
@@ -335,7 +340,8 @@ class _Walk:
       if tangent is None:
         return None, None
       seed = local.sum_to(weight * tangent, a)
-      return from_a.apply([0], [seed], [0])[0], mask
+      (left,) = from_a.apply([0], [seed], [0])
+      return left if left is None else tf.math.multiply_no_nan(left, mask), mask
 
     def one_pass(k):
       mask = _mask(link.shape, k, weight.dtype)
@@ -366,7 +372,7 @@ class _Walk:
     for power, d in enumerate(after, start=2):
       terms = []
       if d is not None and first is not None:
-        terms.append(_times(_wide(first), power) * d)
+        terms.append(_passed_on(step, group, _wide(first), power, d))
       if adjoint is not None and higher[power - 2] is not None:
         terms.append(_wide(higher[power - 2]) * _wide(adjoint))
       q = after[0]
@@ -457,6 +463,18 @@ def _mask(shape: tuple, number: int, dtype: tf.DType) -> tf.Tensor:
 def _times(x: tf.Tensor, power: int) -> tf.Tensor:
   """A small power."""
   return math.prod([x] * (power - 1), start=x)
+
+
+def _passed_on(
+  step: Step, group: tuple, slope: tf.Tensor, power: int, d: tf.Tensor
+) -> tf.Tensor:
+  """A derivative by the result of an op, times a power of its slope."""
+  for _ in range(power):  # The power itself may be too large for a number.
+    d = slope * d
+  if set(group) <= set(facts(step.op_type).selects):
+    # As TensorFlow's gradient: what is not selected may be infinite.
+    d = tf.where(tf.equal(slope, 0), tf.zeros_like(d), d)
+  return d
 
 
 def _wide(x: tf.Tensor) -> tf.Tensor:

@@ -385,6 +385,10 @@ def as_tensor(
     )
   else:
     way = 'Pass a Tensor, an array, or numbers in lists of equal lengths'
+    if isinstance(value, type):
+      way = f'It is a class; pass an instance of it, or {way[5:]}'
+    elif isinstance(value, list) and None in value:
+      way += '; a shape with open sizes is a `tf.TensorSpec(shape)`'
   of = '' if dtype is None else f' of {tf.as_dtype(dtype).name}'
   raise TypeError(
     f'{name} is {shown(value)}, which cannot be converted to a Tensor{of}. '

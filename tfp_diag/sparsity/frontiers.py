@@ -520,6 +520,8 @@ class Frontiers:
       for value in step.outputs:
         tensor = self._tensors.get(value)
         is_known = value in self._numbers and value.shape is not None
+        # Passes between complex numbers would be other ones.
+        is_known = is_known and not value.dtype.is_complex
         if is_known and tensor is not None:
           yield value, tensor
 

@@ -82,6 +82,9 @@ class OpFacts:
       of `rules.elementwise`; None for other ops.
     orders_in_range: Up to which order the derivatives of an elementwise op fit
       into single precision wherever the first one does; 1 if nothing is known.
+    selects: Numbers of inputs of an elementwise op. Where its derivative by one
+      of these is zero, TensorFlow's gradient is zero for any cotangent, also
+      for one that is not finite.
     is_pure: Whether it has no side effects, and the same result each time.
       Reading a variable counts as pure.
     passes_on: Whether it passes on values of any kind, also tensor lists.
@@ -132,6 +135,7 @@ class OpFacts:
   shape_inputs: tuple[int, ...] = ()
   elementwise: str | None = None
   orders_in_range: int = 1
+  selects: tuple[int, ...] = ()
   is_pure: bool = True
   passes_on: bool = False
   num_derivatives: int | None = None

@@ -220,12 +220,17 @@ def test_proposals_that_are_not_finite_are_counted():
 def test_divergences_are_counted():
   found = bad(diverging=set_at(np.s_[10:12], True))
   assert found.num_divergences == 16
-  assert found.warnings[0].startswith('16 of 8,000 steps diverged (0.2 %):')
+  assert found.warnings[0].startswith(
+    '16 of 8,000 recorded proposals diverged (0.2 %):'
+  )
 
 
 @pytest.mark.parametrize(
   ('count', 'said'),
-  [(2, '2 of 32,000 steps diverged (0.006 %)'), (5_000, '(15.6 %)')],
+  [
+    (2, '2 of 32,000 recorded proposals diverged (0.006 %)'),
+    (5_000, '(15.6 %)'),
+  ],
 )
 def test_divergences_are_a_share(count, said):
   draws, diverging = ar1(0.3, [1000, 32]), np.zeros([1000, 32], bool)

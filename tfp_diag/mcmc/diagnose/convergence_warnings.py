@@ -124,9 +124,10 @@ def sampler_warnings(
     )
   if num_divergences:
     found.append(
-      f'{num_divergences:,} of {num_steps:,} steps diverged '
-      f'({_percent(num_divergences / num_steps)}): the step size is too large '
-      'somewhere, and what lies there may be missing.'
+      f'{num_divergences:,} of {num_steps:,} recorded proposals diverged '
+      f'({_percent(num_divergences / num_steps)}): where the curvature is '
+      'strong, parts of the target may be missing. Smaller steps, by a higher '
+      'acceptance rate, or a model without centering help.'
     )
   return found
 

@@ -311,9 +311,10 @@ def check_latent_variables(model, of_model='joint_dist'):
     if _is_immovable(distribution):
       raise ValueError(
         f'The variable {name!r} of `{of_model}` is a {kind}, which has no '
-        'bijector from all of Rⁿ: it is discrete, or a mixture, and cannot be '
-        f'moved along a gradient. Pin it (`{name}=...`), sum it out, or pass a '
-        'log density as a callable, with `bijectors`.'
+        'bijector from all of Rⁿ in TFP, as discrete variables and mixtures '
+        f'have none. Pin it (`{name}=...`), sum it out, or, if it has a '
+        'density on Rⁿ, pass the log density as a callable, with `init` and '
+        '`bijectors`.'
       )
     if 'LKJ' in kind.split(' of '):
       raise ValueError(

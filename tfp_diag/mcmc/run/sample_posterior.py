@@ -50,7 +50,10 @@ from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.trace import part_names
-from tfp_diag.mcmc.run.unconstrained_target import as_target
+from tfp_diag.mcmc.run.unconstrained_target import (
+  as_target,
+  check_number_of_chains,
+)
 from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
 
 __all__ = ['PosteriorDraws', 'sample_posterior']
@@ -79,7 +82,8 @@ class PosteriorDraws(typing.NamedTuple):
       'target_log_prob' (of the unconstrained state), 'is_accepted',
       'accept_ratio', 'log_accept_ratio', 'diverging', 'step_size' and
       'n_steps', the gradients that the draw took.
-    summary: `Summary` of the draws, with its warnings.
+    summary: `Summary` of the draws, with its warnings; None if Ctrl-C came
+      while it was computed.
     warm_up: `WarmUp`: the settings that were found, and how.
     num_gradients: Python int: how many gradients of the log density each chain
       has taken for the draws, those of the trajectories between them estimated
@@ -102,7 +106,7 @@ class PosteriorDraws(typing.NamedTuple):
     return f'<PosteriorDraws {self.stopped_by}: {self.summary!r}>'
 
   def _repr_html_(self):
-    return self.summary._repr_html_()
+    return None if self.summary is None else self.summary._repr_html_()
 
 
 def sample_posterior(
@@ -303,6 +307,7 @@ def sample_posterior(
   log_prob = target.log_prob_fn(*start)
   target.check_start(log_prob)
   _check_one_axis(log_prob, start, target.model is not None)
+  check_number_of_chains('num_chains', chain_shape, log_prob)
   layout = VectorLayout(start, 1)
   log_prob_fn = layout.of_vector(target.log_prob_fn)
   state = layout.join(start)
@@ -379,8 +384,13 @@ def sample_posterior(
     # Ctrl-C in the first block: there is nothing to return.
     raise KeyboardInterrupt
   draws = target.constrain(layout.split_all(run.draws))
-  summary = summarize(draws, run.trace)
-  warn_if_not_converged(summary, _way_out(summary))
+  stopped_by = run.stopped_by
+  try:
+    summary = summarize(draws, run.trace)
+    warn_if_not_converged(summary, _way_out(summary))
+  except KeyboardInterrupt:
+    # What was drawn is not lost to what comes after.
+    summary, stopped_by = None, 'interrupted'
   return PosteriorDraws(
     draws=draws,
     trace=run.trace,
@@ -388,7 +398,7 @@ def sample_posterior(
     warm_up=found,
     num_gradients=int(stride * run.trace['n_steps'].sum()),
     num_gradients_warmup=found.num_gradients,
-    stopped_by=run.stopped_by,
+    stopped_by=stopped_by,
   )
 
 

@@ -34,6 +34,7 @@ from tfp_diag.mcmc.run.model_arguments import (
 __all__ = [
   'UnconstrainedTarget',
   'as_target',
+  'check_number_of_chains',
   'target_of_log_prob',
   'target_of_model',
 ]
@@ -46,6 +47,8 @@ _MODELS = (
 
 # The value of `init` for draws from the prior of a model.
 _PRIOR = 'prior'
+# Of `num_chains` in all drivers.
+DEFAULT_NUM_CHAINS = 64
 
 
 class UnconstrainedTarget(typing.NamedTuple):
@@ -162,7 +165,7 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
       f'`{name}` has the batch shape {pinned.batch_shape}, but the step '
       'size and the scale would be shared by its different distributions. '
       'Make it a single distribution, with a JointDistribution...AutoBatched '
-      'or `tfd.Independent`, and let `n_chains` add the chains.'
+      'or `tfd.Independent`, and let the number of chains add them.'
     )
   check_variables_left(pinned, name)
   check_latent_variables(pinned, name)
@@ -234,6 +237,27 @@ def _random_start(pinned, is_prior, chain_shape, seed):
     if tf.executing_eagerly():
       check_start(pinned, sample(chain_shape, seed=seed))
     raise
+
+
+def check_number_of_chains(name, chain_shape, log_prob):
+  """Raises a ValueError if `init` has other chains than were asked for.
+
+  Args:
+    name: Python `str`, the name of the argument.
+    chain_shape: List of Python `int`s that it stands for. The default counts as
+      not given.
+    log_prob: Tensor of the shape of the chains of `init`.
+  """
+  shape = log_prob.shape.as_list()
+  if chain_shape not in ([DEFAULT_NUM_CHAINS], shape) and None not in shape:
+    raise ValueError(
+      f'`{name}` is {_brief(chain_shape)}, but `init` has {_brief(shape)} '
+      f'chains. Leave `{name}` out: the leading axes of `init` count.'
+    )
+
+
+def _brief(shape):
+  return str(shape[0] if len(shape) == 1 else shape)
 
 
 def _shapes(batch_shape):

@@ -50,7 +50,10 @@ from tfp_diag.mcmc.run.model_arguments import (
 from tfp_diag.mcmc.run.sample import check_run_options, sample
 from tfp_diag.mcmc.run.sample_in_graph import sample_in_graph
 from tfp_diag.mcmc.run.stop_when import StopWhen
-from tfp_diag.mcmc.run.unconstrained_target import as_target
+from tfp_diag.mcmc.run.unconstrained_target import (
+  as_target,
+  check_number_of_chains,
+)
 
 __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
 
@@ -327,6 +330,7 @@ def windowed_adaptive_mala(
   )
   log_prob = target.log_prob_fn(*target.start)
   target.check_start(log_prob)
+  check_number_of_chains('n_chains', chain_shape, log_prob)
   if isinstance(preconditioner, str) and preconditioner == _AUTO:
     is_small = _num_coordinates(target.start, log_prob.shape.rank) <= (
       MOST_FOR_MATRIX

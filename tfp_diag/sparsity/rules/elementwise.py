@@ -191,6 +191,14 @@ register_facts('Cast', 'SelectV2', is_for_any_dtype=True)
 # Their derivatives are functions of the same kind, like those of `Exp`.
 register_facts('Cos', 'Cosh', 'Exp', 'Sin', 'Sinh', orders_in_range=3)
 
+for _op_types, _selects in {
+  ('Maximum', 'Minimum'): (0, 1),
+  ('ClipByValue',): (0, 1, 2),
+  ('SelectV2',): (1, 2),
+  ('DivNoNan', 'MulNoNan'): (0,),
+}.items():
+  register_facts(*_op_types, selects=_selects)
+
 for _op_types, _linear_in in {
   ('Cast', 'Neg'): ((0,),),
   ('Add', 'AddV2', 'Sub'): ((0, 1),),
