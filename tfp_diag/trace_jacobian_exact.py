@@ -78,7 +78,9 @@ def trace_jacobian_exact(
        equation 2.
   """
   del state_shape, dtype
-  arguments.check_callable('ode_fn', ode_fn)
+  arguments.check_callable(
+    'ode_fn', ode_fn, 'a function of time and state, `lambda t, x: -x` say'
+  )
   event_ndims = arguments.as_count(
     'event_ndims',
     event_ndims,

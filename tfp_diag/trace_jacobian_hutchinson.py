@@ -91,7 +91,9 @@ def trace_jacobian_hutchinson(
        Statistics - Simulation and Computation_ 19(2).
        https://doi.org/10.1080/03610919008812866
   """
-  arguments.check_callable('ode_fn', ode_fn)
+  arguments.check_callable(
+    'ode_fn', ode_fn, 'a function of time and state, `lambda t, x: -x` say'
+  )
   name = 'num_probes' if num_samples is None else 'num_samples'
   if num_samples is not None:
     if num_probes != 1:

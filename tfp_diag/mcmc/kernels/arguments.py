@@ -243,8 +243,9 @@ def check_step_size(step_size, parts):
     value = tf.get_static_value(s)
     if value is not None and not _is_positive(value):
       raise ValueError(
-        f'`step_size` must be positive and finite, but is {value}; it is the '
-        'time of a step, about the square of how far a coordinate moves.'
+        '`step_size` must be positive and finite, but is '
+        f'{np.array2string(np.asarray(value), precision=6)}; pass a small one, '
+        'such as 0.1, which an adaptation can change.'
       )
 
 
