@@ -179,6 +179,7 @@ def test_what_is_shown_needs_nothing_that_is_hidden(path):
     elif isinstance(node, ast.arg):
       defined.add(node.arg)
   assert not loaded - defined
+  assert not any('environ' in c.source for c in shown)
   # Sizes are plain numbers; those of the tests are elsewhere.
   assert any(SMALL in c.metadata for c in cells)
 
