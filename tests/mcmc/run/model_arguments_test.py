@@ -168,7 +168,7 @@ def run(model, n_draws=3, **kwargs):
     (
       _discrete,
       {'side': 1, 'number': [1.0, 2.0]},
-      r"The variable 'mixed' .* is a MixtureSameFamily, .* or a mixture",
+      r"The variable 'mixed' .* is a MixtureSameFamily, .* mixtures have none",
     ),
     (_SEQUENTIAL, {}, r"The variable 'x' of `joint_dist` is a Poisson"),
     (_NAMED, {}, r"The variable 'b' of `joint_dist` is a Poisson"),
