@@ -15,6 +15,7 @@
 """Table and picture of the zoo of samplers."""
 
 import math
+import statistics
 
 import matplotlib
 
@@ -84,7 +85,46 @@ def table(rows):
       if sampler in row['tools']:
         title = f'{row.get("title", name)}, d = {row.get("size", "?")}'
         lines.append(_line([title, sampler, *_cells(row['tools'][sampler])]))
-  return '\n'.join(lines) + '\n' + NOTES
+  return '\n'.join(lines) + '\n' + NOTES + '\n' + ratios(rows)
+
+
+def ratios(rows, ours='ours auto'):
+  """Gradients per effective draw over those of each other sampler.
+
+  Posteriors count on which both have converged, R-hat up to `CONVERGED`.
+
+  Args:
+    rows: Dict, the group 'zoo' of a file of results.
+    ours: Python str, the name of a sampler.
+
+  Returns:
+    Python str, a table in Markdown: the median and the most, with warm-up and
+    without.
+  """
+  kinds = ('with_warmup', 'without_warmup')
+  head = [f'{ours} over', 'posteriors', 'with warm-up, median', 'most']
+  head += ['without, median', 'most']
+  lines = []
+  for sampler in STYLES:
+    pairs = [
+      [row['tools'].get(name, {}) for name in (ours, sampler)]
+      for row in rows.values()
+    ]
+    pairs = [
+      [cell['gradients_per_draw'] for cell in pair]
+      for pair in pairs
+      if all((c.get('r_hat') or math.inf) <= CONVERGED for c in pair)
+    ]
+    if sampler == ours or not pairs:
+      continue
+    words = [sampler, str(len(pairs))]
+    for kind in kinds:
+      found = [mine[kind] / theirs[kind] for mine, theirs in pairs]
+      words += [f'{statistics.median(found):.2f}', f'{max(found):.2f}']
+    lines.append(_line(words))
+  if not lines:
+    return ''
+  return '\n'.join([_line(head), _line(['---'] + ['---:'] * 5), *lines]) + '\n'
 
 
 def write(data, path):

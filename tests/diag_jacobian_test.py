@@ -276,3 +276,8 @@ def test_a_symbolic_size_is_checked(ways_to_say_it):
   diagonal(tf.constant(3))
   with pytest.raises(tf.errors.InvalidArgumentError, match='does not lead'):
     diagonal(tf.constant(5))
+
+
+def test_a_function_in_the_place_of_the_state():
+  with pytest.raises(TypeError, match=r'diag_jacobian\(xs, fn=fn\)'):
+    diag_jacobian(tf.sin, tf.ones([3]))

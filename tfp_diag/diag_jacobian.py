@@ -164,13 +164,6 @@ def diag_jacobian(
     arguments.check_flag('validate_args', validate_args)
     xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
     if fn is None:
-      if (
-        len(xs) == 1 and callable(xs[0]) and not isinstance(xs[0], tf.Variable)
-      ):
-        raise TypeError(
-          f'`xs` is {arguments.shown(xs[0])}, which is a function. The first '
-          'argument is where to differentiate: `diag_jacobian(xs, fn=fn)`.'
-        )
       _check_ys(ys, xs)
     elif ys is not None:
       # What is differentiated is `fn`; so `ys` are seen to be its, at least.
@@ -190,7 +183,12 @@ def diag_jacobian(
 
 
 def _check_ys(ys: Any, xs: list) -> None:
-  """Raises a ValueError if `ys` cannot be differentiated without `fn`."""
+  """Raises an error if `ys` cannot be differentiated without `fn`."""
+  if len(xs) == 1 and callable(xs[0]) and not tf.is_tensor(xs[0]):
+    raise TypeError(
+      f'`xs` is {arguments.shown(xs[0])}, which is a function. The first '
+      'argument is where to differentiate: `diag_jacobian(xs, fn=fn)`.'
+    )
   if ys is None:
     raise ValueError('Give `fn`, or, while a graph is built, `ys`.')
   if tf.executing_eagerly():

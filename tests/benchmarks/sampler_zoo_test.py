@@ -221,3 +221,22 @@ def test_cells_are_kept_and_a_run_goes_on(told, tmp_path, capsys):
 def test_every_sampler_has_a_size_and_a_style():
   names = set(zoo_contestants.SAMPLERS)
   assert names == set(zoo_contestants.SIZES) == set(zoo_report.STYLES)
+
+
+def test_ratios_are_of_runs_that_converged():
+  def row(r_hat, mine, theirs):
+    def cell(r_hat, number):
+      per_draw = {'with_warmup': number, 'without_warmup': 2.0 * number}
+      return {'r_hat': r_hat, 'gradients_per_draw': per_draw}
+
+    tools = {'ours auto': cell(1.0, mine), 'TFP NUTS': cell(r_hat, theirs)}
+    return {'tools': tools}
+
+  rows = {
+    'a': row(1.01, 1.0, 4.0),
+    'b': row(1.05, 3.0, 4.0),
+    'stuck': row(1.06, 9.0, 1.0),
+    'failed': row(None, 9.0, 1.0),
+  }
+  *_, last = zoo_report.ratios(rows).splitlines()
+  assert last == '| TFP NUTS | 2 | 0.50 | 0.75 | 0.50 | 0.75 |'

@@ -34,6 +34,7 @@ DATA = tf.constant(RNG.uniform(0.2, 1.0, size=(20, 6)))
 MASK = tf.constant(RNG.uniform(size=20) < 0.6)
 INF = tf.constant(np.inf, tf.float64)
 ZERO = tf.zeros([], tf.float64)
+FACTORS = tf.constant([1.0, 2.0], tf.float64)
 # Both signs of predictors, in each of two samples.
 X = tf.constant([[1.0, -1, 2, -2, 1, -1.5], [0.3, -1, -2, 0.2, 1, 1.5]])
 X = tf.cast(X, tf.float64)
@@ -111,6 +112,27 @@ def test_dead_branches_add_nothing(name):
     found.append(tfp_diag.diag_hessian(fn, X)[2])
   for diag in found:
     np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_an_infinite_predictor_beside_a_finite_one():
+  # Both are elements of one joint frontier, with a product for each.
+  is_open = np.stack([np.ones(20, bool), MASK.numpy()], axis=1)
+
+  def fn(w):
+    t = tf.einsum('ni,sij->snj', DATA, tf.reshape(w, [-1, 6, 2]))
+    t = tf.where(is_open, t, INF)
+    up = tf.reduce_sum(tf.sigmoid(t) * FACTORS, axis=-1)
+    down = tf.reduce_sum(tf.exp(-t) / FACTORS, axis=-1)
+    rates = up * down * tf.tanh(up - down) + up / (1.0 + down) + 2.0
+    return tf.reduce_sum(tf.math.log(rates), axis=-1)
+
+  x = tf.constant(RNG.normal(size=(2, 12)))
+  expected = curvatures(fn, x)
+  assert np.isfinite(expected).all()
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert 'differentiated as a whole: 2 products' in str(plan)
+  found = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])(x)
+  np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 RAW = tf.raw_ops

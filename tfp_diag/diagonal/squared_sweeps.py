@@ -296,11 +296,7 @@ class _Walk:
     def one_pass(k):
       mask = _mask(joint.shape, k, tensor.dtype)
       (product,) = hessian.apply([0], [size * mask], [0])
-      if product is None:
-        return [None]
-      # Of other groups nothing counts, also what is not finite.
-      product = tf.math.multiply_no_nan(product, mask)
-      return [_wide(product) / _wide(size)]
+      return [None if product is None else _wide(product * mask) / _wide(size)]
 
     return sweep.add_up(
       one_pass,
@@ -340,8 +336,7 @@ class _Walk:
       if tangent is None:
         return None, None
       seed = local.sum_to(weight * tangent, a)
-      (left,) = from_a.apply([0], [seed], [0])
-      return left if left is None else tf.math.multiply_no_nan(left, mask), mask
+      return from_a.apply([0], [seed], [0])[0], mask
 
     def one_pass(k):
       mask = _mask(link.shape, k, weight.dtype)

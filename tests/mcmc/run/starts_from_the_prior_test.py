@@ -14,6 +14,8 @@
 # ============================================================================
 """Chains that start from draws of the prior."""
 
+import inspect
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -21,6 +23,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
+from tfp_diag.mcmc.run import unconstrained_target
 from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
 tfd = tfp.distributions
@@ -116,3 +119,21 @@ def test_what_has_no_prior_is_refused():
     tfp_diag.mcmc.sample_posterior(NAMED, 5, init='priors', y=tf.zeros([3]))
   with pytest.raises(ValueError, match='callable has no prior'):
     tfp_diag.mcmc.windowed_adaptive_mala(5, lambda x: -(x**2), init='prior')
+
+
+@pytest.mark.parametrize('name', ['sample_posterior', 'windowed_adaptive_mala'])
+def test_a_number_of_chains_beside_other_starts_is_refused(name):
+  driver = getattr(tfp_diag.mcmc, name)
+  count = {'sample_posterior': 'num_chains'}.get(name, 'n_chains')
+  default = inspect.signature(driver).parameters[count].default
+  # It counts as not given.
+  assert default == unconstrained_target.DEFAULT_NUM_CHAINS
+  with pytest.raises(ValueError, match=f'`{count}` is 4, but `init` has 8'):
+    driver(
+      *([10] if name == 'windowed_adaptive_mala' else []),
+      lambda x: -tf.reduce_sum(x**2, axis=-1),
+      *([10] if name == 'sample_posterior' else []),
+      init=tf.ones([8, 2]),
+      seed=1,
+      **{count: 4},
+    )
