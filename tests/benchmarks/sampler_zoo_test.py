@@ -215,7 +215,9 @@ def test_cells_are_kept_and_a_run_goes_on(told, tmp_path, capsys):
   assert 'A banana, d = 2 | blackjax NUTS | 4 × 1,000 | too slow' in table
   assert 'missing: not there' in table
   assert file.with_suffix('.png').stat().st_size > 10_000
-  assert table.partition('Medians')[0].count('\n| ') == 2 + len(zoo_contestants.SAMPLERS)
+  assert table.partition('Medians')[0].count('\n| ') == 2 + len(
+    zoo_contestants.SAMPLERS
+  )
 
 
 def test_every_sampler_has_a_size_and_a_style():
