@@ -32,11 +32,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.sparsity.expansion import check_only_reads, execute
 from tfp_diag.sparsity.graph import Graph, function_graph, function_names
-from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Recipe
 
-__all__ = ['call', 'clear_cache', 'compiled', 'concrete']
+__all__ = ['call', 'clear_cache', 'compiled', 'concrete', 'traced_once']
 
 # What all remembered graphs may hold together.
 MAX_BYTES = 256 << 20
@@ -172,6 +173,59 @@ def compiled(
   except _Known as known:
     entry = known.entry
   return lambda tensors: entry(tensors, present)
+
+
+def traced_once(fn: Callable) -> Callable:
+  """A function that calls `fn` once for each kind of arguments.
+
+  Graphs made later repeat the ops of that trace, and those of the functions
+  that it calls. So a derivative is one of plain ops. XLA takes what the
+  gradient of a call of a function closes over for a constant of the program,
+  and compiles anew for each value of it.
+
+  Args:
+    fn: Python callable of Tensors to a Tensor, which closes over no Tensor of a
+      graph. What else it closes over is read when it is traced.
+
+  Returns:
+    Python callable of Tensors.
+  """
+  functions: dict = {}
+
+  def call(*tensors):
+    key = tuple((x.dtype, x.shape.rank and tuple(x.shape)) for x in tensors)
+    if key not in functions:
+      with tf.init_scope():
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
+        function = concrete(fn, specs)
+        functions[key] = function, _may_repeat(function, specs)
+    function, may_repeat = functions[key]
+    if tf.executing_eagerly():
+      return function(*tensors)
+    return _repeated(function, tensors) if may_repeat else fn(*tensors)
+
+  return call
+
+
+def _may_repeat(function: Any, specs: Sequence) -> bool:
+  """Whether its ops can stand for a call of the function."""
+  with tf.__internal__.FuncGraph('aside').as_default():
+    try:
+      check_only_reads(function.graph)
+      _repeated(
+        function, [tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs]
+      )
+    except CannotSay:
+      return False
+  return True
+
+
+def _repeated(function: Any, tensors: Sequence) -> tf.Tensor:
+  """What a function returns, by its ops."""
+  inputs = [*tensors, *function.captured_inputs]
+  # A gradient adds to `graph.outputs` what it needs.
+  [y] = execute(function.graph, inputs, [function.graph.structured_outputs])
+  return y
 
 
 class _Known(Exception):

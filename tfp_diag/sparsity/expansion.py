@@ -16,6 +16,7 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -31,7 +32,7 @@ from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.tape import Loop
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['expand', 'expandable', 'inline']
+__all__ = ['check_only_reads', 'execute', 'expand', 'expandable', 'inline']
 
 
 def expandable(walked: Walked, graph: Graph) -> list[int]:
@@ -144,6 +145,21 @@ def _check_writes_nothing(graph: tf.Graph, ops: Sequence) -> None:
       raise CannotSay(f'{op.type} may change a variable')
 
 
+def check_only_reads(function: Any) -> None:
+  """Raises CannotSay if calling a function may do more than return results.
+
+  Args:
+    function: `tf.Graph` of the function.
+  """
+  for op in function.get_operations():
+    known = facts(op.type)
+    if known.is_call:
+      for name in function_names(op):
+        check_only_reads(function_graph(function, name))
+    elif op.op_def.is_stateful and known.read is None:
+      raise CannotSay(f'{op.type} has a state')
+
+
 def _rewritten(
   graph: Graph,
   chosen: Collection[tf.Operation],
@@ -184,28 +200,40 @@ def _rewritten(
   return dataclasses.replace(graph, ys=ys, ops=ops), latest
 
 
-def _body(op: tf.Operation, latest: Callable, parts: dict) -> Sequence:
-  """Executes the ops of a function instead of a call of it.
-
-  Args:
-    op: `tf.Operation`, the call.
-    latest: Callable from a Tensor to the one that replaces it.
-    parts: dict: the `id` of a handle -> the `tf.Variable` that is a part.
-
-  Returns:
-    list of Tensors.
-  """
+def _body(op: tf.Operation, latest: Callable, parts: dict | None) -> Sequence:
+  """Executes the ops of a function instead of a call of it."""
   (name,) = function_names(op)
   function = function_graph(op.graph, name)
+  inputs = list(map(latest, op.inputs))
+  return execute(function, inputs, function.outputs, parts)
+
+
+def execute(
+  function: Any, inputs: Sequence, outputs: Sequence, parts: dict | None = None
+) -> Sequence:
+  """Executes the ops on which some results of a function depend.
+
+  Args:
+    function: `tf.Graph` of the function.
+    inputs: list of Tensors, those that it has captured last.
+    outputs: list of Tensors of that graph.
+    parts: dict: the `id` of a handle -> the `tf.Variable` that is a part.
+      Default: there is none.
+
+  Returns:
+    list of Tensors, the outputs.
+
+  Raises:
+    CannotSay: If an op cannot be repeated.
+  """
   written = {
-    inner.ref(): latest(outer)
-    for inner, outer in zip(function.inputs, op.inputs)
+    inner.ref(): outer for inner, outer in zip(function.inputs, inputs)
   }
 
   def within(tensor):
     return written[tensor.ref()]
 
-  needed = _needed(function.get_operations(), function.outputs)
+  needed = _needed(function.get_operations(), outputs)
   for inner in function.get_operations():
     known = facts(inner.type)
     if inner not in needed or known.is_placeholder:
@@ -216,7 +244,7 @@ def _body(op: tf.Operation, latest: Callable, parts: dict) -> Sequence:
       results = _body(inner, within, parts)
     elif known.read is not None:
       handle, *rest = map(within, inner.inputs)
-      variable = parts.get(id(_from_outside(handle)))
+      variable = parts.get(id(_from_outside(handle))) if parts else None
       if variable is None:
         results = repeat_op(inner, [handle, *rest])
       else:
@@ -225,7 +253,7 @@ def _body(op: tf.Operation, latest: Callable, parts: dict) -> Sequence:
     else:
       results = _repeat(inner, within)
     written.update((y.ref(), new) for y, new in zip(inner.outputs, results))
-  return list(map(within, function.outputs))
+  return list(map(within, outputs))
 
 
 def _from_outside(tensor: tf.Tensor) -> tf.Tensor:
@@ -240,27 +268,34 @@ def _from_outside(tensor: tf.Tensor) -> tf.Tensor:
   raise CannotSay('it is not known which variable is read')
 
 
-def _repeat(op: tf.Operation, latest: Callable) -> Sequence:
+def _repeat(
+  op: tf.Operation, latest: Callable, in_gradient: bool = False
+) -> Sequence:
   """Executes an op on the Tensors that replace its inputs."""
   if op.op_def.is_stateful:
     raise CannotSay(f'{op.type} may give something else the next time')
   if function_names(op):
     raise CannotSay(f'{op.type} runs functions')
   if has_own_gradient(op):
-    return _repeat_with_gradient(op, latest)
+    # Second derivatives are traced when they are asked for, as TensorFlow does.
+    gradient = None if in_gradient else _gradient_to_repeat(op)
+    return _repeat_with_gradient(op, gradient, latest)
   if facts(op.type).is_constant:
     return [tf.constant(tf.make_ndarray(op.get_attr('value')))]
   return repeat_op(op, [latest(tensor) for tensor in op.inputs])
 
 
-def _repeat_with_gradient(op: tf.Operation, latest: Callable) -> Sequence:
-  """As `_repeat`, for an op with a custom gradient, which is repeated, too."""
+def _gradient_to_repeat(op: tf.Operation) -> Any:
+  """The traced gradient of an op with a gradient of its own.
+
+  Raises:
+    CannotSay: If an op in it cannot be repeated.
+  """
   try:
     gradient = gradient_of(op)
   except Exception as error:  # The user's code; whatever it raises.
     raise CannotSay(f'the gradient cannot be traced: {error}') from error
-  graph = gradient.graph
-  for inner in graph.get_operations():
+  for inner in gradient.graph.get_operations():
     known = facts(inner.type)
     if inner.op_def.is_stateful or any(
       attr.HasField('func') for attr in inner.node_def.attr.values()
@@ -268,29 +303,37 @@ def _repeat_with_gradient(op: tf.Operation, latest: Callable) -> Sequence:
       raise CannotSay(f'{inner.type} of a gradient cannot be repeated')
     if not (known.is_placeholder or known.is_constant):
       bound_op(inner)
+  return gradient
+
+
+def _repeat_with_gradient(
+  op: tf.Operation, gradient: Any, latest: Callable
+) -> Sequence:
+  """Executes an op with a gradient of its own, which is repeated, too."""
 
   @tf.custom_gradient
   def identities(*tensors):
     def gradient_function(*cotangents):
+      traced = gradient or gradient_of(op)
       written = {
         t.ref(): cotangent
-        for t, cotangent in zip(gradient.cotangents, cotangents)
+        for t, cotangent in zip(traced.cotangents, cotangents)
       }
 
       def of(tensor):
         if tensor.ref() not in written:
-          captures = ((o, i) for o, i in graph.captures if i is tensor)
+          captures = ((o, i) for o, i in traced.graph.captures if i is tensor)
           outer, _ = next(captures, (tensor, None))
           written[tensor.ref()] = latest(outer)
         return written[tensor.ref()]
 
-      for inner in graph.get_operations():
+      for inner in traced.graph.get_operations():
         if not facts(inner.type).is_placeholder:
-          results = _repeat(inner, of)
+          results = _repeat(inner, of, in_gradient=True)
           written.update(
             (y.ref(), new) for y, new in zip(inner.outputs, results)
           )
-      return [None if r is None else of(r) for r in gradient.results]
+      return [None if r is None else of(r) for r in traced.results]
 
     # Copies: the results must be other Tensors than the arguments.
     return list(map(tf.identity, tensors)), gradient_function

@@ -28,6 +28,7 @@ import tensorflow_probability as tfp
 import tfp_diag
 from tfp_diag.mcmc import sample_posterior
 from tfp_diag.mcmc.adapt.scales import DenseScale
+from tfp_diag.mcmc.run.block import SamplingBlock
 from tfp_diag.mcmc.run import warm_up as warm_up_module
 
 tfd = tfp.distributions
@@ -100,6 +101,32 @@ def test_a_matrix_for_coordinates_that_are_correlated(correlated):
     atol=0.05,
   )
   np.testing.assert_allclose(found.warm_up.integration_time, 1.6, atol=0.3)
+
+
+def test_xla_takes_nothing_for_a_constant_of_the_program(monkeypatch):
+  """Else it compiles again for each seed, each scale and all new data."""
+  counts = {}
+  remembered = SamplingBlock._remembered
+
+  def counted(block, given):
+    text = block.compiled.experimental_get_compiler_ir(*given)(stage='hlo')
+    layout = text.split('entry_computation_layout={(')[1].split(')->')[0]
+    inputs = block.compiled.get_concrete_function(*given).inputs
+    counts[block.compiled.__name__] = layout.count('['), len(inputs)
+    return remembered(block, given)
+
+  monkeypatch.setattr(SamplingBlock, '_remembered', counted)
+
+  @tfd.JointDistributionCoroutineAutoBatched
+  def schools():
+    mean = yield tfd.Normal(0.0, 10.0, name='mean')
+    effects = yield tfd.Sample(tfd.Normal(0.0, 1.0), 5, name='effects')
+    yield tfd.Normal(mean[..., tf.newaxis] + effects, 1.0, name='observed')
+
+  sample_posterior(schools, 5, num_warmup_steps=10, seed=0, observed=_COUNTS)
+  assert set(counts) == {'mcmc_warm_up', 'mcmc_sample'}
+  for num_parameters, num_inputs in counts.values():
+    assert num_parameters == num_inputs
 
 
 def test_equal_seeds_equal_draws(correlated):

@@ -193,21 +193,22 @@ class SamplingBlock:
   def _run(self, state, results, seed, first_step, num_steps):
     self.num_traces += 1
 
-    def make_step(step, state, results, accepted, arrays):
+    def make_step(step, seed, state, results, accepted, arrays):
       before = results
       state, results, now_accepted, entries = self.step(
         state, results, step_seed(seed, step)
       )
       results = [_never_constant(step, *pair) for pair in zip(before, results)]
+      seed = _never_constant(step, seed, seed)
       row = self.row(step) - self.row(first_step)
       arrays = [a.write(row, entry) for a, entry in zip(arrays, entries)]
-      return step + 1, state, results, accepted + now_accepted, arrays
+      return step + 1, seed, state, results, accepted + now_accepted, arrays
 
     end = first_step + num_steps
-    _, state, results, accepted, arrays = tf.while_loop(
+    _, _, state, results, accepted, arrays = tf.while_loop(
       lambda step, *_: step < end,
       make_step,
-      (first_step, state, results, tf.constant(0.0), self.empty_rows()),
+      (first_step, seed, state, results, tf.constant(0.0), self.empty_rows()),
     )
     mean_acceptance = accepted / tf.cast(num_steps, tf.float32)
     return state, results, mean_acceptance, [a.stack() for a in arrays]

@@ -21,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.mcmc.run.model_arguments import (
   check_argument_names,
@@ -187,15 +188,12 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     log_det = bijector.forward_log_det_jacobian(z)
     return pinned.unnormalized_log_prob(bijector.forward(z)) + log_det
 
-  def traced_log_prob_fn(*parts):
-    return _traced(log_prob_fn, *parts)
-
   def constrain(parts):
     parts = [tf.convert_to_tensor(x) for x in parts]
     return _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
 
   return UnconstrainedTarget(
-    log_prob_fn=traced_log_prob_fn,
+    log_prob_fn=_once(log_prob_fn, is_model=True),
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
     constrain=constrain,
     model=pinned,
@@ -212,6 +210,20 @@ def _traced(fn, *parts):
     return fn(*parts)
   function = tf.function(fn, autograph=False)
   return function.get_concrete_function(*parts)(*parts)
+
+
+def _once(log_prob_fn, is_model):
+  """The same, traced once for all graphs of a run that begins in eager code."""
+  if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
+    return log_prob_fn  # In a graph it may close over Tensors of that.
+  traced = graphs.traced_once(log_prob_fn)
+
+  def once(*parts):
+    # Eager calls of what a user wrote find what cuts its gradients.
+    is_run = tf.executing_eagerly() and not is_model
+    return (log_prob_fn if is_run else traced)(*parts)
+
+  return once
 
 
 def _random_start(pinned, is_prior, chain_shape, seed):
@@ -316,7 +328,7 @@ def target_of_log_prob(
     return nest.call_fn(target_log_prob_fn, constrain(parts)) + sum(log_det)
 
   return UnconstrainedTarget(
-    log_prob_fn=log_prob_fn,
+    log_prob_fn=_once(log_prob_fn, is_model=False),
     start=[tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)],
     constrain=constrain,
   )
