@@ -28,8 +28,8 @@ import tensorflow_probability as tfp
 import tfp_diag
 from tfp_diag.mcmc import sample_posterior
 from tfp_diag.mcmc.adapt.scales import DenseScale
-from tfp_diag.mcmc.run.block import SamplingBlock
 from tfp_diag.mcmc.run import warm_up as warm_up_module
+from tfp_diag.mcmc.run.block import SamplingBlock
 
 tfd = tfp.distributions
 
