@@ -210,8 +210,10 @@ def nodes(
       token(op.outputs[0])
       continue
     inputs = [token(tensor) for tensor in op.inputs]
-    for before in op.control_inputs:
-      inputs.append(tokens.get('^' + before.name, '^'))
+    # A set: TensorFlow lists it in another order in the next trace.
+    inputs += sorted(
+      tokens.get('^' + before.name, ('^',)) for before in op.control_inputs
+    )
     tokens['^' + op.name] = ('^', number)
     attributes = [('device', op.device.encode())]
     attrs = op.node_def.attr
