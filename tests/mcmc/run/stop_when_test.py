@@ -147,6 +147,11 @@ def test_pieces_stop_where_the_whole_does(tmp_path, pieces):
   assert longer.num_results == whole.num_results + 50
 
 
+def test_an_r_hat_that_no_chains_have_is_refused():
+  with pytest.raises(ValueError, match='`max_rhat` is 0.9, .* at least 1'):
+    sample(10, StopWhen(max_rhat=0.9))
+
+
 def test_the_trace_says_which_axes_are_chains():
   """One chain of four coordinates, of which R-hat must not be taken."""
   rng = np.random.default_rng(3)

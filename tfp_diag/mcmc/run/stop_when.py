@@ -81,12 +81,21 @@ class StopWhen(typing.NamedTuple):
       raise ValueError(
         f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
       )
-    for name in ('max_rhat', 'min_ess'):
-      value = getattr(self, name)
-      if value is not None:
-        arguments.check_number(
-          name, value, 'a positive number or None', arguments.is_positive
-        )
+    if self.max_rhat is not None:
+      arguments.check_number(
+        'max_rhat',
+        self.max_rhat,
+        'a number of at least 1, such as 1.01, or None: R-hat goes to 1 as '
+        'chains converge',
+        lambda x: x >= 1.0,
+      )
+    if self.min_ess is not None:
+      arguments.check_number(
+        'min_ess',
+        self.min_ess,
+        'a positive number or None',
+        arguments.is_positive,
+      )
     arguments.as_count(
       'min_draws', self.min_draws, 0, 'before how many draws nothing is judged'
     )
