@@ -14,6 +14,7 @@
 # ============================================================================
 """When a run has drawn enough."""
 
+import math
 import typing
 
 import numpy as np
@@ -85,9 +86,9 @@ class StopWhen(typing.NamedTuple):
       arguments.check_number(
         'max_rhat',
         self.max_rhat,
-        'a number of at least 1, such as 1.01, or None: R-hat goes to 1 as '
-        'chains converge',
-        lambda x: x >= 1.0,
+        'a finite number of at least 1, such as 1.01, or None: R-hat goes to 1 '
+        'as chains converge',
+        lambda x: 1.0 <= x < math.inf,
       )
     if self.min_ess is not None:
       arguments.check_number(
