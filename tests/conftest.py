@@ -23,7 +23,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np
 import pytest
 
-from tfp_diag.diagonal import decide
+from tests.preferred_ways import prefer_sweeps, without_sweeps
 from tfp_diag.sparsity import registry
 
 # Those that take longest start first, so that no worker ends alone with one.
@@ -105,7 +105,13 @@ def no_rule_left_behind():
     table.update(known)
 
 
+@pytest.fixture(name='without_sweeps')
+def fixture_without_sweeps(monkeypatch):
+  """See `preferred_ways`."""
+  without_sweeps(monkeypatch)
+
+
 @pytest.fixture
-def without_sweeps(monkeypatch):
-  """No squared sweeps: for tests of the other ways, which they outdo."""
-  monkeypatch.setattr(decide, '_swept', lambda *args: [])
+def prefers_sweeps(monkeypatch):
+  """See `preferred_ways`."""
+  prefer_sweeps(monkeypatch)

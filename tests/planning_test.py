@@ -26,7 +26,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.diagonal import decide, graphs, linear_map
+from tfp_diag.diagonal import graphs, linear_map, reading
 from tfp_diag.sparsity import SampleMixingError, probe
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')
@@ -51,13 +51,13 @@ def fixture_analyses(monkeypatch):
   """Counts how often a function is looked at, and forgets earlier ones."""
   tfp_diag.clear_cache()
   counter = types.SimpleNamespace(count=0)
-  analyze = decide.analyze
+  analyze = reading.analyze
 
   def counted(*args, **kwargs):
     counter.count += 1
     return analyze(*args, **kwargs)
 
-  monkeypatch.setattr(decide, 'analyze', counted)
+  monkeypatch.setattr(reading, 'analyze', counted)
   return counter
 
 

@@ -34,7 +34,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import sample_diagonal
-from tfp_diag.diagonal import decide
+from tests.preferred_ways import prefer_sweeps
 from tfp_diag.sparsity.analysis import Analysis
 
 NUM_MODELS = 12
@@ -262,16 +262,11 @@ def drawn(rng):
 def whatever_sweeps_cost(is_joint):
   """Sweeps with one kind of frontiers."""
   with pytest.MonkeyPatch.context() as patch:
-    old, both = decide._swept, Analysis.sweeps
+    both = Analysis.sweeps
     patch.setattr(
       Analysis, 'sweeps', lambda *args: list(both(*args))[is_joint:][:1]
     )
-    patch.setattr(decide, '_cost_of_sweep', lambda one: 0.0)
-    patch.setattr(
-      decide,
-      '_swept',
-      lambda *args: [p._replace(cost=-1.0) for p in old(*args)],
-    )
+    prefer_sweeps(patch)
     yield
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, sweep
-from tfp_diag.diagonal.decide import Mode, Request, Schedule
+from tfp_diag.diagonal.request import Mode, Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted

@@ -20,9 +20,9 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 import tqdm
 
-from tfp_diag.diagonal.decide import Request
 from tfp_diag.diagonal.evaluate import run_diagonal
 from tfp_diag.diagonal.probes import Seed
+from tfp_diag.diagonal.request import Request
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.internal.seeds import as_seed

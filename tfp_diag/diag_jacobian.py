@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, linear_map, sweep
-from tfp_diag.diagonal.decide import Mode, Request, Schedule
+from tfp_diag.diagonal.request import Mode, Request, Schedule
 from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted

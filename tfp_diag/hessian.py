@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.diag_hessian import MODES, HessianMode
 from tfp_diag.diagonal import blocks, evaluate
-from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.diagonal.reading import refuse_mixing
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted

@@ -20,7 +20,8 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate
-from tfp_diag.diagonal.decide import Mode, refuse_mixing
+from tfp_diag.diagonal.reading import refuse_mixing
+from tfp_diag.diagonal.request import Mode
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted

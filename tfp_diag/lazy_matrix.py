@@ -21,12 +21,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate
-from tfp_diag.diagonal.decide import refuse_mixing
 from tfp_diag.diagonal.linear_map import (
   Evaluation,
   LinearMap,
   MissingGradientError,
 )
+from tfp_diag.diagonal.reading import refuse_mixing
 from tfp_diag.internal import arguments, batching, indexing
 from tfp_diag.internal.problem import Problem
 from tfp_diag.internal.text_table import as_html

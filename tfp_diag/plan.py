@@ -28,8 +28,9 @@ import scipy.sparse
 import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, sweep
-from tfp_diag.diagonal.decide import Decision, Mode, Request
+from tfp_diag.diagonal.decide import Decision
 from tfp_diag.diagonal.planning import try_out
+from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.internal.not_converted import not_converted

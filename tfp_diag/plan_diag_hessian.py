@@ -19,7 +19,7 @@ from typing import Any
 
 from tfp_diag.diag_hessian import MODES, HessianMode
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.decide import Request, Schedule
+from tfp_diag.diagonal.request import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted

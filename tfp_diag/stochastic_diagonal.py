@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate, probes, sweep
-from tfp_diag.diagonal.decide import refuse_mixing
 from tfp_diag.diagonal.probes import Seed
+from tfp_diag.diagonal.reading import refuse_mixing
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem
 from tfp_diag.internal.seeds import some_seed

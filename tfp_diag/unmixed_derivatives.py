@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 from tfp_diag.diagonal import evaluate, sweep
-from tfp_diag.diagonal.decide import Request, Schedule
+from tfp_diag.diagonal.request import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted

@@ -23,7 +23,8 @@ import tensorflow as tf
 
 import tfp_diag
 from tfp_diag.diagonal import checks, linear_map, sweep
-from tfp_diag.diagonal.decide import Decision, Proposal
+from tfp_diag.diagonal.decide import Decision
+from tfp_diag.diagonal.proposals import Proposal
 
 # What is asked of an evaluation.
 NO_LOOP = types.SimpleNamespace(loop_type=None, precision=tf.float64)

@@ -21,7 +21,7 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tests.oracles import hessian_diagonal
-from tfp_diag.diagonal import decide
+from tfp_diag.diagonal import reading
 
 N, BATCH = 6, 7
 RNG = np.random.default_rng(3)
@@ -123,7 +123,7 @@ def test_a_fault_leaves_the_other_ways(monkeypatch):
   def broken(graph):
     raise RuntimeError('broken')
 
-  monkeypatch.setattr(decide, 'gradient_graph', broken)
+  monkeypatch.setattr(reading, 'gradient_graph', broken)
   with pytest.warns(RuntimeWarning, match='broken.*fault of tfp_diag'):
     plan = tfp_diag.plan_diag_hessian(QUADRATIC, X)
   assert plan.num_passes == N

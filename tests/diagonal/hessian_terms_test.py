@@ -25,9 +25,9 @@ import tfp_diag
 from tests.oracles import by_samples, hessian_diagonal
 from tfp_diag.diagonal import linear_map
 from tfp_diag.diagonal.constant_hessian import ConstantHessian
-from tfp_diag.diagonal.decide import Request
 from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.planning import try_out
+from tfp_diag.diagonal.request import Request
 from tfp_diag.internal.problem import HessianProblem
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')

@@ -19,7 +19,6 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tfp_diag.diagonal import decide
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.graph import trace
@@ -338,16 +337,6 @@ FAMILIES = {
   'multiplied': MULTIPLIED,
   'unfit': UNFIT,
 }
-
-
-@pytest.fixture(name='prefers_sweeps')
-def fixture_prefers_sweeps(monkeypatch):
-  """Sweeps, whatever they cost."""
-  old = decide._swept
-  monkeypatch.setattr(decide, '_cost_of_sweep', lambda one: 0.0)
-  monkeypatch.setattr(
-    decide, '_swept', lambda *args: [p._replace(cost=-1.0) for p in old(*args)]
-  )
 
 
 def side_by_side(forms):

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import sample_diagonal
-from tfp_diag.diagonal import decide
+from tfp_diag.diagonal import proposals
 from tfp_diag.sparsity import analysis
 
 RNG = np.random.default_rng(3)
@@ -832,7 +832,7 @@ def test_a_call_of_a_plan_looks_for_what_the_plan_says(monkeypatch):
   x = tf.constant(rng.normal(size=30))
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert plan.how == 'squared sweeps'
-  counted(decide, '_proposals')
+  counted(proposals, 'taken_apart')
   counted(analysis.Analysis, '_pattern_of')
   logits = data @ x.numpy()
   slopes = 1 / (1 + np.exp(-logits))

@@ -26,7 +26,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import hessian_diagonal
-from tfp_diag.diagonal import decide
+from tfp_diag.diagonal import proposals
 from tfp_diag.sparsity.registry import facts
 
 RNG = np.random.default_rng(0)
@@ -84,7 +84,7 @@ FUNCTIONS = {
 @pytest.fixture(name='way', params=['sweeps', 'terms'])
 def fixture_way(request, monkeypatch):
   if request.param == 'terms':
-    monkeypatch.setattr(decide, '_swept', lambda *_: [])
+    monkeypatch.setattr(proposals, 'by_sweeps', lambda *_: [])
 
 
 @pytest.mark.usefixtures('way')

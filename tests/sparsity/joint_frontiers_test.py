@@ -21,7 +21,6 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tests.oracles import by_samples, hessian_diagonal
-from tfp_diag.diagonal import decide
 from tfp_diag.sparsity import frontiers
 from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.graph import trace
@@ -89,14 +88,10 @@ LIKELIHOODS = {
 
 
 @pytest.fixture
-def joint_frontiers(monkeypatch):
+def joint_frontiers(monkeypatch, prefers_sweeps):
   """No others, whatever they cost."""
-  both, old = Analysis.sweeps, decide._swept
+  both = Analysis.sweeps
   monkeypatch.setattr(Analysis, 'sweeps', lambda *args: list(both(*args))[1:])
-  monkeypatch.setattr(decide, '_cost_of_sweep', lambda one: 0.0)
-  monkeypatch.setattr(
-    decide, '_swept', lambda *args: [p._replace(cost=-1.0) for p in old(*args)]
-  )
 
 
 def sweeps_of(fn, x):

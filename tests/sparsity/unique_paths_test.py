@@ -23,7 +23,6 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import hessian_diagonal
-from tfp_diag.diagonal import decide
 from tfp_diag.sparsity import budget, unique_paths
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.graph import trace
@@ -68,16 +67,6 @@ def multiplicities(walked):
     for value, tensor in tensors
     if value in paths.numbers
   ]
-
-
-@pytest.fixture
-def prefers_sweeps(monkeypatch):
-  """Sweeps, whatever they cost."""
-  old = decide._swept
-  monkeypatch.setattr(decide, '_cost_of_sweep', lambda one: 0.0)
-  monkeypatch.setattr(
-    decide, '_swept', lambda *args: [p._replace(cost=-1.0) for p in old(*args)]
-  )
 
 
 # Paths are counted.

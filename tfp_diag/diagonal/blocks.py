@@ -26,8 +26,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.decide import Mode
 from tfp_diag.diagonal.linear_map import LinearMap, MissingGradientError
+from tfp_diag.diagonal.request import Mode
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.internal import batching
 

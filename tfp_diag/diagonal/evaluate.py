@@ -24,9 +24,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfp_diag.diagonal import checks, graphs, linear_map, sweep
-from tfp_diag.diagonal.decide import Decision, Request, Schedule, decide
+from tfp_diag.diagonal.decide import Decision, decide
 from tfp_diag.diagonal.gauss_newton import GaussNewtonPasses
 from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
+from tfp_diag.diagonal.request import Request, Schedule
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import arguments, nest

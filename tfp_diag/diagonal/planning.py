@@ -21,8 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import checks, evaluate, graphs, sweep
-from tfp_diag.diagonal.decide import Mode, Request, decide
+from tfp_diag.diagonal.decide import decide
 from tfp_diag.diagonal.linear_map import LinearMap
+from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem

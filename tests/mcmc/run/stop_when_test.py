@@ -148,7 +148,7 @@ def test_pieces_stop_where_the_whole_does(tmp_path, pieces):
 
 
 def test_an_r_hat_that_no_chains_have_is_refused():
-  with pytest.raises(ValueError, match='`max_rhat` is 0.9, .* at least 1'):
+  with pytest.raises(ValueError, match=r'`max_rhat` is 0.9, .* at least 1'):
     sample(10, StopWhen(max_rhat=0.9))
 
 

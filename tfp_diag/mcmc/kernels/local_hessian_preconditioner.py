@@ -21,8 +21,8 @@ import numpy as np
 import scipy.special
 import tensorflow as tf
 
-from tfp_diag.diagonal.decide import Request
 from tfp_diag.diagonal.evaluate import run_diagonal
+from tfp_diag.diagonal.request import Request
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import ThirdOrderProblem
 from tfp_diag.mcmc.kernels.arguments import (

@@ -16,7 +16,7 @@
 
 import numpy as np
 
-from tfp_diag.diagonal.decide import refuse_mixing
+from tfp_diag.diagonal.reading import refuse_mixing
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms, per_part
 from tfp_diag.sparsity.samples import SampleMixingError

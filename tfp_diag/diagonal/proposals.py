@@ -1,0 +1,224 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""The ways to a diagonal, each with its estimated cost."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.constant_hessian import ConstantHessian
+from tfp_diag.diagonal.hessian_terms import HessianTerms
+from tfp_diag.diagonal.jacobian_terms import JacobianTerms
+from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.reading import Reading
+from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
+from tfp_diag.diagonal.terms import Terms
+from tfp_diag.sparsity import budget
+from tfp_diag.sparsity.coloring import color_diagonal
+from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
+
+__all__ = ['SAMPLES_IF_OPEN', 'Proposal', 'by_sweeps', 'passes', 'taken_apart']
+
+# The cost model, in passes: what one vector-Jacobian product of the derivative
+# costs, for all samples. Measured with `python -m benchmarks.run`.
+# A pass through the curved ops alone, one after the other.
+_TERM_PASS = 1.5
+# A row of the Jacobian of one value on the way. A pass adds up what leads to a
+# normalizer again, the row does not.
+_ROW = 0.95
+# A row and a column for an element that is held, and a pass for what is left.
+_HELD_PASS = 2.0
+# A column of the matrix of a linear map, if a pass carries one per sample; so
+# many samples are reckoned with at least, and so many if nobody knows.
+_COLUMN = 1.0
+_SAMPLES_AT_LEAST = 4
+SAMPLES_IF_OPEN = 32
+# The tangents of all arguments of curved ops for one coordinate.
+_TANGENT = 0.9
+# What a product of matrices costs by itself, whoever fills them.
+_PRODUCT = 0.5
+# A reverse sweep with squared derivatives, with all that it needs; and a pass
+# from a term to its frontier, for the work that lies between.
+_SWEEP = 1.05
+_VJP = 0.5
+# A product with the Hessian by a joint frontier, likewise; and what sweeps may
+# cost without a look for joint frontiers.
+_PRODUCT_BEHIND = 1.0
+_FEW_SWEEPS = 2.0
+# With more passes than samples times this, samples do not share them.
+_MAX_SHARED = 8
+# Even where passes are few, so few coordinates are looked at op by op.
+_SMALL = 64
+# Where a value has more elements for each sample, to look for other ways beside
+# a single sweep takes longer than they can save.
+_LARGE = 100_000
+# So many entries a table of paths may have.
+_MOST_PATHS = 50_000_000
+
+
+class Proposal(NamedTuple):
+  """One way to a diagonal.
+
+  Attributes:
+    name: Python str.
+    num_passes: Python int.
+    cost: Python float, in passes.
+    terms: `Terms`, or None for passes alone.
+    note: A sentence for `str(plan)`, or None.
+  """
+
+  name: str
+  num_passes: int
+  cost: float
+  terms: Terms | None = None
+  note: str | None = None
+
+
+def passes(num_passes: int) -> Proposal:
+  """A pass for each color, which any function can have."""
+  return Proposal('passes', num_passes, float(num_passes))
+
+
+def by_sweeps(
+  reading: Reading, pattern: SparsityPattern | None, num_passes: int
+) -> list[Proposal]:
+  """Reverse sweeps with squared derivatives, and passes for the rest.
+
+  Args:
+    reading: `Reading` of a function whose Hessian is asked for.
+    pattern: `SparsityPattern`, or None.
+    num_passes: Python int, what passes alone would take.
+
+  Returns:
+    List of `Proposal`, of at most one.
+  """
+  if num_passes <= _SWEEP:
+    return []
+  reading = reading.written_out() or reading
+  found = []
+  with budget.at_most(_MOST_PATHS):
+    assert reading.analysis is not None
+    for sweeps in reading.analysis.sweeps(num_passes):
+      found += _sweeps(reading, sweeps, pattern)
+      if found and min(p.cost for p in found) < _FEW_SWEEPS:
+        break
+  return sorted(found, key=lambda p: p.cost)[:1]
+
+
+def _sweeps(
+  reading: Reading, sweeps: Sweeps, pattern: SparsityPattern | None
+) -> Iterator[Proposal]:
+  """Those of the sweeps that cost less than passes would."""
+  kept = [s for s in sweeps.sweeps if _cost_of_sweep(s) < s.coordinates.sum()]
+  if reading.problem.order == 3:
+    # A frontier says nothing about third derivatives.
+    kept = [s for s in kept if not s.stand_ins]
+  if not kept:
+    return
+  sweeps = sweeps.only(kept).joined()
+  left = np.flatnonzero(sweeps.left_over)
+  colors = np.full(sweeps.left_over.size, -1, np.int32)
+  colors[left] = np.arange(left.size)
+  if pattern is not None:
+    colors[left] = color_diagonal(pattern.matrix[left][:, left]).colors
+  terms = SquaredSweeps(sweeps, colors, reading.evaluation)
+  cost = sum(map(_cost_of_sweep, sweeps.sweeps)) + sweep.num_colors(colors)
+  yield _of_terms('squared sweeps', terms, cost)
+
+
+def _cost_of_sweep(one: Sweep) -> float:
+  links = [link for frontier in one.frontiers for link in frontier.links]
+  return (
+    _SWEEP
+    + sum(
+      (2 if link.is_by_rows else 3) * _VJP * link.num_passes * link.work
+      for link in links
+    )
+    + sum(
+      _PRODUCT_BEHIND * joint.num_passes * joint.work for joint in one.joints
+    )
+  )
+
+
+def taken_apart(
+  reading: Reading, colors: np.ndarray, least: float
+) -> Iterator[Proposal]:
+  """The ways that take a derivative apart op by op, or share what is constant.
+
+  Args:
+    reading: `Reading`.
+    colors: int32 array, one per coordinate.
+    least: Python float, what the cheapest other way costs.
+
+  Yields:
+    `Proposal`s.
+  """
+  analysis, samples = reading.analysis, reading.num_samples
+  assert analysis is not None
+  # A column costs less than a pass, as if there were a few samples at least.
+  columns = max(samples or SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
+  if reading.problem.kind == 'jacobian':
+    yield from _around_cuts(reading, columns)
+  k = sweep.num_colors(colors)
+  if samples and k <= _MAX_SHARED * samples and reading.is_quadratic:
+    terms = ConstantHessian(colors, samples)
+    yield _of_terms('once for all samples', terms, terms.num_passes)
+  if least <= _SWEEP and analysis.num_elements > _LARGE:
+    return
+  is_few = k <= sweep.MAX_UNROLLED
+  if is_few and colors.size > _SMALL and not analysis.has_curved_sums:
+    return
+  curved_ops, pattern = analysis.curvature
+  if curved_ops is None:
+    return
+  own = color_diagonal(pattern).colors
+  terms = HessianTerms(curved_ops, own, columns)
+  yield _of_terms('op by op', terms, _cost_op_by_op(terms))
+  if terms.is_by_coordinate:
+    tangents = HessianTerms(curved_ops.all_as_rest(), own, columns)
+    yield _of_terms('by tangents', tangents, _cost_op_by_op(tangents))
+
+
+def _cost_op_by_op(terms: HessianTerms) -> float:
+  ops = terms.found
+  cost = _ROW * ops.num_rows
+  if ops.rest:
+    each = _TANGENT if terms.is_by_coordinate else _TERM_PASS
+    # Rows leave few colors, and the passes over these are ordinary ones.
+    cost += sweep.num_colors(terms.colors) * (1.0 if ops.few else each)
+  if ops.fixed:
+    cost += _PRODUCT + _COLUMN * (terms.colors.size / terms.num_samples) * 0.25
+    if terms.is_one_product:
+      cost = min(cost, 0.9)
+  return cost
+
+
+def _around_cuts(reading: Reading, columns: int) -> Iterator[Proposal]:
+  expanded: Evaluation | None = None
+  if written_out := reading.written_out():
+    # With normalizers written out they can be held.
+    reading, expanded = written_out, written_out.evaluation
+  assert reading.analysis is not None
+  for cuts, pattern in reading.analysis.cuts():
+    colors = color_diagonal(pattern).colors
+    terms = JacobianTerms(cuts, colors, columns, expanded)
+    yield _of_terms('around cuts', terms, _HELD_PASS * terms.num_passes)
+
+
+def _of_terms(name: str, terms: Terms, cost: float) -> Proposal:
+  return Proposal(name, terms.num_passes, float(cost), terms, terms.note)
