@@ -30,6 +30,7 @@ from tfp_diag.sparsity.rules import (
   loops,
   normalizers,
   reduction,
+  saturation,
   stateful,
   tensor_lists,
 )
@@ -50,6 +51,7 @@ __all__ = [
   'loops',
   'normalizers',
   'reduction',
+  'saturation',
   'stateful',
   'tensor_lists',
 ]
