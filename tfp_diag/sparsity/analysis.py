@@ -41,6 +41,7 @@ from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import (
   SampleMixingError,
+  are_in_place,
   check_samples,
 )
 from tfp_diag.sparsity.second_order import SecondOrder
@@ -99,6 +100,8 @@ def _analyzed(
     except SampleMixingError:
       if walked.is_certain or is_last:
         raise
+      continue
+    if walked.varying_sizes and not are_in_place(walked):
       continue
     if walked.is_certain or walked.graph is graph:
       return Analysis(walked, is_hessian, may_mix)

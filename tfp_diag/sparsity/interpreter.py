@@ -69,13 +69,19 @@ class Walker:
     variables: dict | None = None,
     second_order: bool = True,
     twin: Twin | None = None,
+    has_all_samples: bool = True,
   ) -> None:
     self.graph = graph
     self.tape = Tape()
     self.second_order = second_order
     self.has_varying = False
     self.integers: set[int] = set()
-    self._varying = twin.varying if twin else frozenset()
+    self._twin = twin
+    self._op_at_hand = None
+    if twin is not None:
+      self._op_at_hand = twin.op_at_hand.get
+    elif not has_all_samples:
+      self._op_at_hand = lambda op: op
     self.by_value = False
     self.loop_budget = _LOOP_BUDGET
     self.fallbacks = {}
@@ -146,7 +152,7 @@ class Walker:
     """
     # The program keeps the graph alive, so that no other graph gets its id.
     if id(graph) not in self._programs:
-      self._programs[id(graph)] = Program(graph)
+      self._programs[id(graph)] = Program(graph, self._op_at_hand)
       self._note_side_effects(graph.get_operations() if ops is None else ops)
     return self._programs[id(graph)]
 
@@ -363,6 +369,7 @@ class Walker:
         value.varies = varies
       counts = registry.facts(instruction.type).counts
       outputs[0].is_count = counts is not None and counts(inputs)
+      outputs[0].is_uniform = self._is_uniform(instruction, inputs)
       _with_source(instruction, inputs, outputs)
     return outputs
 
@@ -378,8 +385,10 @@ class Walker:
     """
     known, number = registry.facts(instruction.type), len(instruction.outputs)
     if known.is_constant:
-      place = id(instruction.op.graph), instruction.outputs[0]
-      return [True if place in self._varying else None]
+      is_same = self._twin is None or (
+        _place(instruction) not in self._twin.varying
+      )
+      return [None if is_same else True]
     if known.is_same_for_all_sizes or all(v.varies is None for v in inputs):
       return [None] * number
     moved = known.moved(len(inputs))
@@ -406,6 +415,20 @@ class Walker:
     masks = [np.asarray(mask) != 0 for mask in masks]
     return [mask if mask.any() else None for mask in masks]
 
+  def _is_uniform(self, instruction: Instruction, inputs: Sequence) -> bool:
+    """Whether a varying result is one number for any number of samples."""
+    known = registry.facts(instruction.type)
+    if known.is_constant:
+      return self._twin is not None and (
+        _place(instruction) in self._twin.uniform
+      )
+    if known.elementwise is not None:
+      return all(map(_is_one_number, inputs))
+    # Such as `tf.fill`: numbers are copied as often as a shape says.
+    data = set(range(len(inputs))).difference(known.shape_inputs)
+    is_copy = bool(known.shape_inputs) and data == {*known.moved(len(inputs))}
+    return is_copy and all(_is_one_number(inputs[k]) for k in data)
+
   def _note_side_effects(self, ops: Sequence) -> None:
     for op in ops:
       if op.op_def.is_stateful and not registry.facts(op.type).is_pure:
@@ -413,6 +436,19 @@ class Walker:
           f'{op.type} (op {op.name!r}) changes or reads state outside of the '
           'function: the function may not be the same when it is called again.'
         ] = True
+
+
+def _place(instruction: Instruction) -> tuple:
+  """How a `Twin` names a constant."""
+  return id(instruction.op.graph), instruction.outputs[0]
+
+
+def _is_one_number(value: Value) -> bool:
+  """Whether all elements are the same, for any number of samples."""
+  if value.is_uniform or value.varies is not None or not value.is_known:
+    return value.is_uniform
+  array = value.value()
+  return bool(array.size and np.all(array == array.flat[0]))
 
 
 class Variable(Value):

@@ -48,7 +48,7 @@ class OpView:
     self.asked_for_values = False
     self.integers: set[int] = set()
     self.inputs = tuple(
-      InputView(self, k, value) for k, value in enumerate(inputs)
+      InputView(self, k, value, instruction) for k, value in enumerate(inputs)
     )
     self.outputs = tuple(
       Value(shape, dtype)
@@ -94,10 +94,13 @@ class OpView:
 class InputView:
   """An input as a rule sees it; see `register_rule`."""
 
-  def __init__(self, view: OpView, number: int, value: Value) -> None:
+  def __init__(
+    self, view: OpView, number: int, value: Value, instruction: Instruction
+  ) -> None:
     self._view = view
     self._number = number
     self._value = value
+    self._instruction = instruction
     self.depends = value.depends
     self.dtype = value.dtype
 
@@ -122,6 +125,10 @@ class InputView:
     self._view.asked_for_values = True
     return self._value.is_count
 
+  def varies_along(self, axes: int | slice) -> bool:
+    """Whether one of some sizes changes with the number of samples."""
+    return self._instruction.varies_along(self._number, axes)
+
   def value(self) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not constant."""
     return self._read(only_zeros=False)
@@ -132,10 +139,14 @@ class InputView:
 
   def _read(self, only_zeros: bool) -> np.ndarray:
     self._view.asked_for_values = True
-    is_shape = self._number in facts(self._view.type).shape_inputs
-    if self._value.varies is not None and not is_shape:
+    known = facts(self._view.type)
+    # Element by element, one number does the same to any number of samples.
+    is_allowed = self._number in known.shape_inputs or (
+      self._value.is_uniform and known.elementwise is not None
+    )
+    if self._value.varies is not None and not is_allowed:
       self._view.refuse()
-    array = self._value.value(even_varying=is_shape, only_zeros=only_zeros)
+    array = self._value.value(even_varying=is_allowed, only_zeros=only_zeros)
     # A single integer may be a shift or a size; several are indices.
     if self.dtype.is_integer and array.size == 1 and self._value.varies is None:
       self._view.integers.update(abs(int(k)) for k in array.flat)

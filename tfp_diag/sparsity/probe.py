@@ -251,8 +251,11 @@ def _runs(step: Step) -> Iterator[Callable]:
   ):
     raise CannotSay('inputs that are not those of the op')
   shapes = facts(step.op_type).shape_inputs
+  is_elementwise = facts(step.op_type).elementwise is not None
   known = [
-    None if v.depends else _known(v, k in shapes)
+    None
+    if v.depends
+    else _known(v, k in shapes or (is_elementwise and v.is_uniform))
     for k, v in enumerate(step.inputs)
   ]
   unknown = [
@@ -282,7 +285,7 @@ def _runs(step: Step) -> Iterator[Callable]:
     yield with_constants(constants)
 
 
-def _known(value: Value, is_shape: bool) -> np.ndarray | None:
+def _known(value: Value, even_varying: bool) -> np.ndarray | None:
   """The value of a constant, as doubles if it is floating; or None.
 
   None means that the value is not known, or that it is a floating constant that
@@ -290,7 +293,7 @@ def _known(value: Value, is_shape: bool) -> np.ndarray | None:
   """
   if not value.is_known or (value.dtype.is_floating and value.is_captured):
     return None
-  array = np.asarray(value.tensor(even_varying=is_shape))
+  array = np.asarray(value.tensor(even_varying))
   if not value.dtype.is_floating:
     return array
   array = array.astype(np.float64)

@@ -15,9 +15,10 @@
 """A traced graph, read once: its ops in order, and their static facts."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.graph import function_graph
@@ -32,6 +33,9 @@ class Instruction:
 
   Attributes:
     op: `tf.Operation`.
+    at_hand: The `tf.Operation` of the graph at hand that it stands for, perhaps
+      itself; None if that is not known.
+    has_all_samples: `bool`: whether it is walked on the sizes at hand.
     type: `str`.
     name: `str`.
     inputs: `tuple` of names of tensors.
@@ -44,6 +48,8 @@ class Instruction:
   """
 
   op: tf.Operation
+  at_hand: tf.Operation | None
+  has_all_samples: bool
   type: str
   name: str
   inputs: tuple[str, ...]
@@ -64,9 +70,47 @@ class Instruction:
       facts(self.type).follows_gradient
     )
 
+  def varying_sizes(self, number: int) -> np.ndarray:
+    """Which sizes of an input change with the number of samples.
+
+    Args:
+      number: `int`, that of the input.
+
+    Returns:
+      bool array with an entry for each axis; of one entry, without an axis, if
+      not even the number of axes is known.
+    """
+    shape = self.op.inputs[number].shape
+    if shape.rank is None:
+      return np.array(not self.has_all_samples)
+    if self.has_all_samples:
+      return np.zeros(shape.rank, bool)
+    if self.at_hand is None:
+      return np.ones(shape.rank, bool)
+    sizes = zip(shape.as_list(), self.at_hand.inputs[number].shape.as_list())
+    return np.array([a is None or a != b for a, b in sizes], bool)
+
+  def varies_along(self, number: int, axes: Any) -> bool:
+    """Whether one of some sizes changes with the number of samples.
+
+    Args:
+      number: `int`, that of the input.
+      axes: `int` or `slice`, which of its axes.
+
+    Returns:
+      `bool`.
+    """
+    varies = self.varying_sizes(number)
+    return bool(np.any(varies[axes] if varies.ndim else varies))
+
 
 class Program:
   """The ops of one `FuncGraph`, each read once.
+
+  Args:
+    graph: the graph.
+    at_hand: function of a `tf.Operation` that returns the one of the graph at
+      hand that it stands for, or None. None if all samples at hand are walked.
 
   Attributes:
     graph: the graph.
@@ -75,8 +119,9 @@ class Program:
     outputs: names of the tensors that it returns.
   """
 
-  def __init__(self, graph: Any) -> None:
+  def __init__(self, graph: Any, at_hand: Callable | None = None) -> None:
     self.graph = graph
+    self._at_hand = at_hand
     self.inputs = tuple(
       t.name if tf.is_symbolic_tensor(t) else None
       for t in getattr(graph, 'inputs', ())
@@ -96,7 +141,7 @@ class Program:
     """The instruction of an op."""
     if op_name not in self._instructions:
       op = self.graph.get_operation_by_name(op_name)
-      self._instructions[op_name] = _read(op)
+      self._instructions[op_name] = _read(op, self._at_hand)
     return self._instructions[op_name]
 
   def captures(self) -> dict:
@@ -139,7 +184,7 @@ def _op_name(tensor_name: str) -> str:
   return tensor_name.rsplit(':', 1)[0]
 
 
-def _read(op: tf.Operation) -> Instruction:
+def _read(op: tf.Operation, at_hand: Callable | None) -> Instruction:
   shapes = tuple(
     tuple(t.shape.as_list()) if t.shape.is_fully_defined() else None
     for t in op.outputs
@@ -150,6 +195,8 @@ def _read(op: tf.Operation) -> Instruction:
     custom_gradient = None
   return Instruction(
     op=op,
+    at_hand=op if at_hand is None else at_hand(op),
+    has_all_samples=at_hand is None,
     type=op.type,
     name=op.name,
     inputs=tuple(t.name for t in op.inputs),

@@ -82,6 +82,9 @@ class OpFacts:
       of `rules.elementwise`; None for other ops.
     orders_in_range: Up to which order the derivatives of an elementwise op fit
       into single precision wherever the first one does; 1 if nothing is known.
+    slopes: For an elementwise op of one argument: a function of that and of a
+      number, which returns its derivatives of order 1 up to that number, each
+      with the precision of the argument. None: TensorFlow differentiates.
     selects: Numbers of inputs of an elementwise op. Where its derivative by one
       of these is zero, TensorFlow's gradient is zero for any cotangent, also
       for one that is not finite.
@@ -113,6 +116,7 @@ class OpFacts:
       `tf.custom_gradient`, if it has a gradient of its own.
     is_slice: Whether it cuts slices out of its input.
     vectorizes: Whether pfor can vectorize its gradient under XLA.
+    regroups_axes: Whether an axis of its result may hold several of its input.
     moved_inputs: Numbers of inputs whose elements it moves, and does nothing
       else; the other inputs say where to. A `slice` is a range of numbers.
     is_same_for_all_sizes: Whether what it computes from shapes is the same for
@@ -135,6 +139,7 @@ class OpFacts:
   shape_inputs: tuple[int, ...] = ()
   elementwise: str | None = None
   orders_in_range: int = 1
+  slopes: Callable | None = None
   selects: tuple[int, ...] = ()
   is_pure: bool = True
   passes_on: bool = False
@@ -152,6 +157,7 @@ class OpFacts:
   ends_custom_gradient: bool = False
   is_slice: bool = False
   vectorizes: bool = True
+  regroups_axes: bool = False
   moved_inputs: tuple[int, ...] | slice = ()
   is_same_for_all_sizes: bool = False
   counts: Callable | None = None

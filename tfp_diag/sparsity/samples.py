@@ -14,7 +14,7 @@
 # ============================================================================
 """Checks that the samples of a batch do not mix."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -22,10 +22,21 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.second_order import SecondOrder
-from tfp_diag.sparsity.tape import Columns, Loop, Tape, without_fallbacks
+from tfp_diag.sparsity.tape import (
+  Columns,
+  Step,
+  Tape,
+  all_steps,
+  without_fallbacks,
+)
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['SampleMixingError', 'check_samples', 'own_samples']
+__all__ = [
+  'SampleMixingError',
+  'are_in_place',
+  'check_samples',
+  'own_samples',
+]
 
 
 class SampleMixingError(ValueError):
@@ -78,6 +89,71 @@ def check_samples(walked: Walked) -> bool:
   return bool(_strangers(found, walked, outputs, strict))
 
 
+def are_in_place(walked: Walked) -> bool:
+  """Whether samples lie along axes whose sizes are their number, everywhere.
+
+  If not, an op that follows may do something else with another number: two
+  samples of 8 elements, reshaped to `[8, 2]`, have two elements of one sample
+  in each row; 300 samples, reshaped to `[8, 300]`, elements of 38 samples.
+
+  Args:
+    walked: `Walked`, on other numbers of samples than those at hand.
+
+  Returns:
+    `bool`.
+  """
+  varying = walked.varying_sizes
+  if all(_keeps_axes(step, varying) for step in all_steps(walked.tape)):
+    return True
+  columns = Columns(Groups(walked.num_samples))
+  dependencies = _seeds(walked)
+  walked.tape.forward(dependencies, columns)
+  return all(
+    _is_constant_along(
+      columns.groups.expand(dependencies[value]), value.shape, ~varies
+    )
+    for value, varies in varying.items()
+    if value.depends and value in dependencies
+  )
+
+
+def _keeps_axes(step: Step, varying: dict) -> bool:
+  """Whether the axes of an op's results are some of its arguments."""
+  if not facts(step.op_type).regroups_axes:
+    return True
+  (before, *_), (after, *_) = step.inputs, step.outputs
+  if before not in varying or after not in varying:
+    return False
+  # Beyond the last axis of samples, nothing matters.
+  count = max(np.flatnonzero(varying[before]), default=-1) + 1
+  return before.shape[:count] == after.shape[:count] and np.array_equal(
+    np.flatnonzero(varying[before]), np.flatnonzero(varying[after])
+  )
+
+
+def _is_constant_along(
+  samples: Dependency, shape: tuple, axes: np.ndarray
+) -> bool:
+  """Whether elements that differ in some axes only are of the same sample.
+
+  Args:
+    samples: `Dependency` of the elements on samples.
+    shape: `tuple` of int.
+    axes: bool array, for each axis of the shape.
+
+  Returns:
+    `bool`. What depends on several samples is not looked at.
+  """
+  single = samples.counts == 1
+  least = np.full(len(single), np.iinfo(np.int64).max)
+  most = np.full(len(single), -1)
+  own = samples.indices[single[samples.row_of_entry]]
+  least[single] = most[single] = own
+  axes = tuple(np.flatnonzero(axes))
+  least = least.reshape(shape).min(axis=axes, initial=np.iinfo(np.int64).max)
+  return bool(np.all(most.reshape(shape).max(axis=axes, initial=-1) <= least))
+
+
 def _mixing(op: str, does: str) -> SampleMixingError:
   error = SampleMixingError(
     f'`fn` mixes samples: {op} {does} depend on another. Pass sample_shape=() '
@@ -92,7 +168,7 @@ def _mixing_gradient(walked: Walked) -> str | None:
   tape = walked.tape
   steps = [
     step
-    for step in _all_steps(tape)
+    for step in all_steps(tape)
     if facts(step.op_type).ends_custom_gradient and step.structure.pairs
   ]
   if not steps:
@@ -157,7 +233,7 @@ def _first_mixing_op(tape: Tape, walked: Walked, wrong: dict) -> str:
   alive = dict(wrong)
   tape.backward(alive)
   last = None
-  for step in _all_steps(tape):
+  for step in all_steps(tape):
     for value in step.outputs:
       mask = alive.get(value)
       if not value.depends or mask is None or not mask.any():
@@ -168,11 +244,3 @@ def _first_mixing_op(tape: Tape, walked: Walked, wrong: dict) -> str:
       last = step
   # No element depends on two samples: samples have changed places.
   return 'the function' if last is None else last.label
-
-
-def _all_steps(tape: Tape) -> Iterator:
-  for step in tape.steps:
-    if isinstance(step, Loop):
-      yield from _all_steps(step.body)
-    else:
-      yield step

@@ -15,7 +15,7 @@
 """The ops of a function in order, and the dependencies found from them."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -28,7 +28,7 @@ from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['Columns', 'Loop', 'Step', 'Tape', 'without_fallbacks']
+__all__ = ['Columns', 'Loop', 'Step', 'Tape', 'all_steps', 'without_fallbacks']
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -376,6 +376,15 @@ class Tape:
         if value not in last:
           dependencies.pop(value, None)
     return dependencies
+
+
+def all_steps(tape: Tape) -> Iterator[Step]:
+  """Yields the steps, and those of the bodies of loops."""
+  for step in tape.steps:
+    if isinstance(step, Loop):
+      yield from all_steps(step.body)
+    else:
+      yield step
 
 
 def without_fallbacks(tape: Tape) -> Tape:

@@ -19,8 +19,8 @@ of the function on a few samples, if that differs from the given graph (the one
 at hand) in the number of samples only. This is checked op by op: both graphs
 have the same ops, in the same order, wired in the same way, with the same
 attributes and constants, and the same shapes but for the number of samples. A
-constant that differs was computed from that number; it counts as unknown
-wherever it is not merely a shape.
+constant that differs, if only in its shape, was computed from that number; it
+counts as unknown wherever it is not merely a shape.
 
 The numbers of samples are primes that divide no integer in the graph at hand:
 so a roll, a slice or a new shape cannot end between two samples by accident.
@@ -107,11 +107,13 @@ class Twin:
       hand.
     varying: set of (id of graph, name): the constants of the small graph, and
       of the functions in it, that have other values in the graph at hand.
+    uniform: those of them that are one number throughout, the same in both.
   """
 
   def __init__(self) -> None:
     self.op_at_hand = {}
     self.varying = set()
+    self.uniform = set()
 
 
 def compare(small: Graph, at_hand: Graph) -> Twin | None:
@@ -276,18 +278,14 @@ def _is_multiple(a: int, b: int, sizes: Sequence) -> bool:
 def _same_attributes(twin: Twin, a: Node, b: Node, graph: Any) -> bool:
   if facts(a.op.type).is_constant:
     few, many = (tf.make_ndarray(n.op.get_attr('value')) for n in (a, b))
-    dtype = a.op.outputs[0].dtype
-    if not _same_values(few, many, dtype):
-      twin.varying.add((id(graph), a.op.outputs[0].name))
+    place, dtype = (id(graph), a.op.outputs[0].name), a.op.outputs[0].dtype
+    if not np.array_equal(few, many, equal_nan=dtype.is_floating):
+      twin.varying.add(place)
+      if (
+        few.size and np.all(few == few.flat[0]) and np.all(many == few.flat[0])
+      ):
+        twin.uniform.add(place)
     return dtype == b.op.outputs[0].dtype
   return [kv for kv in a.attributes if kv[0] != 'shape'] == [
     kv for kv in b.attributes if kv[0] != 'shape'
   ]
-
-
-def _same_values(few: np.ndarray, many: np.ndarray, dtype: tf.DType) -> bool:
-  """Whether constants are equal; in two shapes, if both are one number."""
-  if few.shape != many.shape and few.size and many.size:
-    first = few.flat[0]
-    return bool(np.all(few == first) and np.all(many == first))
-  return np.array_equal(few, many, equal_nan=dtype.is_floating)

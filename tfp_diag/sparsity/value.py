@@ -42,6 +42,8 @@ class Value:
     varies: None if it does not change with the number of samples; else True, or
       a bool array of the elements that do. Such a value can only be a shape.
     is_count: whether it is 0, 1, 2, ... for any number of samples.
+    is_uniform: whether it varies only in its shape, and is one number
+      throughout.
     source: how it is computed, where it is not known or varies: a `tuple` of an
       instruction, its inputs, and the number of the output; or None.
   """
@@ -55,6 +57,7 @@ class Value:
     'depends',
     'dtype',
     'is_count',
+    'is_uniform',
     'shape',
     'source',
     'varies',
@@ -71,6 +74,7 @@ class Value:
   ) -> None:
     self.varies: Any = None
     self.is_count = False
+    self.is_uniform = False
     if reads is None:
       reads = next((p._reads for p in parents if p._reads is not None), None)
     self._reads = reads

@@ -34,7 +34,7 @@ from tfp_diag.sparsity import rules  # noqa: F401 (registers the rules)
 from tfp_diag.sparsity.budget import UnknownShapeError
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.interpreter import Walker
-from tfp_diag.sparsity.tape import Tape
+from tfp_diag.sparsity.tape import Tape, all_steps
 from tfp_diag.sparsity.twin import Twin, compare, few_samples, same_shape
 from tfp_diag.sparsity.value import Value
 
@@ -65,6 +65,9 @@ class Walked:
     is_certain: `bool`: whether no op failed when it was executed, and no rule
       asked for a value that is computed from the number of samples.
     twin: `Twin`, or None if the graph is the one at hand.
+    varying_sizes: `dict` from `Value` to a bool array: which of its sizes
+      change with the number of samples. Only if other numbers of samples are
+      stood for, and for values for which it is known.
   """
 
   tape: Tape
@@ -76,6 +79,7 @@ class Walked:
   notes: tuple
   is_certain: bool
   twin: Twin | None = None
+  varying_sizes: dict = dataclasses.field(default_factory=dict)
 
   @property
   def sample_rank(self) -> int:
@@ -93,9 +97,14 @@ class Walked:
     return sum(v.rows for v in self.inputs) // max(self.num_samples, 1)
 
   @property
+  def values(self) -> list:
+    """What the steps of the tape compute, in order."""
+    return [y for step in self.tape.steps for y in step.outputs]
+
+  @property
   def shapes(self) -> list:
-    """The shapes of what depends on xs, in the order of the tape."""
-    return [y.shape for step in self.tape.steps for y in step.outputs]
+    """The shapes of `values`."""
+    return [value.shape for value in self.values]
 
   def at_hand(self, op: tf.Operation | None) -> tf.Operation | None:
     """The op of the graph at hand that an op of this one stands for, or None.
@@ -186,7 +195,7 @@ def _walk_twin(
     small.reads.is_allowed = graph.reads.is_allowed
     walked = _walk_on(small, smaller, few, second_order, twin, few)
     graph.reads.update(small.reads)
-    return walked
+    return dataclasses.replace(walked, varying_sizes=_sizes_of_twin(walked))
 
   return _with_few(graph, rank, walk_on)
 
@@ -220,7 +229,33 @@ def _walk_open(
   same = len(one.shapes) == len(other.shapes) and all(
     same_shape(a, b, sizes) for a, b in zip(one.shapes, other.shapes)
   )
-  return one if same else None
+  if not same:
+    return None
+  varying = {
+    value: np.not_equal(value.shape, other_value.shape)
+    for value, other_value in zip(
+      [*one.inputs, *one.values], [*other.inputs, *other.values]
+    )
+    if value.shape is not None
+  }
+  return dataclasses.replace(one, varying_sizes=varying)
+
+
+def _sizes_of_twin(walked: Walked) -> dict:
+  """The `varying_sizes` of a function that was walked on few samples."""
+  assert walked.twin is not None
+  found = {
+    value: np.arange(len(value.shape)) < walked.sample_rank
+    for value in walked.inputs
+  }
+  for step in all_steps(walked.tape):
+    op = None if step.op is None else walked.twin.op_at_hand.get(step.op)
+    if op is None or len(op.outputs) != len(step.outputs):
+      continue
+    for value, tensor in zip(step.outputs, op.outputs):
+      if value.shape is not None and len(value.shape) == tensor.shape.rank:
+        found[value] = np.not_equal(value.shape, tensor.shape.as_list())
+  return found
 
 
 class _SharedIntegersError(Exception):
@@ -262,7 +297,7 @@ def _walk_on(
     for x, value in zip(graph.xs, values)
     if isinstance(x, tf.Variable)
   }
-  walker = Walker(graph, variables, second_order, twin)
+  walker = Walker(graph, variables, second_order, twin, not put_in)
   outputs = walker.walk(values)
   _check_known(outputs, is_open=bool(put_in))
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):

@@ -30,16 +30,15 @@ from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
 @register_bounds('ArgMax', 'ArgMin')
 def _place(instruction, inputs, output):
   """A position along an axis: for the last axis of `[2, 3]` it is 0, 1 or 2."""
-  del instruction, output
-  return 0, _length(inputs[0], int(inputs[1].value())) - 1
+  del output
+  return 0, _length(instruction, inputs, int(inputs[1].value())) - 1
 
 
 @register_bounds('TopKV2')
 def _places_of_largest(instruction, inputs, output):
   """The values have the bounds of the inputs; indices are on the last axis."""
-  del instruction
   if output == 1:
-    return 0, _length(inputs[0], -1) - 1
+    return 0, _length(instruction, inputs, -1) - 1
   low, high = inputs[0].bounds()
   return np.min(low), np.max(high)
 
@@ -47,8 +46,8 @@ def _places_of_largest(instruction, inputs, output):
 @register_bounds('LowerBound', 'UpperBound')
 def _sorted_place(instruction, inputs, output):
   """A position before, between or after the elements: `tf.searchsorted`."""
-  del instruction, output
-  return 0, _length(inputs[0], -1)
+  del output
+  return 0, _length(instruction, inputs, -1)
 
 
 @register_bounds('Bucketize')
@@ -61,8 +60,8 @@ def _bucket(instruction, inputs, output):
 @register_bounds('Multinomial', 'StatelessMultinomial')
 def _class(instruction, inputs, output):
   """One of the classes."""
-  del instruction, output
-  return 0, _length(inputs[0], -1) - 1
+  del output
+  return 0, _length(instruction, inputs, -1) - 1
 
 
 @register_bounds(
@@ -215,10 +214,13 @@ def _spread(value, end):
   return np.array(np.broadcast_to(value.bounds()[end], value.shape), np.float64)
 
 
-def _length(value, axis):
-  if value.shape is None:
+def _length(instruction, inputs, axis):
+  """How long the first input is along an axis, for any number of samples."""
+  if inputs[0].shape is None:
     raise CannotSay('a shape that is not known')
-  return value.shape[axis]
+  if instruction.varies_along(0, axis):
+    raise CannotSay('a size that changes with the number of samples')
+  return inputs[0].shape[axis]
 
 
 def _unit(instruction):

@@ -35,14 +35,14 @@ def _shapes(walker, scope, instruction, inputs):
   """The shapes of several tensors."""
   del walker, scope
   dtype = instruction.dtypes[0]
-  return [
-    _varying(
-      _from_shape(value, lambda shape: np.array(shape), dtype),
-      tensor,
-      lambda shape: np.array([d is None for d in shape]),
-    )
-    for value, tensor in zip(inputs, instruction.op.inputs)
-  ]
+  results = []
+  for k, value in enumerate(inputs):
+    result = _from_shape(value, lambda shape: np.array(shape), dtype)
+    varies = instruction.varying_sizes(k)
+    if varies.any():
+      result.varies = varies if varies.ndim else True
+    results.append(result)
+  return results
 
 
 @register_expansion('Rank')
@@ -56,13 +56,10 @@ def _rank(walker, scope, instruction, inputs):
 def _size(walker, scope, instruction, inputs):
   """The number of elements."""
   del walker, scope
-  return [
-    _varying(
-      _from_shape(inputs[0], np.prod, instruction.dtypes[0]),
-      instruction.op.inputs[0],
-      lambda shape: None in shape,
-    )
-  ]
+  result = _from_shape(inputs[0], np.prod, instruction.dtypes[0])
+  if instruction.varying_sizes(0).any():
+    result.varies = True
+  return [result]
 
 
 @register_expansion('ZerosLike')
@@ -75,16 +72,6 @@ def _zeros_like(walker, scope, instruction, inputs):
 def _ones_like(walker, scope, instruction, inputs):
   """Ones, known as such."""
   return _filled(instruction, inputs[0], 1)
-
-
-def _varying(result, tensor, varies):
-  """Marks what comes from sizes that are unknown while the graph is built."""
-  if tensor.shape.rank is None:
-    result.varies = True
-  elif not tensor.shape.is_fully_defined():
-    mask = varies(tensor.shape.as_list())
-    result.varies = (mask if np.ndim(mask) else True) if np.any(mask) else None
-  return result
 
 
 def _from_shape(value, function, dtype):
@@ -114,5 +101,6 @@ def _filled(instruction, value, number):
     dtype,
     compute=lambda: np.full(value.shape, number, dtype.as_numpy_dtype),
   )
-  tensor = instruction.op.inputs[0]
-  return [_varying(filled, tensor, lambda shape: None in shape)]
+  if instruction.varying_sizes(0).any():
+    filled.varies = filled.is_uniform = True
+  return [filled]

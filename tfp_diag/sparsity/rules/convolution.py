@@ -199,6 +199,15 @@ def _convolution(op, image_shape, filter_shape, result_shape):
   )
 
 
+def _filter_shape(op):
+  """The shape of the filter, whose windows are as large for any batch."""
+  filters = op.inputs[1]
+  if filters.varies_along(slice(None)):
+    op.refuse()
+    raise CannotSay('a filter whose size changes with the number of samples')
+  return filters.shape
+
+
 def _channel_of(images):
   shape = [1] * len(images.shape)
   shape[images.channel] = -1
@@ -237,8 +246,8 @@ def _convolve(op):
   A window of 3 over a series of 4, without padding, has the Jacobian
   `[[1, 1, 1, 0], [0, 1, 1, 1]]`.
   """
-  images, filters = op.inputs
-  found = _convolution(op, images.shape, filters.shape, op.outputs[0].shape)
+  image_shape, result_shape = op.inputs[0].shape, op.outputs[0].shape
+  found = _convolution(op, image_shape, _filter_shape(op), result_shape)
   return _bilinear(op, {0: found.images, 1: found.filters})
 
 
@@ -249,8 +258,8 @@ def _convolve(op):
 )
 def _convolve_back(op):
   """The transpose of a convolution, from results to images."""
-  _, filters, results = op.inputs
-  found = _convolution(op, op.outputs[0].shape, filters.shape, results.shape)
+  image_shape, result_shape = op.outputs[0].shape, op.inputs[2].shape
+  found = _convolution(op, image_shape, _filter_shape(op), result_shape)
   return _bilinear(
     op, {1: found.filters_to_images, 2: found.images.transpose()}
   )

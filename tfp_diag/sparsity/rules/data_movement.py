@@ -80,6 +80,16 @@ DATA_INPUTS = {
 }
 
 register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))
+register_facts(
+  'BatchToSpace',
+  'BatchToSpaceND',
+  'DepthToSpace',
+  'Reshape',
+  'SpaceToBatch',
+  'SpaceToBatchND',
+  'SpaceToDepth',
+  regroups_axes=True,
+)
 register_facts('Fill', shape_inputs=(0,))
 register_facts(
   *('BroadcastTo', 'ExpandDims', 'Reshape', 'Squeeze', 'Transpose'),
@@ -90,12 +100,34 @@ register_facts('Slice', 'Split', 'SplitV', 'StridedSlice', is_slice=True)
 register_facts('ConcatV2', 'Slice', 'Split', 'SplitV', vectorizes=False)
 
 
+# Axes of the first input between which positions count. If one of them is that
+# of the samples, such an op does something else to each sample.
+_RELATED_AXES = {
+  'Diag': slice(None),
+  'DiagPart': slice(None),
+  'MatrixBandPart': slice(-2, None),
+  'MatrixDiag': slice(-1, None),
+  'MatrixDiagPart': slice(-2, None),
+  'MatrixDiagPartV2': slice(-2, None),
+  'MatrixDiagPartV3': slice(-2, None),
+  'MatrixDiagV2': slice(-1, None),
+  'MatrixDiagV3': slice(-1, None),
+  'MatrixSetDiag': slice(-2, None),
+  'MatrixSetDiagV2': slice(-2, None),
+  'MatrixSetDiagV3': slice(-2, None),
+}
+
+
 @register_rule(*DATA_INPUTS)
 def _movement(op):
   """Each element comes from one place, or is a constant; see `movement`."""
   data = DATA_INPUTS[op.type]
   if isinstance(data, slice):
     data = tuple(range(len(op.inputs))[data])
+  related = _RELATED_AXES.get(op.type)
+  if related is not None and op.inputs[0].varies_along(related):
+    op.refuse()
+    raise CannotSay('a diagonal along an axis of samples')
   try:
     return movement(op, data)
   except CannotSay:
