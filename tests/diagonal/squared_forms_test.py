@@ -227,6 +227,16 @@ MULTIPLIED = {
     lambda x: tf.matmul(*halves(x, [1, 1, 2], [3, 2, 2])),
   ),
   'einsum': (6, lambda x: tf.einsum('bij,jk->bik', shaped(x, 2, 3), M34)),
+  'einsum with an ellipsis': (
+    6,
+    lambda x: tf.einsum('...ij,jk->...ik', shaped(x, 2, 3), M34),
+  ),
+  'ellipsis of both': (
+    9,
+    lambda x: tf.einsum(
+      '...i,...i->...', shaped(x[:, :6], 2, 3), x[:, tf.newaxis, 6:]
+    ),
+  ),
   'einsum of both': (
     12,
     lambda x: tf.einsum('bij,bkj->bki', *halves(x, [2, 3], [2, 3])),
@@ -295,7 +305,6 @@ UNFIT = {
   'einsum of one': (9, lambda x: tf.einsum('bii->bi', shaped(x, 3, 3))),
   'summed alone': (4, lambda x: tf.einsum('bj,ij->b', x, M34)),
   'summed both': (5, lambda x: tf.einsum('bi,bj->b', x[:, :2], x[:, 2:])),
-  'with an ellipsis': (4, lambda x: tf.einsum('...j,jk->...k', x, M43)),
   'sparse with duplicates': (
     4,
     columns(lambda x: tf.sparse.sparse_dense_matmul(TWICE, x)),

@@ -106,6 +106,10 @@ PLACES = {
   'wide band': lambda x: (
     tf.cumsum(tf.linalg.band_part(x, 4, -1) * x, axis=1) * x
   ),
+  'copies': lambda x: tf.repeat(x, tf.shape(x)[0], axis=1)[:, :N] * x,
+  'copies in turn': lambda x: (
+    tf.reverse(tf.tile(x**2, [1, tf.shape(x)[0]]), [1])[:, :N] * x
+  ),
   'filter': lambda x: (
     x
     * tf.nn.conv1d(

@@ -83,7 +83,13 @@ class SquaredSweeps:
   @property
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
-    return self.num_sweeps + sweep.num_colors(self.colors)
+    passes = self.num_sweeps + sweep.num_colors(self.colors)
+    return passes + self._num_products
+
+  @property
+  def _num_products(self) -> int:
+    """How many products there are with the Hessian by joint frontiers."""
+    return sum(j.num_passes for s in self.found.sweeps for j in s.joints)
 
   @property
   def note(self) -> str:
@@ -99,7 +105,7 @@ class SquaredSweeps:
       )
     joints = [j for s in self.found.sweeps for j in s.joints]
     if joints:
-      products = sum(joint.num_passes for joint in joints)
+      products = self._num_products
       sentences.append(
         f'What follows {_listed(joint.label for joint in joints)} is '
         f'differentiated as a whole: {products} product'
@@ -111,7 +117,8 @@ class SquaredSweeps:
       why = _listed([label for label, _ in self.found.reasons])
       sentences.append(
         f'{left} coordinate{"s" * (left != 1)} left over to {count} '
-        f'pass{"es" * (count != 1)}: many paths to {why}.'
+        f'pass{"es" * (count != 1)}: '
+        + (f'many paths to {why}.' if why else 'a sweep would save nothing.')
       )
     return ' '.join(sentences)
 

@@ -424,10 +424,9 @@ class Walker:
       )
     if known.elementwise is not None:
       return all(map(_is_one_number, inputs))
-    # Such as `tf.fill`: numbers are copied as often as a shape says.
-    data = set(range(len(inputs))).difference(known.shape_inputs)
-    is_copy = bool(known.shape_inputs) and data == {*known.moved(len(inputs))}
-    return is_copy and all(_is_one_number(inputs[k]) for k in data)
+    return known.only_copies and all(
+      _is_one_number(inputs[k]) for k in known.moved(len(inputs))
+    )
 
   def _note_side_effects(self, ops: Sequence) -> None:
     for op in ops:

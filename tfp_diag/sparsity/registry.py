@@ -116,9 +116,10 @@ class OpFacts:
       `tf.custom_gradient`, if it has a gradient of its own.
     is_slice: Whether it cuts slices out of its input.
     vectorizes: Whether pfor can vectorize its gradient under XLA.
-    regroups_axes: Whether an axis of its result may hold several of its input.
     moved_inputs: Numbers of inputs whose elements it moves, and does nothing
       else; the other inputs say where to. A `slice` is a range of numbers.
+    only_copies: Whether it has one such input, and each element of its results
+      is an element of that.
     is_same_for_all_sizes: Whether what it computes from shapes is the same for
       any number of samples.
     counts: A function of its inputs that tells whether its result is 0, 1, 2,
@@ -157,8 +158,8 @@ class OpFacts:
   ends_custom_gradient: bool = False
   is_slice: bool = False
   vectorizes: bool = True
-  regroups_axes: bool = False
   moved_inputs: tuple[int, ...] | slice = ()
+  only_copies: bool = False
   is_same_for_all_sizes: bool = False
   counts: Callable | None = None
   on_integers: Callable | None = None

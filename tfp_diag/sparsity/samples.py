@@ -24,11 +24,11 @@ from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import (
   Columns,
-  Step,
   Tape,
   all_steps,
   without_fallbacks,
 )
+from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
 __all__ = [
@@ -90,11 +90,13 @@ def check_samples(walked: Walked) -> bool:
 
 
 def are_in_place(walked: Walked) -> bool:
-  """Whether samples lie along axes whose sizes are their number, everywhere.
+  """Whether samples, and nothing else, lie along axes that have their number.
 
-  If not, an op that follows may do something else with another number: two
-  samples of 8 elements, reshaped to `[8, 2]`, have two elements of one sample
-  in each row; 300 samples, reshaped to `[8, 300]`, elements of 38 samples.
+  If not, an op that follows may do something else with another number of
+  samples. Two samples of 8 elements, reshaped to `[8, 2]`, have two elements of
+  one sample in each row; 300 samples, reshaped to `[8, 300]`, elements of 38
+  samples. The first elements of `tf.repeat(x, number_of_samples, axis=1)` are
+  copies of fewer coordinates, the more samples there are.
 
   Args:
     walked: `Walked`, on other numbers of samples than those at hand.
@@ -102,56 +104,51 @@ def are_in_place(walked: Walked) -> bool:
   Returns:
     `bool`.
   """
-  varying = walked.varying_sizes
-  if all(_keeps_axes(step, varying) for step in all_steps(walked.tape)):
+  rank, leading = walked.sample_rank, walked.sample_shape
+  unusual = {
+    value: varies
+    for value, varies in walked.varying_sizes.items()
+    if value.depends
+    and (value.shape[:rank] != leading or np.any(varies[rank:]))
+  }
+  if not unusual:
     return True
   columns = Columns(Groups(walked.num_samples))
   dependencies = _seeds(walked)
   walked.tape.forward(dependencies, columns)
   return all(
-    _is_constant_along(
-      columns.groups.expand(dependencies[value]), value.shape, ~varies
-    )
-    for value, varies in varying.items()
-    if value.depends and value in dependencies
+    _is_in_place(columns.groups.expand(dependencies[value]), value, varies)
+    for value, varies in unusual.items()
+    if value in dependencies
   )
 
 
-def _keeps_axes(step: Step, varying: dict) -> bool:
-  """Whether the axes of an op's results are some of its arguments."""
-  if not facts(step.op_type).regroups_axes:
-    return True
-  (before, *_), (after, *_) = step.inputs, step.outputs
-  if before not in varying or after not in varying:
-    return False
-  # Beyond the last axis of samples, nothing matters.
-  count = max(np.flatnonzero(varying[before]), default=-1) + 1
-  return before.shape[:count] == after.shape[:count] and np.array_equal(
-    np.flatnonzero(varying[before]), np.flatnonzero(varying[after])
-  )
-
-
-def _is_constant_along(
-  samples: Dependency, shape: tuple, axes: np.ndarray
-) -> bool:
-  """Whether elements that differ in some axes only are of the same sample.
+def _is_in_place(samples: Dependency, value: Value, varies: np.ndarray) -> bool:
+  """Whether the samples of elements change along these axes, and no others.
 
   Args:
     samples: `Dependency` of the elements on samples.
-    shape: `tuple` of int.
-    axes: bool array, for each axis of the shape.
+    value: `Value`.
+    varies: bool array, for each of its axes.
 
   Returns:
-    `bool`. What depends on several samples is not looked at.
+    `bool`. What depends on several samples, or on none, is not looked at.
   """
   single = samples.counts == 1
-  least = np.full(len(single), np.iinfo(np.int64).max)
+  if not single.any():
+    return True
+  beyond = np.iinfo(np.int64).max
+  least = np.full(len(single), beyond)
   most = np.full(len(single), -1)
-  own = samples.indices[single[samples.row_of_entry]]
-  least[single] = most[single] = own
-  axes = tuple(np.flatnonzero(axes))
-  least = least.reshape(shape).min(axis=axes, initial=np.iinfo(np.int64).max)
-  return bool(np.all(most.reshape(shape).max(axis=axes, initial=-1) <= least))
+  least[single] = most[single] = samples.indices[single[samples.row_of_entry]]
+  least, most = (array.reshape(value.shape) for array in (least, most))
+  is_same = [
+    np.all(
+      most.max(axis=axis, initial=-1) <= least.min(axis=axis, initial=beyond)
+    )
+    for axis in range(len(varies))
+  ]
+  return all(a != b for a, b in zip(is_same, varies))
 
 
 def _mixing(op: str, does: str) -> SampleMixingError:

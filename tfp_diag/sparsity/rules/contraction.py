@@ -56,12 +56,16 @@ def _batch_matmul(op):
 
 def _squares_of_einsum(op):
   """None if products that share a result and a factor are added up."""
-  operands, result = op.get_attr('equation').decode().split('->')
-  operands = operands.split(',')
-  if len(operands) != 2 or any('.' in labels for labels in operands):
+  ranks = [x.shape.rank for x in op.inputs]
+  if len(ranks) != 2 or None in ranks:
     return None
+  operands, result = _labels(op.get_attr('equation'), ranks)
   one, other = map(set, operands)
-  return Squares.OPERANDS if one ^ other <= set(result) else None
+  # Axes of `...` are stretched where they have one element: those that are
+  # added up could share it.
+  may_stretch = {label for label in one & other if isinstance(label, int)}
+  is_alone = (one ^ other) | may_stretch <= set(result)
+  return Squares.OPERANDS if is_alone else None
 
 
 @register_rule('Einsum', squares=_squares_of_einsum)
@@ -72,23 +76,24 @@ def _einsum(op):
   the matrix. If both tensors depend on xs, two elements have a mixed second
   derivative if they agree in all labels that the tensors share.
   """
-  equation = op.attr('equation').decode().replace(' ', '')
-  left, right = equation.split('->')
+  ranks = [len(value.shape) for value in op.inputs]
+  return _contraction(op, *_labels(op.attr('equation'), ranks))
+
+
+def _labels(equation, ranks):
+  """The labels of the operands of an equation, and those of its result.
+
+  For `b...i,ij->b...j` and tensors of the ranks 4 and 2 these are
+  `[['b', -2, -1, 'i'], ['i', 'j']]` and `['b', -2, -1, 'j']`.
+  """
+  left, right = equation.decode().replace(' ', '').split('->')
   operands = left.split(',')
   dots = max(
-    len(value.shape) - len(labels.replace('...', ''))
-    for labels, value in zip(operands, op.inputs)
+    rank - len(labels.replace('...', ''))
+    for labels, rank in zip(operands, ranks)
   )
-  return _contraction(
-    op,
-    [
-      _with_dots(labels, len(value.shape))
-      for labels, value in zip(operands, op.inputs)
-    ],
-    _with_dots(right, len(right.replace('...', '')) + dots)
-    if '...' in right
-    else list(right),
-  )
+  result = len(right.replace('...', '')) + dots
+  return [*map(_with_dots, operands, ranks)], _with_dots(right, result)
 
 
 def _with_dots(labels, rank):

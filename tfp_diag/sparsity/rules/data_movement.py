@@ -80,17 +80,21 @@ DATA_INPUTS = {
 }
 
 register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))
-register_facts(
-  'BatchToSpace',
-  'BatchToSpaceND',
-  'DepthToSpace',
-  'Reshape',
-  'SpaceToBatch',
-  'SpaceToBatchND',
-  'SpaceToDepth',
-  regroups_axes=True,
-)
 register_facts('Fill', shape_inputs=(0,))
+register_facts(
+  'BroadcastTo',
+  'ExpandDims',
+  'Fill',
+  'Reshape',
+  'Slice',
+  'Split',
+  'SplitV',
+  'Squeeze',
+  'StridedSlice',
+  'Tile',
+  'Transpose',
+  only_copies=True,
+)
 register_facts(
   *('BroadcastTo', 'ExpandDims', 'Reshape', 'Squeeze', 'Transpose'),
   linear_in=((0,),),

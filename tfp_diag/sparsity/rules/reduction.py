@@ -29,8 +29,9 @@ register_facts('Sum', 'Cumsum', squares=Squares.SAME)
 register_facts('Sum', 'Mean', 'Cumsum', linear_in=((0,),))
 register_facts('Mean', 'Max', 'Min', squares=Squares.ALONE)
 
-# For a scan over more elements than this the triangle is not listed.
-_MAX_SCAN = 4000
+# The triangle is not listed for scans that are longer than the first number,
+# nor if the elements of all scans, times the length, are more than the second.
+_MAX_SCAN, _MAX_SCANNED = 4000, 64_000_000
 
 
 @register_rule('Sum', 'Mean', 'Max', 'Min')
@@ -90,7 +91,8 @@ def _prefixes(op):
   axis = int(op.inputs[1].value())
   size, length = op.inputs[0].size, shape[axis]
   places = np.moveaxis(np.arange(size).reshape(shape), axis, -1)
-  if length > _MAX_SCAN:
+  # Listed, there are half as many entries as length times size.
+  if length > _MAX_SCAN or length * size > _MAX_SCANNED:
     segment = np.empty(size, np.int64)
     lines = places.reshape(-1, length)
     segment[lines.reshape(-1)] = np.repeat(np.arange(len(lines)), length)
