@@ -55,6 +55,7 @@ from tests.random_steps import (
   scan,
   while_loop,
 )
+from tfp_diag.sparsity import walk
 
 NUM_PROGRAMS = 200
 NUM_TESTS = 8
@@ -187,7 +188,7 @@ def drawn(rng):
     regime=regime,
     steps=tuple(steps),
     sizes=tuple(int(d) for d in (sizes[:1].repeat(number), sizes)[not aliased]),
-    samples=int(rng.choice([1, 2, 3, 5, 20], p=[0.1, 0.2, 0.3, 0.3, 0.1])),
+    samples=int(rng.choice([1, 2, 3, 5, 29], p=[0.1, 0.2, 0.2, 0.2, 0.3])),
     aliased=bool(aliased),
     schedule=schedule,
     changes=regime == 'eager' and rng.uniform() < 0.3,
@@ -358,6 +359,12 @@ def compare(diag, plan, dense):
   want = np.diagonal(dense, axis1=1, axis2=2)
   scale = np.abs(dense).max(initial=1.0)
   np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-10 * scale)
+
+
+@pytest.fixture(autouse=True)
+def fixture_all_batches_are_large(monkeypatch):
+  """So that few samples stand for many wherever they can."""
+  monkeypatch.setattr(walk, '_FEW_ELEMENTS', 0)
 
 
 @pytest.mark.parametrize('part', range(NUM_TESTS))

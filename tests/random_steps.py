@@ -386,7 +386,7 @@ def residual(x, rng):
 def batch_factor(x, rng):
   """A number that grows with the batch, or one for each sample."""
   size = tf.cast(tf.shape(x)[0], x.dtype)
-  which = rng.integers(6)
+  which = rng.integers(14)
   if which == 0:
     return x / size
   if which == 1:
@@ -399,7 +399,54 @@ def batch_factor(x, rng):
   if which == 4:
     late = tf.range(tf.shape(x)[0])[:, tf.newaxis] > 1
     return tf.where(late, tf.roll(x, 1, axis=1), tf.sin(x))
-  return x * tf.cast(tf.size(x), x.dtype) / (4 * x.shape[1])
+  if which == 5:
+    return x * tf.cast(tf.size(x), x.dtype) / (4 * x.shape[1])
+  if which < 10:
+    return larger(x, rng)
+  return placed(x, rng)
+
+
+def larger(x, rng):
+  """Another structure in a batch of more than seven."""
+  one = tf.ones_like(x[:, 0])
+  count = (
+    lambda: tf.reduce_sum(one),
+    lambda: tf.cumsum(one)[:, tf.newaxis],
+    lambda: tf.norm(one) ** 2,
+    lambda: tf.cast(tf.raw_ops.Shape(input=x)[0], x.dtype),
+    lambda: tf.cast(tf.raw_ops.Size(input=one), x.dtype),
+    lambda: tf.linalg.matvec([one], one)[0],
+    lambda: tf.reduce_sum(tf.raw_ops.OnesLike(x=one)),
+    lambda: tf.cast(tf.argmax(tf.cumsum(one)) + 1, x.dtype),
+  )[rng.integers(8)]()
+  return tf.where(count > 7, x * tf.cumsum(x, axis=1) / 4, tf.sin(x))
+
+
+def placed(x, rng):
+  """What depends on where a sample stands, or on how many copies there are."""
+  size, length = tf.shape(x)[0], x.shape[1]
+  ones = tf.ones_like(x[:, 0], tf.int32)
+  return (
+    lambda: tf.cumsum(tf.linalg.band_part(x, rng.integers(4), -1), axis=1),
+    lambda: tf.cumsum(x, axis=1) * tf.linalg.band_part(x, -1, 2),
+    lambda: tf.repeat(x, size, axis=1)[:, :length] * x,
+    lambda: tf.reverse(tf.tile(x, [1, size]), [1])[:, :length] + x,
+    lambda: (
+      x
+      * tf.gather(x, tf.range(size) % length, axis=1, batch_dims=1)[
+        :, tf.newaxis
+      ]
+    ),
+    lambda: tf.sin(tf.roll(x, ones, ones)) + x,
+    lambda: tf.pad(x, [[0, 0], [size, 0]])[:, :length] + tf.sin(x),
+    lambda: tf.transpose(tf.reshape(tf.transpose(x), [length, size])) ** 2,
+    lambda: (
+      tf.reshape(tf.sin(tf.reshape(tf.transpose(x), [-1])), [length, -1])[:1][
+        0
+      ][:, tf.newaxis]
+      * x
+    ),
+  )[rng.integers(9)]()
 
 
 # What else than its arguments a program sees: a `World`.

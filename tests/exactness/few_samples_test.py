@@ -182,7 +182,27 @@ def rows_of_another_length(x):
   return tf.reshape(tf.cumsum(rows**2, axis=1), sizes)
 
 
-@pytest.mark.parametrize('fn', [other_samples, rows_of_another_length])
+def shifted(x):
+  """By as many samples as there may be few."""
+  one = tf.constant(1)
+  return x * tf.roll(x, tf.stack([one + one, one]), [0, 1])
+
+
+def dilated(x):
+  """The same, as an attribute of an op."""
+  patches = tf.image.extract_patches(
+    x[tf.newaxis, :, :, tf.newaxis],
+    sizes=[1, 3, 1, 1],
+    strides=[1, 1, 1, 1],
+    rates=[1, 2, 1, 1],
+    padding='SAME',
+  )
+  return x * tf.reduce_sum(patches[0], axis=-1)
+
+
+@pytest.mark.parametrize(
+  'fn', [other_samples, rows_of_another_length, shifted, dilated]
+)
 def test_samples_that_mix_in_large_batches(fn):
   with pytest.raises(SampleMixingError, match='mixes samples'):
     jacobian('eager', fn, draw(B, N))

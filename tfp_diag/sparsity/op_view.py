@@ -147,9 +147,10 @@ class InputView:
     if self._value.varies is not None and not is_allowed:
       self._view.refuse()
     array = self._value.value(even_varying=is_allowed, only_zeros=only_zeros)
-    # A single integer may be a shift or a size; several are indices.
-    if self.dtype.is_integer and array.size == 1 and self._value.varies is None:
-      self._view.integers.update(abs(int(k)) for k in array.flat)
+    # A few integers may be shifts or sizes; many are indices.
+    if self.dtype.is_integer and self._value.varies is None:
+      if array.size <= MAX_INTEGERS:
+        self._view.integers.update(abs(int(k)) for k in array.flat)
     return array
 
   def bounds(self) -> tuple[np.ndarray, np.ndarray]:

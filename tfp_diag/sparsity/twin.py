@@ -81,6 +81,12 @@ def _collect_integers(
       if size is not None and size <= MAX_INTEGERS:
         values = tf.make_ndarray(op.get_attr('value'))
         integers.update(abs(int(k)) for k in values.flat)
+    for attr in op.op_def.attr:
+      # Such as dilations and strides; masks are no numbers.
+      if attr.type in ('int', 'list(int)') and not attr.name.endswith('_mask'):
+        given = op.get_attr(attr.name)
+        listed = given if isinstance(given, (list, tuple)) else [given]
+        integers.update(abs(k) for k in listed)
     for name in _called(op):
       if name not in seen:
         seen.add(name)
