@@ -83,13 +83,7 @@ class SquaredSweeps:
   @property
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
-    passes = self.num_sweeps + sweep.num_colors(self.colors)
-    return passes + self._num_products
-
-  @property
-  def _num_products(self) -> int:
-    """How many products there are with the Hessian by joint frontiers."""
-    return sum(j.num_passes for s in self.found.sweeps for j in s.joints)
+    return self.num_sweeps + sweep.num_colors(self.colors)
 
   @property
   def note(self) -> str:
@@ -105,7 +99,7 @@ class SquaredSweeps:
       )
     joints = [j for s in self.found.sweeps for j in s.joints]
     if joints:
-      products = self._num_products
+      products = sum(joint.num_passes for joint in joints)
       sentences.append(
         f'What follows {_listed(joint.label for joint in joints)} is '
         f'differentiated as a whole: {products} product'
