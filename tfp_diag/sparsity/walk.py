@@ -248,13 +248,17 @@ def _sizes_of_twin(walked: Walked) -> dict:
     value: np.arange(len(value.shape)) < walked.sample_rank
     for value in walked.inputs
   }
+  # Ops of loops and functions have many steps.
+  known = {}
   for step in all_steps(walked.tape):
-    op = None if step.op is None else walked.twin.op_at_hand.get(step.op)
-    if op is None or len(op.outputs) != len(step.outputs):
+    if step.op not in known:
+      op = None if step.op is None else walked.twin.op_at_hand.get(step.op)
+      known[step.op] = [] if op is None else [y.shape for y in op.outputs]
+    if len(known[step.op]) != len(step.outputs):
       continue
-    for value, tensor in zip(step.outputs, op.outputs):
-      if value.shape is not None and len(value.shape) == tensor.shape.rank:
-        found[value] = np.not_equal(value.shape, tensor.shape.as_list())
+    for value, shape in zip(step.outputs, known[step.op]):
+      if value.shape is not None and len(value.shape) == shape.rank:
+        found[value] = np.not_equal(value.shape, shape.as_list())
   return found
 
 
