@@ -81,18 +81,28 @@ def _collect_integers(
       if size is not None and size <= MAX_INTEGERS:
         values = tf.make_ndarray(op.get_attr('value'))
         integers.update(abs(int(k)) for k in values.flat)
-    for attr in op.op_def.attr:
-      # Such as dilations and strides; masks are no numbers.
-      if attr.type in ('int', 'list(int)') and not attr.name.endswith('_mask'):
-        given = op.get_attr(attr.name)
-        listed = given if isinstance(given, (list, tuple)) else [given]
-        integers.update(abs(k) for k in listed)
+    for name in _distances(op.op_def):
+      given = op.get_attr(name)
+      listed = given if isinstance(given, (list, tuple)) else [given]
+      integers.update(abs(k) for k in listed)
     for name in _called(op):
       if name not in seen:
         seen.add(name)
         body = function_graph(graph, name)
         _collect_integers(body, body.get_operations(), integers, seen)
   integers -= {0, 1}
+
+
+def _distances(op_def: Any) -> list[str]:
+  """The attributes that may be distances between elements: strides, say."""
+  counts = {arg.number_attr for arg in (*op_def.input_arg, *op_def.output_arg)}
+  return [
+    attr.name
+    for attr in op_def.attr
+    if attr.type in ('int', 'list(int)')
+    and attr.name not in counts
+    and not attr.name.endswith('_mask')
+  ]
 
 
 def _called(op: tf.Operation) -> list[str]:
