@@ -131,6 +131,7 @@ def diag_gauss_newton(
 
   [2]: James Martens (2020). New Insights and Perspectives on the Natural
        Gradient Method. _Journal of Machine Learning Research_ 21(146).
+       https://doi.org/10.48550/arXiv.1412.1193
   """
   with arguments.op_scope(name, 'diag_gauss_newton'):
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)

@@ -140,6 +140,7 @@ def color_diagonal(pattern: Any) -> Coloring:
        matrices and graph coloring problems. _SIAM Journal on Numerical
        Analysis_, 20(1):187-209, 1983. (Largest-first and smallest-last
        order.)
+       https://doi.org/10.1137/0720013
 
   [2]: Daniel Brélaz. New methods to color the vertices of a graph.
        _Communications of the ACM_, 22(4):251-256, 1979. (The saturation

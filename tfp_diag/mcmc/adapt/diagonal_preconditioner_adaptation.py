@@ -137,11 +137,13 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
 
   [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
-       arXiv:2603.18845, the diagonal form.
+       The diagonal form.
+       https://doi.org/10.48550/arXiv.2603.18845
 
   [2]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
+       https://doi.org/10.1111/1467-9868.00123
   """
 
   _default_name = 'diagonal_preconditioner_adaptation'

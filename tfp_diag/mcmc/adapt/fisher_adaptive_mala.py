@@ -113,7 +113,8 @@ class FisherAdaptiveMALA(FullMatrixKernel):
   #### References
 
   [1]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
-       Langevin sampling. _NeurIPS_, arXiv:2305.14442, algorithm 1.
+       Langevin sampling. _NeurIPS_, algorithm 1.
+       https://doi.org/10.48550/arXiv.2305.14442
   """
 
   _default_name = 'fisher_adaptive_mala'

@@ -135,7 +135,8 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
-       arXiv:2603.18845, the dense form.
+       The dense form.
+       https://doi.org/10.48550/arXiv.2603.18845
   """
 
   _default_name = 'fisher_divergence_mala'

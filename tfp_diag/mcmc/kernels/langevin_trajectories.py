@@ -168,15 +168,17 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
   #### References
 
   [1]: Lionel Riou-Durand and Jure Vogrinc (2022). Metropolis Adjusted Langevin
-       Trajectories: a robust alternative to Hamiltonian Monte Carlo.
-       arXiv:2202.13230, section 3.
+       Trajectories: a robust alternative to Hamiltonian Monte Carlo. Section 3.
+       https://doi.org/10.48550/arXiv.2202.13230
 
   [2]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
        Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
        Trajectories. _AISTATS_.
+       https://doi.org/10.48550/arXiv.2210.12200
 
   [3]: Giovanni Bussi and Michele Parrinello (2007). Accurate sampling using
        Langevin dynamics. _Physical Review E_ 75: the energy error.
+       https://doi.org/10.1103/PhysRevE.75.056707
   """
 
   _default_name = 'metropolis_adjusted_langevin_trajectories'

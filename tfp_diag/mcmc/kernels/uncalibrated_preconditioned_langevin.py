@@ -194,6 +194,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
   [1]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
        Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
        algorithm. _Statistics and Probability Letters_ 91.
+       https://doi.org/10.1016/j.spl.2014.04.002
   """
 
   _default_name = 'preconditioned_langevin'

@@ -245,15 +245,16 @@ def sample_posterior(
 
   [1]: Lionel Riou-Durand and Jure Vogrinc (2022). Metropolis Adjusted Langevin
        Trajectories: a robust alternative to Hamiltonian Monte Carlo.
-       arXiv:2202.13230.
+       https://doi.org/10.48550/arXiv.2202.13230
 
   [2]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
        Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
        Trajectories. _AISTATS_.
+       https://doi.org/10.48550/arXiv.2210.12200
 
   [3]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
-       arXiv:2603.18845.
+       https://doi.org/10.48550/arXiv.2603.18845
   """
   if not tf.executing_eagerly():
     raise RuntimeError(

@@ -276,6 +276,7 @@ def windowed_adaptive_mala(
   [1]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
+       https://doi.org/10.1111/1467-9868.00123
   """
   names = [_AUTO, *ESTIMATORS, _FULL_FISHER_DIVERGENCE, _FULL_FISHER]
   if isinstance(preconditioner, str) and preconditioner not in names:
