@@ -431,7 +431,7 @@ class Plan:
     """Writes the plan, without its function, to an `.npz` file.
 
     No op is named in it: what is cheaper than passes is found again in the
-    graph at hand. The file is complete or not there: it is written beside
+    graph of `fn`. The file is complete or not there: it is written beside
     `path` and moved.
 
     Args:
