@@ -19,6 +19,7 @@
 
 import ast
 import importlib
+import inspect
 import pathlib
 import re
 
@@ -86,6 +87,39 @@ def test_references_have_a_doi():
       assert re.search(r'https://doi\.org/10\.\S+$', reference), (
         f'{place}: {reference}'
       )
+
+
+def public_objects():
+  """(full name, object) of all that is public, but for strings."""
+  for package in (
+    tfp_diag,
+    tfp_diag.sparsity,
+    tfp_diag.mcmc,
+    tfp_diag.examples,
+  ):
+    for name in package.__all__:
+      found = getattr(package, name)
+      # Packages come with names of their own.
+      if not isinstance(found, str) and not hasattr(found, '__path__'):
+        yield f'{package.__name__}.{name}', found
+
+
+@pytest.mark.parametrize(
+  'found', [pytest.param(found, id=name) for name, found in public_objects()]
+)
+def test_what_is_public_has_an_example(found):
+  objects = [found]
+  if inspect.ismodule(found):  # Something in it has one.
+    objects = [
+      each
+      for each in vars(found).values()
+      if getattr(each, '__module__', None) == found.__name__
+    ]
+  assert any(
+    re.search(r'#### Examples?\n.*```python', doc, re.DOTALL)
+    for doc in map(inspect.getdoc, objects)
+    if doc
+  )
 
 
 @pytest.mark.parametrize('name', ['diag_jacobian', 'diag_hessian'])

@@ -38,6 +38,19 @@ class Coloring:
       The colors that occur are 0, ..., `num_colors - 1`, without a gap.
     num_colors: Python `int`, from `colors`: how many colors there are, and so
       how many passes a diagonal takes.
+
+  Raises:
+    ValueError: if `colors` is not a vector of integers that go up from 0
+      without a gap.
+
+  #### Examples
+
+  ```python
+  coloring = Coloring([0, 1, 0, 0])
+  coloring.num_colors  # ==> 2
+  print(coloring)
+  # 2 colors for 4 coordinates (of each color: 3, 1)
+  ```
   """
 
   colors: np.ndarray

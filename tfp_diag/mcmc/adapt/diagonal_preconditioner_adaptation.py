@@ -61,6 +61,21 @@ class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
     step: int32 scalar Tensor: how many steps were taken.
     moments: A `RunningMoments` of the window that is under way: what the
       estimator needs of the states, gradients or curvatures.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.DiagonalPreconditionerAdaptation(
+    tfp_diag.mcmc.PreconditionedMALA(
+      lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1), step_size=0.5
+    ),
+    num_adaptation_steps=20,
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  int(results.step)  # ==> 1
+  ```
   """
 
   inner_results: typing.Any

@@ -74,6 +74,22 @@ class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
     leapfrogs_taken: int32 scalar Tensor: the steps of this trajectory, each of
       which took one gradient.
     seed: int32 Tensor of shape [2]: the seed of this step.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.MetropolisAdjustedLangevinTrajectories(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    step_size=0.5,
+    integration_time=1.5,
+    damping=1.0,
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  results.is_accepted.shape  # ==> [4]
+  int(results.leapfrogs_taken)  # ==> 3
+  ```
   """
 
   accepted_results: typing.Any

@@ -73,6 +73,10 @@ class LocalHessianPreconditioner:
     floor: Python `float` >= 0: smaller curvatures are replaced by this one. s
       never exceeds 1 / √max(softness, floor).
 
+  Raises:
+    ValueError: if `softness` is not a positive number, or `floor` is not a
+      number >= 0; both must be finite.
+
   #### Examples
 
   ```python

@@ -52,6 +52,18 @@ class PreconditionedMALAResults(typing.NamedTuple):
     proposed_results: An `UncalibratedPreconditionedLangevinResults` for the
       proposal.
     seed: int32 Tensor of shape [2]: the seed of this step.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1), step_size=0.5
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  results.is_accepted.shape, results.proposed_state.shape  # ==> ([4], [4, 3])
+  ```
   """
 
   accepted_results: typing.Any

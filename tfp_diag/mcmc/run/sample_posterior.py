@@ -91,6 +91,24 @@ class PosteriorDraws(typing.NamedTuple):
     num_gradients_warmup: Python int: how many before, a diagonal of the Hessian
       counted as two.
     stopped_by: Python str: 'finished', 'stop_when' or 'interrupted'.
+
+  #### Examples
+
+  ```python
+  found = tfp_diag.mcmc.sample_posterior(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    100,
+    init=tf.zeros([64, 2]),
+    num_warmup_steps=20,
+    preconditioner='diagonal',
+    use_curvature=False,
+    jit_compile=False,
+    seed=1,
+  )
+  found.draws.shape  # ==> [100, 64, 2]
+  found.summary.names  # ==> ('x[0]', 'x[1]')
+  found.stopped_by  # ==> 'finished'
+  ```
   """
 
   draws: typing.Any
