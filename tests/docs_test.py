@@ -153,7 +153,7 @@ def test_the_files_of_the_map_exist():
 
 def test_the_tests_that_are_named_exist():
   text = TEXTS['how_to/from_torch_and_jax.md']
-  table = text[text.index('## What it has of its neighbors') :]
+  table = text[text.index('## Compared with other tools, test by test') :]
   names = [
     name
     for cell in re.findall(r'\| ([^|]+) \|$', table, re.MULTILINE)[1:]
