@@ -37,6 +37,9 @@ TABLE = re.compile(r'<pre>(?=[^<]*\n-{40,}\n)')
 CELL = re.compile(r'<(t[dh]|h\d)\b.*?</\1>', re.DOTALL)
 CODE = re.compile(r'(<code>)([^<]*)')
 NAME = re.compile(r'(<span class="doc doc-object-name [^>]*>)([^<]*)')
+# Links of notebooks, which mkdocs-jupyter leaves as they are.
+TO_PAGE = re.compile(r'href="\.\./docs/pages/([\w/]+)\.md(?=["#])')
+TO_NOTEBOOK = re.compile(r'href="(\w+)\.ipynb(?=["#])')
 PLACE = re.compile(r'(?<=[a-z][._/])(?!py\b|yml)(?=\w)|(?<=[a-z])(?=[A-Z])')
 
 
@@ -62,9 +65,13 @@ def on_page_markdown(markdown, page, config, files):
 def on_page_content(html, page, config, files):
   """Leaves out what a page would load from elsewhere, and lone dashes.
 
+  Lets links of notebooks lead to the pages of the site.
   Lets long names go on in the next line, but not the rows of a table.
   """
   html = DASH.sub(r'\1', MATHJAX.sub('', html))
+  if page.file.src_uri.endswith('.ipynb'):
+    html = TO_PAGE.sub(r'href="../\1.html', html)
+    html = TO_NOTEBOOK.sub(r'href="\1.html', html)
   html = TABLE.sub('<pre class="table">', html)
   html = CELL.sub(lambda cell: CODE.sub(breakable, cell[0]), html)
   return NAME.sub(breakable, html)

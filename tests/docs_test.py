@@ -41,6 +41,8 @@ WITH_EXAMPLES = [
   for name, text in TEXTS.items()
   if written_examples.blocks(text, 'python')
 ]
+# Works without a DOI: a chapter of a report, and software.
+WITHOUT_DOI = ('S. Becker and Y. LeCun', 'https://github.com/microsoft/folx')
 PUBLIC = (tfp_diag, tfp_diag.sparsity, tfp_diag.mcmc, tfp_diag.examples)
 
 
@@ -151,7 +153,7 @@ def test_the_files_of_the_map_exist():
 
 def test_the_tests_that_are_named_exist():
   text = TEXTS['how_to/from_torch_and_jax.md']
-  table = text[text.index('## What it has of its neighbors') :]
+  table = text[text.index('## Compared with other tools, test by test') :]
   names = [
     name
     for cell in re.findall(r'\| ([^|]+) \|$', table, re.MULTILINE)[1:]
@@ -166,6 +168,19 @@ def test_the_tests_that_are_named_exist():
 def test_links_lead_to_files(name):
   for target in re.findall(r'\]\(([^)#:]+\.\w+)\)', TEXTS[name]):
     assert (PAGES / name).parent.joinpath(target).exists(), target
+
+
+def test_references_have_a_doi():
+  references = [
+    reference
+    for text in TEXTS.values()
+    for section in text.split('## References\n')[1:]
+    for reference in re.findall(r'^- .*(?:\n  .*)*', section, re.MULTILINE)
+  ]
+  assert len(references) > 15
+  for reference in references:
+    if not any(work in reference for work in WITHOUT_DOI):
+      assert re.search(r'\(https://doi\.org/10\.[^)]+\)', reference), reference
 
 
 def test_citation_and_version_agree():

@@ -19,6 +19,7 @@
 
 import ast
 import importlib
+import inspect
 import pathlib
 import re
 
@@ -32,6 +33,9 @@ from tests.written_examples import run
 
 PACKAGE = pathlib.Path(tfp_diag.__file__).parent
 DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef)
+REFERENCE = re.compile(r'^ *\[\d+\]: .*(?:\n +\S.*)*', re.MULTILINE)
+# Works without a DOI: software.
+WITHOUT_DOI = ('Inference Gym',)
 
 
 def module_name(path):
@@ -39,14 +43,21 @@ def module_name(path):
   return '.'.join(p for p in relative.parts if p != '__init__')
 
 
-def documented():
-  """(module, name, Python blocks of its docstring) of all that has some."""
+def docstrings():
+  """(module, name, docstring) of all that has one."""
   for path in sorted(PACKAGE.rglob('*.py')):
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
       text = ast.get_docstring(node) if isinstance(node, DEFINITIONS) else None
-      blocks = re.findall(r'```python\n(.*?)```', text or '', re.DOTALL)
-      if blocks:
-        yield module_name(path), getattr(node, 'name', ''), blocks
+      if text:
+        yield module_name(path), getattr(node, 'name', ''), text
+
+
+def documented():
+  """(module, name, Python blocks of its docstring) of all that has some."""
+  for module, name, text in docstrings():
+    blocks = re.findall(r'```python\n(.*?)```', text, re.DOTALL)
+    if blocks:
+      yield module, name, blocks
 
 
 @pytest.mark.usefixtures('no_rule_left_behind')
@@ -62,6 +73,53 @@ def test_example(module, blocks, tmp_path, monkeypatch):
     **{'np': np, 'tf': tf, 'tfp': tfp, 'tfp_diag': tfp_diag},
   }
   run(blocks, names)
+
+
+def test_references_have_a_doi():
+  references = [
+    (f'{module}.{name}', reference)
+    for module, name, text in docstrings()
+    for reference in REFERENCE.findall(text)
+  ]
+  assert len(references) > 40
+  for place, reference in references:
+    if not any(work in reference for work in WITHOUT_DOI):
+      assert re.search(r'https://doi\.org/10\.\S+$', reference), (
+        f'{place}: {reference}'
+      )
+
+
+def public_objects():
+  """(full name, object) of all that is public, but for strings."""
+  for package in (
+    tfp_diag,
+    tfp_diag.sparsity,
+    tfp_diag.mcmc,
+    tfp_diag.examples,
+  ):
+    for name in package.__all__:
+      found = getattr(package, name)
+      # Packages come with names of their own.
+      if not isinstance(found, str) and not hasattr(found, '__path__'):
+        yield f'{package.__name__}.{name}', found
+
+
+@pytest.mark.parametrize(
+  'found', [pytest.param(found, id=name) for name, found in public_objects()]
+)
+def test_what_is_public_has_an_example(found):
+  objects = [found]
+  if inspect.ismodule(found):  # Something in it has one.
+    objects = [
+      each
+      for each in vars(found).values()
+      if getattr(each, '__module__', None) == found.__name__
+    ]
+  assert any(
+    re.search(r'#### Examples?\n.*```python', doc, re.DOTALL)
+    for doc in map(inspect.getdoc, objects)
+    if doc
+  )
 
 
 @pytest.mark.parametrize('name', ['diag_jacobian', 'diag_hessian'])

@@ -388,6 +388,14 @@ def test_a_file_that_fails_is_bad_input(tmp_path, capsys):
   assert "No module named 'no_such_package'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('words', [['--help'], ['plan', '--help']], ids=str)
+def test_help_fits_into_a_terminal(words, capsys, monkeypatch):
+  monkeypatch.setenv('COLUMNS', '80')
+  with pytest.raises(SystemExit):
+    main(words)
+  assert max(map(len, capsys.readouterr().out.splitlines())) < 80
+
+
 def test_help_lists_the_targets(capsys):
   with pytest.raises(SystemExit) as e:
     main(['--help'])

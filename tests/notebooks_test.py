@@ -191,6 +191,17 @@ def test_they_are_numbered():
 
 
 @pytest.mark.parametrize('path', NOTEBOOKS, ids=NAMES)
+def test_links_lead_to_files_and_the_last_one_to_pages(path):
+  cells = nbformat.read(path, 4).cells
+  for cell in cells:
+    if cell.cell_type == 'markdown':
+      for target in re.findall(r'\]\(([^)#:]+)\)', cell.source):
+        assert (path.parent / target).exists(), target
+  (line,) = re.findall(r'^More: .*(?:\n.+)*', cells[-1].source, re.MULTILINE)
+  assert line.count('](../docs/pages/') > 1
+
+
+@pytest.mark.parametrize('path', NOTEBOOKS, ids=NAMES)
 def test_what_is_stored(path):
   notebook = nbformat.read(path, 4)
   nbformat.validate(notebook)

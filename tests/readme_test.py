@@ -49,7 +49,7 @@ def test_the_figures_are_those_of_the_notebook():
 
 
 def test_it_stays_short():
-  assert len(README.splitlines()) <= 140
+  assert len(README.splitlines()) <= 90
 
 
 @pytest.mark.parametrize('target', re.findall(r'\]\(([^)]+)\)', README))

@@ -38,6 +38,15 @@ class GaussNewtonDiagonal(NamedTuple):
   Attributes:
     residuals: What `residual_fn` has returned.
     diag: Structure of the state: the diagonal of the Gauss-Newton matrix.
+
+  #### Examples
+
+  ```python
+  x = tf.constant([1.0, 2.0])
+  found = tfp_diag.diag_gauss_newton(lambda x: x**2, x)
+  found.residuals  # ==> [1., 4.]
+  found.diag  # The squares of 2 x.  ==> [4., 16.]
+  ```
   """
 
   residuals: Any
@@ -131,6 +140,7 @@ def diag_gauss_newton(
 
   [2]: James Martens (2020). New Insights and Perspectives on the Natural
        Gradient Method. _Journal of Machine Learning Research_ 21(146).
+       https://doi.org/10.48550/arXiv.1412.1193
   """
   with arguments.op_scope(name, 'diag_gauss_newton'):
     arguments.check_choice('schedule', schedule, sweep.SCHEDULES)

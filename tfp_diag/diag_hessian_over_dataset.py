@@ -44,6 +44,21 @@ class DatasetDiagonal(NamedTuple):
       is the error from the probes, not from the choice of the data.
     num_passes: Python int, how many passes all batches took together.
     num_examples: Python int, how many examples all batches had together.
+
+  #### Examples
+
+  ```python
+  w = tf.Variable([1.0, 2.0])
+  batches = [tf.constant([[1.0, 0.0]]), tf.constant([[1.0, 3.0]])]
+  found = tfp_diag.diag_hessian_over_dataset(
+    lambda x: tf.reduce_mean(tf.linalg.matvec(x, w) ** 2),
+    w,
+    batches,
+    progress_bar=False,
+  )
+  found.diag  # 2 mean(x^2)  ==> [2., 9.]
+  found.num_examples  # ==> 2
+  ```
   """
 
   diag: Any

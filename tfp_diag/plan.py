@@ -113,6 +113,17 @@ class Plan:
     num_samples: Python int, the number of samples for which `num_passes` holds.
     is_given: Python bool, whether the caller gave the pattern, which is then
       not checked.
+
+  #### Examples
+
+  ```python
+  plan = tfp_diag.plan_diag_hessian(
+    lambda x: -tf.reduce_sum(x**4, axis=-1), tf.TensorSpec([None, 100])
+  )
+  plan.num_coordinates, plan.num_passes  # ==> (100, 1)
+  value, gradient, diag = plan(tf.ones([2, 100]))
+  diag[:, 0]  # ==> [-12., -12.]
+  ```
   """
 
   kind: str
@@ -431,7 +442,7 @@ class Plan:
     """Writes the plan, without its function, to an `.npz` file.
 
     No op is named in it: what is cheaper than passes is found again in the
-    graph at hand. The file is complete or not there: it is written beside
+    graph of `fn`. The file is complete or not there: it is written beside
     `path` and moved.
 
     Args:

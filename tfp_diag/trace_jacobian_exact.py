@@ -74,8 +74,8 @@ def trace_jacobian_exact(
 
   [1]: Will Grathwohl, Ricky T. Q. Chen, Jesse Bettencourt, Ilya Sutskever and
        David Duvenaud (2018). FFJORD: free-form continuous dynamics for scalable
-       reversible generative models. https://arxiv.org/abs/1810.01367,
-       equation 2.
+       reversible generative models. Equation 2.
+       https://doi.org/10.48550/arXiv.1810.01367
   """
   del state_shape, dtype
   arguments.check_callable(

@@ -38,6 +38,16 @@ class UnmixedDerivatives(NamedTuple):
       diagonal of the Hessian.
     third: Structure of the state: $\partial^3 f / \partial x_j^3$. None with
       `order=2`.
+
+  #### Examples
+
+  ```python
+  found = tfp_diag.unmixed_derivatives(
+    lambda x: tf.reduce_sum(x**4, axis=-1), tf.constant([1.0, 2.0])
+  )
+  found.second  # ==> [12., 48.]
+  found.third  # ==> [24., 48.]
+  ```
   """
 
   value: Any

@@ -77,6 +77,8 @@ def test_shapes_of_a_target(name, dtype):
   assert tuple(values) == target.parameter_names
   assert all(x.shape == [2, 3] and x.dtype == dtype for x in values.values())
   count = len(target.parameter_names)
+  # As everywhere in Python, the first one is number 0.
+  assert not any('[1]' in n for n in values) or any('[0]' in n for n in values)
   assert target.reference_mean.shape == (count,)
   assert target.reference_sd.shape == (count,)
 
@@ -202,7 +204,7 @@ def test_eight_schools_reference_is_scipys():
 
 
 def test_eight_schools_reference_is_what_others_report():
-  # Long Stan runs of this model: mu 4.4 ± 3.3, tau 3.6 ± 3.2, theta[1] 6.2.
+  # Long Stan runs of this model: mu 4.4 ± 3.3, tau 3.6 ± 3.2, theta[0] 6.2.
   target = targets.get('eight_schools')
   np.testing.assert_allclose(
     target.reference_mean[:3], [4.4, 3.6, 6.2], atol=0.1

@@ -168,6 +168,10 @@ def test_reads_well():
   chain = scipy.sparse.diags([1.0] * 3, [-1, 0, 1], (1000, 1000))
   assert str(SparsityPattern(chain)) == ('1000 x 1000, 2998 nonzeros (0.3 %)')
   assert str(SparsityPattern(np.zeros([0, 0]))) == '0 x 0, 0 nonzeros (0 %)'
+  full = np.ones([20, 20])
+  assert str(SparsityPattern(full)) == '20 x 20, 400 nonzeros (100 %)'
+  full[0, 1] = 0
+  assert str(SparsityPattern(full)) == '20 x 20, 399 nonzeros (99.8 %)'
   lines = str(
     SparsityPattern(
       np.eye(3),

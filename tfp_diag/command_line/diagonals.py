@@ -190,7 +190,7 @@ def describe_diagonals(comparisons):
   """Tables of what `compare_diagonals` returned, as text."""
   blocks = []
   for comparison in comparisons:
-    header = [comparison['density'], 'h[1]', 'h[2]', 'h[3]']
+    header = [comparison['density'], 'h[0]', 'h[1]', 'h[2]']
     header += ['max error', 'passes', 'ms', '']
     exact = [f'{value:.5f}' for value in comparison['closed_form']]
     rows = [['closed form', *exact, '', '', '', '']]

@@ -166,10 +166,11 @@ def _parser():
   how.add_argument(
     '--preconditioner',
     choices=PRECONDITIONERS,
+    metavar='KIND',
     default='auto',
-    help='a matrix of all coordinates (dense), a scale for each of them and '
-    'some directions (low_rank), or without (diagonal), or the curvature at '
-    'each point (local, for mala); auto chooses (default: %(default)s)',
+    help='dense: a matrix of all coordinates; low_rank: a scale for each of '
+    'them, and some directions; diagonal: the scales alone; local: the '
+    'curvature at each point, for mala; auto chooses (default: %(default)s)',
   )
   how.add_argument('--step-size', help=argparse.SUPPRESS)
   how.add_argument('--seed', type=int, default=0, help='default: %(default)s')

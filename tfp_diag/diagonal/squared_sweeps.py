@@ -94,8 +94,8 @@ class SquaredSweeps:
     if frontiers:
       names = dict.fromkeys(f.label for f in frontiers)
       sentences.append(
-        'Paths that part and meet again are followed from where they part, for '
-        f'{_listed(names)}.'
+        f'Several paths lead from a coordinate to {_listed(names)}: they are '
+        'added up to where they split, and squared from there.'
       )
     joints = [j for s in self.found.sweeps for j in s.joints]
     if joints:
@@ -230,7 +230,7 @@ class _Walk:
   def _op(self, step: Step) -> tf.Operation:
     op = op_of(step, self._walked)
     if op is None:
-      raise LookupError(f'{step.label} is not in the graph at hand')
+      raise LookupError(f'{step.label} is not in the graph of this call')
     return op
 
   def _weight(self, term: Term) -> tf.Tensor | None:

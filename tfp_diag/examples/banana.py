@@ -27,7 +27,7 @@ __all__ = ['banana']
 def banana():
   """A normal distribution bent along a parabola.
 
-  x₁ ~ N(0, 10²), x₂ ~ N(0.03 (100 − x₁²), 1). The state is one Tensor with
+  x₀ ~ N(0, 10²), x₁ ~ N(0.03 (100 − x₀²), 1). The state is one Tensor with
   event shape [2].
 
   Returns:
@@ -38,14 +38,14 @@ def banana():
     description='A normal bent along a parabola (Haario et al. 1999): 2-D.',
     target_log_prob_fn=_log_prob,
     init=_init,
-    parameter_names=('x[1]', 'x[2]'),
+    parameter_names=('x[0]', 'x[1]'),
     to_parameters=_to_parameters,
     reference_mean=np.zeros(2),
-    # Var x₂ = 1 + bend² Var(x₁²), and Var(x₁²) = 2 · scale⁴.
+    # Var x₁ = 1 + bend² Var(x₀²), and Var(x₀²) = 2 · scale⁴.
     reference_sd=np.array(
       [_SCALE, math.sqrt(1.0 + 2.0 * _BEND**2 * _SCALE**4)]
     ),
-    marginal_pdf={'x[1]': _x1_pdf, 'x[2]': _x2_pdf},
+    marginal_pdf={'x[0]': _x0_pdf, 'x[1]': _x1_pdf},
     reference=(
       'Haario, Saksman and Tamminen (1999), "Adaptive proposal distribution '
       'for random walk Metropolis algorithm". Moments in closed form.'
@@ -58,10 +58,10 @@ _BEND = 0.03
 
 
 def _log_prob(x):
-  x1, x2 = x[..., 0], x[..., 1]
-  straight = x2 + _BEND * (tf.square(x1) - _SCALE**2)
+  x0, x1 = x[..., 0], x[..., 1]
+  straight = x1 + _BEND * (tf.square(x0) - _SCALE**2)
   return (
-    -0.5 * tf.square(x1 / _SCALE)
+    -0.5 * tf.square(x0 / _SCALE)
     - 0.5 * tf.square(straight)
     - math.log(2.0 * math.pi * _SCALE)
   )
@@ -72,20 +72,20 @@ def _init(num_chains, seed, dtype=tf.float32):
 
 
 def _to_parameters(state):
-  return {'x[1]': state[..., 0], 'x[2]': state[..., 1]}
+  return {'x[0]': state[..., 0], 'x[1]': state[..., 1]}
 
 
-def _x1_pdf(values):
+def _x0_pdf(values):
   values = np.asarray(values, np.float64)
   return _normal_pdf(values / _SCALE) / _SCALE
 
 
-def _x2_pdf(values):
-  """Integrates over x₁ with the trapezoidal rule."""
+def _x1_pdf(values):
+  """Integrates over x₀ with the trapezoidal rule."""
   values = np.asarray(values, np.float64)
-  x1, spacing = np.linspace(-9.0 * _SCALE, 9.0 * _SCALE, 8001, retstep=True)
-  center = _BEND * (_SCALE**2 - x1**2)
-  weights = spacing * _x1_pdf(x1)
+  x0, spacing = np.linspace(-9.0 * _SCALE, 9.0 * _SCALE, 8001, retstep=True)
+  center = _BEND * (_SCALE**2 - x0**2)
+  weights = spacing * _x0_pdf(x0)
   return _normal_pdf(values[..., np.newaxis] - center) @ weights
 
 

@@ -31,7 +31,7 @@ STANDARD_ERRORS = np.array([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
 # mu ~ N(0, 5²), tau ~ half-Cauchy(5).
 PRIOR_SCALE = 5.0
 
-_NAMES = ('mu', 'tau', *(f'theta[{j + 1}]' for j in range(EFFECTS.size)))
+_NAMES = ('mu', 'tau', *(f'theta[{j}]' for j in range(EFFECTS.size)))
 
 _SOURCE = (
   'Rubin (1981), "Estimation in parallel randomized experiments", table 1, '

@@ -43,7 +43,7 @@ def funnel(num_leaves=9):
   num_leaves = arguments.as_count(
     'num_leaves', num_leaves, 1, "the number of x's"
   )
-  names = ('v', *(f'x[{i + 1}]' for i in range(num_leaves)))
+  names = ('v', *(f'x[{i}]' for i in range(num_leaves)))
   leaf_sd = math.exp(0.25 * _SCALE**2)
   marginals = {'v': _v_pdf, **dict.fromkeys(names[1:], _x_pdf)}
   return Target(

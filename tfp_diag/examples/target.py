@@ -49,6 +49,17 @@ class Target:
       missing.
     reference: Where the model comes from and how the reference values were
       obtained.
+
+  #### Examples
+
+  ```python
+  from tfp_diag.examples import targets
+
+  target = targets.get('banana')
+  x = target.init(num_chains=4, seed=(0, 1))
+  target.target_log_prob_fn(x).shape  # ==> [4]
+  target.parameter_names, target.reference_sd[0]  # ==> (('x[0]', 'x[1]'), 10.)
+  ```
   """
 
   name: str

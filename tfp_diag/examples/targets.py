@@ -65,7 +65,7 @@ def get(name: str) -> Target:
 
 def _from_gaussian(name, description, distribution):
   """A `Target` whose state is one Tensor of event shape [n]."""
-  names = tuple(f'x[{i + 1}]' for i in range(distribution.num_dims))
+  names = tuple(f'x[{i}]' for i in range(distribution.num_dims))
   sds = distribution.standard_deviations()
   return Target(
     name=name,

@@ -14,10 +14,17 @@
 # ============================================================================
 """Chains over two processes, as they would be over two machines.
 
-    python -m tfp_diag.examples.two_workers
+The program starts two workers that talk to each other on this machine's
+loopback, samples 12 chains over both, and compares them with those of one
+process.
 
-starts two workers that talk to each other on this machine's loopback, samples
-12 chains over both, and compares them with those of one process.
+#### Examples
+
+```sh
+python -m tfp_diag.examples.two_workers
+```
+
+#### Several machines
 
 `tf.distribute.MirroredStrategy` reaches as far as the devices of one machine:
 one process, one replica of the kernel per device. Over several machines there

@@ -49,6 +49,20 @@ class PatternTooDenseError(NoStructureError):
   """The pattern has too many nonzeros to be stored as a sparse matrix.
 
   Diagonals can still be computed, with a pass for each coordinate.
+
+  #### Examples
+
+  ```python
+  def fn(x):
+    return tf.reduce_sum(x) ** 2  # All coordinates interact.
+
+
+  try:
+    tfp_diag.sparsity.hessian_sparsity(fn, tf.TensorSpec([20_000]))
+  except tfp_diag.sparsity.PatternTooDenseError as error:
+    message = str(error)
+  message[:47]  # ==> 'The pattern would have up to 400000000 nonzeros'
+  ```
   """
 
 

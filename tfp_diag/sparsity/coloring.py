@@ -38,6 +38,19 @@ class Coloring:
       The colors that occur are 0, ..., `num_colors - 1`, without a gap.
     num_colors: Python `int`, from `colors`: how many colors there are, and so
       how many passes a diagonal takes.
+
+  Raises:
+    ValueError: if `colors` is not a vector of integers that go up from 0
+      without a gap.
+
+  #### Examples
+
+  ```python
+  coloring = Coloring([0, 1, 0, 0])
+  coloring.num_colors  # ==> 2
+  print(coloring)
+  # 2 colors for 4 coordinates (of each color: 3, 1)
+  ```
   """
 
   colors: np.ndarray
@@ -140,6 +153,7 @@ def color_diagonal(pattern: Any) -> Coloring:
        matrices and graph coloring problems. _SIAM Journal on Numerical
        Analysis_, 20(1):187-209, 1983. (Largest-first and smallest-last
        order.)
+       https://doi.org/10.1137/0720013
 
   [2]: Daniel Brélaz. New methods to color the vertices of a graph.
        _Communications of the ACM_, 22(4):251-256, 1979. (The saturation

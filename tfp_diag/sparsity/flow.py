@@ -46,6 +46,11 @@ class Flow:
       the output of each input, -1 for none, and the number of outputs; for
       'matrix' a `Dependency` of outputs on inputs. No stage means the identity.
 
+  Raises:
+    ValueError: if `rows` or `columns` is not a number of elements. The
+      constructors `gather`, `collect` and `pairs` also raise it for positions
+      that are not there.
+
   #### Examples
 
   Each row of a [2, 3] matrix is summed, and the sums are swapped:

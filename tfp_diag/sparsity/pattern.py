@@ -190,7 +190,9 @@ class SparsityPattern:
   def _percentage(self) -> str:
     """The share of nonzeros, as in '0.3 %'."""
     cells = math.prod(self.shape)
-    return f'{100 * self.nnz / cells:.2g} %' if cells else '0 %'
+    share = 100 * self.nnz / cells if cells else 0.0
+    # Two digits make 1e+02 of a hundred.
+    return f'{share:.2g} %' if share < 99.5 else f'{share:.3g} %'
 
 
 def as_pattern(pattern: Any, name: str = 'pattern') -> SparsityPattern:

@@ -48,6 +48,21 @@ class CannotSay(Exception):
   """Raised by a rule for an op that it does not cover.
 
   The op is then treated as dense: each output depends on every input.
+
+  #### Examples
+
+  ```python
+  from tfp_diag.sparsity import CannotSay, Flow, Structure, register_rule
+
+
+  @register_rule('MyShift')
+  def _my_shift(op):
+    size = op.inputs[0].size
+    if op.attr('periodic'):
+      raise CannotSay
+    # Each output is the input before it, and the first one is constant.
+    return Structure.linear({0: Flow.gather(np.arange(-1, size - 1), size)})
+  ```
   """
 
 

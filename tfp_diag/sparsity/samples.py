@@ -47,6 +47,18 @@ class SampleMixingError(ValueError):
 
   Attributes:
     op: Python `str`, that op; or None.
+
+  #### Examples
+
+  ```python
+  try:
+    tfp_diag.diag_jacobian(
+      tf.ones([4, 3]), fn=lambda x: x - tf.reduce_mean(x, 0), sample_shape=[4]
+    )
+  except tfp_diag.sparsity.SampleMixingError as error:
+    op = error.op
+  op  # ==> "Mean (op 'Mean')"
+  ```
   """
 
   op: str | None = None

@@ -62,6 +62,22 @@ class Structure:
       derivatives between all the inputs that it depends on.
     pairs: `tuple` of `Pair`: second derivatives, where more is known than
       `curved` says. An op without either is linear.
+
+  Raises:
+    TypeError: if an attribute is not a tuple of what it holds, or if `flows` of
+      `linear` or `nonlinear` is not a dict from ints to `Flow`s.
+    ValueError: if their `output` is not the number of an output.
+
+  #### Examples
+
+  ```python
+  from tfp_diag.sparsity import Flow, Structure
+
+  # A sum of six numbers is linear; the square of each one is not.
+  total = Structure.linear({0: Flow.dense(1, 6)})
+  square = Structure.nonlinear({0: Flow.identity(6)})
+  total.curved, square.curved  # ==> ((), (0,))
+  ```
   """
 
   arrows: tuple[Arrow, ...] = ()

@@ -61,6 +61,21 @@ class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
     step: int32 scalar Tensor: how many steps were taken.
     moments: A `RunningMoments` of the window that is under way: what the
       estimator needs of the states, gradients or curvatures.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.DiagonalPreconditionerAdaptation(
+    tfp_diag.mcmc.PreconditionedMALA(
+      lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1), step_size=0.5
+    ),
+    num_adaptation_steps=20,
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  int(results.step)  # ==> 1
+  ```
   """
 
   inner_results: typing.Any
@@ -137,11 +152,13 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
 
   [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
-       arXiv:2603.18845, the diagonal form.
+       The diagonal form.
+       https://doi.org/10.48550/arXiv.2603.18845
 
   [2]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
+       https://doi.org/10.1111/1467-9868.00123
   """
 
   _default_name = 'diagonal_preconditioner_adaptation'

@@ -38,6 +38,20 @@ class FisherAdaptiveMALAResults(typing.NamedTuple):
       the signals so far. The noise is scaled by R, normalized so that the
       average of the diagonal of R Rᵀ is one.
     step: int32 scalar Tensor: how many steps were taken.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.FisherAdaptiveMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    step_size=0.5,
+    num_adaptation_steps=200,
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  int(results.step), results.factor.shape  # ==> (1, [3, 3])
+  ```
   """
 
   inner_results: typing.Any
@@ -113,7 +127,8 @@ class FisherAdaptiveMALA(FullMatrixKernel):
   #### References
 
   [1]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
-       Langevin sampling. _NeurIPS_, arXiv:2305.14442, algorithm 1.
+       Langevin sampling. _NeurIPS_, algorithm 1.
+       https://doi.org/10.48550/arXiv.2305.14442
   """
 
   _default_name = 'fisher_adaptive_mala'

@@ -52,6 +52,18 @@ class FisherDivergenceMALAResults(typing.NamedTuple):
     means: Tensor of shape [2, d]: their averages of L⁻¹ x, and of Lᵀ g.
     scatters: Tensor of shape [2, d, d]: Σ of the outer products of both, about
       these averages.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.FisherDivergenceMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    step_size=0.5,
+    num_adaptation_steps=20,
+  )
+  results = kernel.bootstrap_results(tf.zeros([4, 3]))
+  results.factor  # ==> [[1., 0., 0.], [0., 1., 0.], [0., 0., 1.]]
+  ```
   """
 
   inner_results: typing.Any
@@ -135,7 +147,8 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
-       arXiv:2603.18845, the dense form.
+       The dense form.
+       https://doi.org/10.48550/arXiv.2603.18845
   """
 
   _default_name = 'fisher_divergence_mala'

@@ -21,8 +21,9 @@ which the matrix in use is the identity, so that single precision holds them.
 #### References
 
 [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
-     Hamiltonian Monte Carlo by minimizing Fisher divergence. arXiv:2603.18845,
-     the dense form.
+     Hamiltonian Monte Carlo by minimizing Fisher divergence. The dense
+     form.
+     https://doi.org/10.48550/arXiv.2603.18845
 """
 
 import typing

@@ -41,10 +41,12 @@ def add_signals(factor, signals):
   #### References
 
   [1]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
-       Langevin sampling. _NeurIPS_, arXiv:2305.14442, algorithm 1.
+       Langevin sampling. _NeurIPS_, algorithm 1.
+       https://doi.org/10.48550/arXiv.2305.14442
 
   [2]: Angus Andrews (1968). A square root formulation of the Kalman covariance
        equations. _AIAA Journal_ 6(6).
+       https://doi.org/10.2514/3.4671
   """
   # Rows, one per signal: Φᵀ and (R Φ)ᵀ.
   phi = tf.matmul(signals, factor)

@@ -38,6 +38,7 @@ def geometric_mean(a, b):
   #### References
 
   [1]: Rajendra Bhatia (2007). _Positive Definite Matrices_, section 4.1.
+       https://doi.org/10.1515/9781400827787
   """
   dtype = a.dtype
   a, b = (tf.cast(x, tf.float64) for x in (a, b))

@@ -121,6 +121,7 @@ def merge_moments(a, b):
   [1]: Tony Chan, Gene Golub and Randall LeVeque (1983). Algorithms for
        computing the sample variance: analysis and recommendations. _The
        American Statistician_ 37(3), eq. 2.1.
+       https://doi.org/10.1080/00031305.1983.10483115
   """
   count = a.count + b.count
   share = b.count / tf.maximum(count, 1.0)

@@ -22,8 +22,9 @@ NumPy on the host, between blocks of steps.
 #### References
 
 [1]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
-     Hamiltonian Monte Carlo by minimizing Fisher divergence. arXiv:2603.18845,
-     sections on the diagonal, the dense and the low-rank form.
+     Hamiltonian Monte Carlo by minimizing Fisher divergence. Sections
+     on the diagonal, the dense and the low-rank form.
+     https://doi.org/10.48550/arXiv.2603.18845
 """
 
 import typing

@@ -209,6 +209,7 @@ def times_of(whitened):
   [1]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
        Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
        Trajectories. _AISTATS_, section 3: the damping.
+       https://doi.org/10.48550/arXiv.2210.12200
   """
   rows, size = whitened.shape
   if size > 512:

@@ -71,6 +71,7 @@ def ess(
        Paul-Christian Bürkner (2021). Rank-normalization, folding, and
        localization: an improved R-hat for assessing convergence of MCMC.
        _Bayesian Analysis_ 16(2).
+       https://doi.org/10.1214/20-BA1221
   """
   arguments.check_choice('kind', kind, ESS_KINDS)
   return map_draws(functools.partial(_ess, kind=kind), draws, chain_ndims)

@@ -75,6 +75,7 @@ def nested_rhat(
        Aki Vehtari and Andrew Gelman (2024). Nested R-hat: assessing the
        convergence of Markov chain Monte Carlo when running many short chains.
        _Bayesian Analysis_, equations (4) to (8).
+       https://doi.org/10.1214/24-BA1453
   """
   num_superchains = arguments.as_count(
     'num_superchains', num_superchains, 1, 'how many groups of chains'

@@ -62,6 +62,7 @@ def rhat(draws: Any, *, chain_ndims: int = 1) -> Any:
        Paul-Christian Bürkner (2021). Rank-normalization, folding, and
        localization: an improved R-hat for assessing convergence of MCMC.
        _Bayesian Analysis_ 16(2), equations (4) and (14).
+       https://doi.org/10.1214/20-BA1221
   """
   return map_draws(_rhat, draws, chain_ndims)
 

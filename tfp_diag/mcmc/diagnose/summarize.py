@@ -115,11 +115,13 @@ def summarize(
        Paul-Christian Bürkner (2021). Rank-normalization, folding, and
        localization: an improved R-hat for assessing convergence of MCMC.
        _Bayesian Analysis_ 16(2).
+       https://doi.org/10.1214/20-BA1221
 
   [2]: Charles Margossian, Matthew Hoffman, Pavel Sountsov, Lionel Riou-Durand,
        Aki Vehtari and Andrew Gelman (2024). Nested R-hat: assessing the
        convergence of Markov chain Monte Carlo when running many short chains.
        _Bayesian Analysis_.
+       https://doi.org/10.1214/24-BA1453
   """
   probs = tuple(arguments.as_vector('quantiles', quantiles).tolist())
   if not all(0.0 <= prob <= 1.0 for prob in probs):

@@ -56,6 +56,15 @@ class Summary(typing.NamedTuple):
     stuck_chains: Tuple of `int`s, or of tuples of `int`s for chains with
       several axes: those of which no draw differs from the first.
     warnings: Tuple of `str`: sentences about what makes the draws doubtful.
+
+  #### Examples
+
+  ```python
+  draws = np.random.default_rng(0).normal(size=[500, 8])
+  summary = tfp_diag.mcmc.summarize({'mu': draws})
+  summary.names, summary.num_draws  # ==> (('mu',), 500)
+  bool(abs(summary.mean[0]) < 4.0 * summary.mcse_mean[0])  # ==> True
+  ```
   """
 
   names: tuple

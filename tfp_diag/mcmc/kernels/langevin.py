@@ -39,20 +39,24 @@ broadcasts to the part, and `terms` is what was evaluated at a point.
 
 [1]: Gareth Roberts and Richard Tweedie (1996). Exponential convergence of
      Langevin distributions and their discrete approximations. _Bernoulli_ 2(4).
+     https://doi.org/10.2307/3318418
 
 [2]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
      Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
      algorithm. _Statistics and Probability Letters_ 91: the drift of a
      diffusion whose volatility depends on the position.
+     https://doi.org/10.1016/j.spl.2014.04.002
 
 [3]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
      Langevin sampling. _NeurIPS_, proposition 1: the correction for a constant
      scale.
+     https://doi.org/10.48550/arXiv.2305.14442
 
 [4]: Simon Cotter, Gareth Roberts, Andrew Stuart and David White (2013). MCMC
      methods for functions: modifying old algorithms to make them faster.
      _Statistical Science_ 28(3), section 4: Langevin proposals that leave a
      Gaussian invariant.
+     https://doi.org/10.1214/13-STS421
 """
 
 import dataclasses

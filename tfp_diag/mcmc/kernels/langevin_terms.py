@@ -48,6 +48,20 @@ class LangevinTerms(typing.NamedTuple):
     gradient: The gradient of the target log density.
     volatility: s(x), a standard deviation.
     volatility_gradient: ∂_i s_i(x).
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    step_size=0.5,
+    volatility_fn=lambda x: 1.0 + x**2,
+  )
+  results = kernel.bootstrap_results(tf.constant([[1.0, 2.0]]))
+  terms = results.accepted_results.grads_target_log_prob
+  terms.volatility  # ==> [[[2., 5.]]]
+  terms.volatility_gradient  # ==> [[[2., 4.]]]
+  ```
   """
 
   gradient: typing.Any

@@ -74,6 +74,22 @@ class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
     leapfrogs_taken: int32 scalar Tensor: the steps of this trajectory, each of
       which took one gradient.
     seed: int32 Tensor of shape [2]: the seed of this step.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.MetropolisAdjustedLangevinTrajectories(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    step_size=0.5,
+    integration_time=1.5,
+    damping=1.0,
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  results.is_accepted.shape  # ==> [4]
+  int(results.leapfrogs_taken)  # ==> 3
+  ```
   """
 
   accepted_results: typing.Any
@@ -168,15 +184,17 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
   #### References
 
   [1]: Lionel Riou-Durand and Jure Vogrinc (2022). Metropolis Adjusted Langevin
-       Trajectories: a robust alternative to Hamiltonian Monte Carlo.
-       arXiv:2202.13230, section 3.
+       Trajectories: a robust alternative to Hamiltonian Monte Carlo. Section 3.
+       https://doi.org/10.48550/arXiv.2202.13230
 
   [2]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
        Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
        Trajectories. _AISTATS_.
+       https://doi.org/10.48550/arXiv.2210.12200
 
   [3]: Giovanni Bussi and Michele Parrinello (2007). Accurate sampling using
        Langevin dynamics. _Physical Review E_ 75: the energy error.
+       https://doi.org/10.1103/PhysRevE.75.056707
   """
 
   _default_name = 'metropolis_adjusted_langevin_trajectories'

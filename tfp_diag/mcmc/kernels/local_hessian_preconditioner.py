@@ -73,6 +73,10 @@ class LocalHessianPreconditioner:
     floor: Python `float` >= 0: smaller curvatures are replaced by this one. s
       never exceeds 1 / √max(softness, floor).
 
+  Raises:
+    ValueError: if `softness` is not a positive number, or `floor` is not a
+      number >= 0; both must be finite.
+
   #### Examples
 
   ```python
@@ -101,11 +105,13 @@ class LocalHessianPreconditioner:
 
   [1]: Michael Betancourt (2013). A general metric for Riemannian manifold
        Hamiltonian Monte Carlo. _Geometric Science of Information_,
-       arXiv:1212.4693, section on the SoftAbs metric.
+       section on the SoftAbs metric.
+       https://doi.org/10.1007/978-3-642-40020-9_35
 
   [2]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
        Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
        algorithm. _Statistics and Probability Letters_ 91.
+       https://doi.org/10.1016/j.spl.2014.04.002
   """
 
   softness: float = 1e-2

@@ -52,6 +52,18 @@ class PreconditionedMALAResults(typing.NamedTuple):
     proposed_results: An `UncalibratedPreconditionedLangevinResults` for the
       proposal.
     seed: int32 Tensor of shape [2]: the seed of this step.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1), step_size=0.5
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  results.is_accepted.shape, results.proposed_state.shape  # ==> ([4], [4, 3])
+  ```
   """
 
   accepted_results: typing.Any
@@ -134,17 +146,21 @@ class PreconditionedMALA(LangevinKernel):
   [1]: Gareth Roberts and Richard Tweedie (1996). Exponential convergence of
        Langevin distributions and their discrete approximations. _Bernoulli_
        2(4).
+       https://doi.org/10.2307/3318418
 
   [2]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
+       https://doi.org/10.1111/1467-9868.00123
 
   [3]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
        Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
        algorithm. _Statistics and Probability Letters_ 91.
+       https://doi.org/10.1016/j.spl.2014.04.002
 
   [4]: Michalis Titsias (2023). Optimal preconditioning and Fisher adaptive
        Langevin sampling. _NeurIPS_, proposition 1.
+       https://doi.org/10.48550/arXiv.2305.14442
   """
 
   _default_name = 'preconditioned_mala'

@@ -86,6 +86,17 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
       broadcasts to the part or a `tf.linalg.LinearOperator`; or an empty list,
       for that of the constructor. `DiagonalPreconditionerAdaptation` writes it.
     seed: int32 Tensor of shape [2]: the seed of the step that was taken.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.UncalibratedPreconditionedLangevin(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1), step_size=0.5
+  )
+  results = kernel.bootstrap_results(tf.constant([[1.0, 2.0]]))
+  results.target_log_prob  # ==> [-2.5]
+  results.grads_target_log_prob  # ==> [[[-1., -2.]]]
+  ```
   """
 
   target_log_prob: typing.Any
@@ -189,11 +200,26 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
   + s_i \frac{\partial s_i}{\partial x_i} \right) + \sqrt{\tau} \, s_i z_i .
   $$
 
+  #### Examples
+
+  ```python
+  kernel = tfp.mcmc.MetropolisHastings(
+    tfp_diag.mcmc.UncalibratedPreconditionedLangevin(
+      lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1), step_size=0.5
+    )
+  )
+  state = tf.zeros([4, 3])
+  results = kernel.bootstrap_results(state)
+  state, results = kernel.one_step(state, results, seed=(0, 1))
+  results.is_accepted.shape  # ==> [4]
+  ```
+
   #### References
 
   [1]: Tatiana Xifara, Chris Sherlock, Samuel Livingstone, Simon Byrne and Mark
        Girolami (2014). Langevin diffusions and the Metropolis-adjusted Langevin
        algorithm. _Statistics and Probability Letters_ 91.
+       https://doi.org/10.1016/j.spl.2014.04.002
   """
 
   _default_name = 'preconditioned_langevin'

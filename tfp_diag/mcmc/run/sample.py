@@ -49,6 +49,19 @@ class SampleResults(typing.NamedTuple):
     final_kernel_results: The kernel results after the last step.
     num_results: Python `int`, the number of draws there are.
     stopped_by: Python `str`: 'finished', 'stop_when', 'interrupted' or 'error'.
+
+  #### Examples
+
+  ```python
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1), step_size=0.5
+  )
+  found = tfp_diag.mcmc.sample(
+    kernel, tf.zeros([8, 3]), 20, jit_compile=False, seed=1
+  )
+  found.draws.shape, found.num_results  # ==> ((20, 8, 3), 20)
+  np.array_equal(found.final_state, found.draws[-1])  # ==> True
+  ```
   """
 
   draws: typing.Any

@@ -91,6 +91,24 @@ class PosteriorDraws(typing.NamedTuple):
     num_gradients_warmup: Python int: how many before, a diagonal of the Hessian
       counted as two.
     stopped_by: Python str: 'finished', 'stop_when' or 'interrupted'.
+
+  #### Examples
+
+  ```python
+  found = tfp_diag.mcmc.sample_posterior(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    100,
+    init=tf.zeros([64, 2]),
+    num_warmup_steps=20,
+    preconditioner='diagonal',
+    use_curvature=False,
+    jit_compile=False,
+    seed=1,
+  )
+  found.draws.shape  # ==> [100, 64, 2]
+  found.summary.names  # ==> ('x[0]', 'x[1]')
+  found.stopped_by  # ==> 'finished'
+  ```
   """
 
   draws: typing.Any
@@ -245,15 +263,16 @@ def sample_posterior(
 
   [1]: Lionel Riou-Durand and Jure Vogrinc (2022). Metropolis Adjusted Langevin
        Trajectories: a robust alternative to Hamiltonian Monte Carlo.
-       arXiv:2202.13230.
+       https://doi.org/10.48550/arXiv.2202.13230
 
   [2]: Lionel Riou-Durand, Pavel Sountsov, Jure Vogrinc, Charles Margossian and
        Sam Power (2023). Adaptive tuning for Metropolis Adjusted Langevin
        Trajectories. _AISTATS_.
+       https://doi.org/10.48550/arXiv.2210.12200
 
   [3]: Adrian Seyboldt, Eliot Carlson and Bob Carpenter (2026). Preconditioning
        Hamiltonian Monte Carlo by minimizing Fisher divergence.
-       arXiv:2603.18845.
+       https://doi.org/10.48550/arXiv.2603.18845
   """
   if not tf.executing_eagerly():
     raise RuntimeError(

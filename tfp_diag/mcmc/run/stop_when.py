@@ -69,6 +69,7 @@ class StopWhen(typing.NamedTuple):
        Paul-Christian Bürkner (2021). Rank-normalization, folding, and
        localization: an improved R-hat for assessing convergence of MCMC.
        _Bayesian Analysis_ 16(2).
+       https://doi.org/10.1214/20-BA1221
   """
 
   max_rhat: float | None = None

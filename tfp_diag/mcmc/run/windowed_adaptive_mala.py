@@ -89,6 +89,20 @@ class DrawsAndTrace(_Pair):
     final_kernel_results: The kernel results after the last step: the
       `previous_kernel_results` of another call.
     stopped_by: Python `str`: 'finished', 'stop_when', 'interrupted' or 'error'.
+
+  #### Examples
+
+  ```python
+  found = tfp_diag.mcmc.windowed_adaptive_mala(
+    300,
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    init=tf.zeros([64, 3]),
+    num_adaptation_steps=100,
+    seed=1,
+  )
+  draws, trace = found
+  draws.shape, found.stopped_by  # ==> ([300, 64, 3], 'finished')
+  ```
   """
 
   final_state: typing.Any = None
@@ -276,6 +290,7 @@ def windowed_adaptive_mala(
   [1]: Gareth Roberts and Jeffrey Rosenthal (1998). Optimal scaling of discrete
        approximations to Langevin diffusions. _Journal of the Royal Statistical
        Society: Series B_ 60(1).
+       https://doi.org/10.1111/1467-9868.00123
   """
   names = [_AUTO, *ESTIMATORS, _FULL_FISHER_DIVERGENCE, _FULL_FISHER]
   if isinstance(preconditioner, str) and preconditioner not in names:
