@@ -121,7 +121,7 @@ def are_in_place(walked: Walked) -> bool:
     value: varies
     for value, varies in walked.varying_sizes.items()
     if value.depends
-    and (value.shape[:rank] != leading or np.any(varies[rank:]))
+    and (value.known_shape[:rank] != leading or np.any(varies[rank:]))
   }
   if not unusual:
     return True
@@ -153,7 +153,7 @@ def _is_in_place(samples: Dependency, value: Value, varies: np.ndarray) -> bool:
   least = np.full(len(single), beyond)
   most = np.full(len(single), -1)
   least[single] = most[single] = samples.indices[single[samples.row_of_entry]]
-  least, most = (array.reshape(value.shape) for array in (least, most))
+  least, most = (array.reshape(value.known_shape) for array in (least, most))
   is_same = [
     np.all(
       most.max(axis=axis, initial=-1) <= least.min(axis=axis, initial=beyond)

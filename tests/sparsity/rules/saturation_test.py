@@ -59,14 +59,14 @@ def test_all_digits(name, dtype):
     np.testing.assert_allclose(got, want, rtol=500 * np.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize('x', [np.nan, np.inf, -np.inf, 0.0, 1e30])
+@pytest.mark.parametrize('x', [np.nan, np.inf, -np.inf, 0.0])
 @pytest.mark.parametrize('name', FUNCTIONS)
 def test_as_tensorflow_beyond_all_numbers(name, x):
   fn, _ = FUNCTIONS[name]
   x = tf.constant(x)
   spec = tf.TensorSpec([], tf.float32)
   graph = trace(lambda parts: fn(parts[0]), lambda y, _: [y], [spec])
-  (got,) = local.slopes(graph.ys[0].op, (0,), x, 1)
+  got, _ = local.slopes(graph.ys[0].op, (0,), x, 2)
   with tf.GradientTape() as tape:
     tape.watch(x)
     y = fn(x)
