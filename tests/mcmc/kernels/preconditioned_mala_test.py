@@ -744,7 +744,7 @@ def test_a_step_size_without_a_value_is_taken():
   variable = tf.Variable(-1.0)  # Its value may change.
   tfp_diag.mcmc.PreconditionedMALA(_standard, variable)
 
-  @tf.function
+  @tf.function(autograph=False)
   def step(h):
     kernel = tfp_diag.mcmc.PreconditionedMALA(_standard, h)
     results = kernel.bootstrap_results(tf.ones([2, 3]))
