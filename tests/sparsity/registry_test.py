@@ -188,7 +188,10 @@ def test_op_types_are_strings(op_types):
 
 def test_facts_beside_a_rule(no_rule_left_behind):
   assert registry.facts('MyOp') == registry.OpFacts()
-  sparsity.register_rule('MyOp', shape_inputs=(1,), is_pure=False)(lambda op: 0)
+  with pytest.warns(UserWarning, match="'MyOp', but TensorFlow has no such op"):
+    sparsity.register_rule('MyOp', shape_inputs=(1,), is_pure=False)(
+      lambda op: 0
+    )
   known = registry.facts('MyOp')
   assert known.shape_inputs == (1,) and not known.is_pure
   registry.register_facts('MyOp', elementwise='c')

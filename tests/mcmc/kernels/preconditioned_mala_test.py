@@ -599,7 +599,6 @@ _LOWER_2 = tf.linalg.LinearOperatorDiag([1.0, 2.0])
     ({'step_size': [0.1, 0.2]}, ValueError, '`step_size` has 2 entries'),
     ({'step_size': np.ones(5)}, ValueError, 'does not broadcast to part 0'),
     ({'step_size': np.ones([7, 1, 3])}, ValueError, 'does not broadcast'),
-    ({'step_size': -0.1}, ValueError, '`step_size` must be positive'),
     ({'preconditioner': [1.0, 2.0]}, ValueError, 'has 2 entries'),
     ({'preconditioner': np.ones(5)}, ValueError, 'does not broadcast'),
     ({'preconditioner': 0.0}, ValueError, 'not positive'),
