@@ -218,3 +218,28 @@ def test_a_saved_plan(tmp_path):
   plan = tfp_diag.load_plan(tmp_path / 'plan.npz')
   found = diag_gauss_newton(network, x, sample_shape=[2], plan=plan)
   np.testing.assert_allclose(found.diag, dense(network, x), rtol=1e-10)
+
+
+def test_negative_weights_are_right():
+  weights = np.array([[1.0, -2.0], [-3.0, 0.5]])
+  x = tf.constant([[0.5, 1.0], [2.0, -1.0]], tf.float64)
+  _, diag = diag_gauss_newton(lambda x: x**3, x, weights)
+  np.testing.assert_allclose(diag, weights * (3 * x.numpy() ** 2) ** 2)
+
+
+@pytest.mark.parametrize(
+  'weights',
+  [
+    float('nan'),
+    [1.0, np.inf, 1.0],
+    np.array([np.nan, 1.0, 1.0], np.float32),
+    tf.constant([1.0, -np.inf, 1.0]),
+  ],
+  ids=['number', 'list', 'array', 'tensor'],
+)
+@pytest.mark.parametrize('call', [diag_gauss_newton, plan_diag_gauss_newton])
+def test_weights_that_are_not_finite_are_refused(call, weights):
+  with pytest.raises(
+    ValueError, match='`weights` has entries that are not fin'
+  ):
+    call(lambda x: x**3, tf.ones([3]), weights)

@@ -237,6 +237,12 @@ def test_any_iterable_and_a_progress_bar(capsys):
     (ValueError, '`method` is', {'method': 'guess'}),
     (ValueError, 'needs a `seed`', {'method': 'stochastic'}),
     (ValueError, 'the exact one has none', {'seed': [0, 1]}),
+    (ValueError, "method='exact' and seed=1", {'seed': 1}),
+    (
+      ValueError,
+      '`num_probes` is 10, but .* has no probes',
+      {'num_probes': 10},
+    ),
     (TypeError, 'not a `tf.Variable`', {'variables': [tf.constant(1.0)]}),
     (ValueError, '`chunk_size` is 0', {'chunk_size': 0}),
   ],
@@ -272,3 +278,20 @@ def test_a_data_set_in_a_graph_is_refused():
       lambda: tfp_diag.diag_hessian_over_dataset(mean_loss, W, dataset(8)).diag,
       autograph=False,
     )()
+
+
+@pytest.mark.parametrize(
+  'options', [{}, {'method': 'stochastic', 'seed': 1}], ids=['exact', 'probes']
+)
+def test_a_variable_that_is_not_used_is_named_once(options):
+  used, unused = tf.Variable([1.0, 2.0]), tf.Variable(3.0, name='forgotten')
+  with pytest.warns(UserWarning, match=r"`loss_fn` .*1 \('forgotten:0'\)") as w:
+    found = tfp_diag.diag_hessian_over_dataset(
+      lambda x: tf.reduce_mean(tf.linalg.matvec(x, used) ** 2),
+      [used, unused],
+      [tf.ones([3, 2])] * 2,
+      progress_bar=False,
+      **options,
+    )
+  assert len(w) == 1
+  np.testing.assert_array_equal(found.diag[1], 0.0)

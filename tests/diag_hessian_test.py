@@ -629,3 +629,23 @@ def test_bad_arguments_are_refused_by_name(error, sentence, given):
   call = {'xs': tf.ones([3]), 'fn': tf.reduce_sum, **given}
   with pytest.raises(error, match=sentence):
     diag_hessian(**call)
+
+
+def test_a_variable_that_is_not_read_is_named():
+  w, b = tf.Variable([1.0, 2.0]), tf.Variable(3.0, name='bias')
+  with pytest.warns(
+    UserWarning, match=r"1 of the 2 .*number 1 \('bias:0'\)"
+  ) as m:
+    _, _, diag = diag_hessian(lambda: tf.reduce_sum(w**3), [w, b])
+  assert len(m) == 1
+  np.testing.assert_allclose(diag[0], [6.0, 12.0])
+  np.testing.assert_array_equal(diag[1], 0.0)
+
+
+def test_parts_that_are_not_used_need_no_warning():
+  w, b = tf.Variable([1.0, 2.0]), tf.Variable(3.0)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    diag_hessian(lambda: tf.reduce_sum(w**3) * b, [w, b])
+    diag_hessian(lambda w, b: tf.reduce_sum(w**3), [w, b])
+    diag_hessian(lambda x, y: tf.reduce_sum(x**3), [tf.ones([2]), tf.ones([])])

@@ -34,6 +34,7 @@ import typing
 import warnings
 
 import numpy as np
+import scipy.sparse
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -299,6 +300,9 @@ WRONG = {
     'words': [['a', 'b'], ['c', 'd']],
     'of another size': np.ones([77, 77]),
     'unequal rows': [[1], [1, 2]],
+    'not a number': np.full([3, 3], np.nan),
+    'infinite': np.full([3, 3], np.inf),
+    'sparse, not a number': scipy.sparse.csr_matrix(np.full([3, 3], np.nan)),
   },
   'colors': {
     **NOTHING,
@@ -483,7 +487,14 @@ WRONG['trace function'] = {
   'returns ragged': lambda *a: RAGGED,
   'too many arguments': lambda a, b, c, d, e, f, g: a,
 }
-WRONG['stop function'] = WRONG['stop']
+WRONG['stop function'] = {
+  'returns None': lambda *a: None,
+  'returns text': lambda *a: 'yes',
+  'returns a number': lambda *a: 1,
+  'returns several': lambda *a: [True, False],
+  'returns ragged': lambda *a: RAGGED,
+  'returns an object': lambda *a: object(),
+}
 WRONG['axes'] = {'number': 7, 'text': 'seven', 'an object': object()}
 WRONG['flow'] = {**NOTHING, 'number': 7, 'the class': sparsity.Flow}
 WRONG['flows'] = {
@@ -525,6 +536,8 @@ WRONG['weights'] = {
   'of another size': tf.ones([77]),
   'complex': tf.constant([1j]),
   'two': [tf.ones([2, 3]), tf.ones([2, 3])],
+  'not a number': float('nan'),
+  'infinite': tf.fill([2, 3], float('-inf')),
 }
 WRONG['ys'] = {
   'text': 'seven',
@@ -558,6 +571,49 @@ WRONG['mean'] = {
 }
 WRONG['superchains'] = {**WRONG['count'], 'one': 1, 'no divisor': 3}
 WRONG['axes of chains'] = {**_NO_COUNT, 'too many': 7}
+WRONG['axes of a state'] = {**_NO_COUNT, 'too many': 5}
+WRONG['R-hat'] = {**WRONG['positive'], 'below one': 0.5}
+# Where an argument is not for what else is given.
+WRONG['a number'] = {'three': 3}
+
+
+def _bump(x):
+  return 0.5 + tf.sigmoid(3.0 * x)
+
+
+# Of any state: what is refused as soon as a kernel is made.
+WRONG['known step size'] = {
+  k: v
+  for k, v in WRONG['step size'].items()
+  if k not in ('of another size', 'too many')
+} | {'a negative tensor': tf.constant(-1.0), 'a negative entry': [0.1, -1.0]}
+WRONG['no scale'] = {
+  'a word': 'local',
+  'a class': tf.linalg.LinearOperatorDiag,
+  'a class of ours': mcmc.LocalHessianPreconditioner,
+  'a dict': {'a': 1.0},
+  'a list of functions': [_bump],
+  'a list of local ones': [mcmc.LocalHessianPreconditioner()],
+}
+WRONG['scale'] |= WRONG['no scale']
+_CHANGING = {
+  'a function of the position': _bump,
+  'a local one': mcmc.LocalHessianPreconditioner(),
+}
+WRONG['constant scale'] = {**WRONG['scale'], **_CHANGING}
+WRONG['no constant scale'] = {**WRONG['no scale'], **_CHANGING}
+WRONG['adaptable kernel'] = {
+  **WRONG['kernel'],
+  'of TFP': tfp.mcmc.HamiltonianMonteCarlo(len, 0.1, 2),
+  'MALA of TFP': tfp.mcmc.MetropolisAdjustedLangevinAlgorithm(len, 0.1),
+  'of trajectories': mcmc.MetropolisAdjustedLangevinTrajectories(
+    len, 0.1, 0.3, 1.0
+  ),
+  'of a function': mcmc.PreconditionedMALA(len, 0.1, volatility_fn=_bump),
+  'of a local scale': tfp.mcmc.SimpleStepSizeAdaptation(
+    mcmc.PreconditionedMALA(len, 0.1, mcmc.LocalHessianPreconditioner()), 10
+  ),
+}
 WRONG['pattern or None'] = WRONG['pattern']
 
 
@@ -659,6 +715,32 @@ def _rows_of_kernels():
         'seed': 'seed?',
       },
     )
+    rows[f'{name}.copy'] = Row(
+      kernel.copy,
+      lambda: {'name': 'copied'},
+      {'override_parameter_kwargs': 'keyword'},
+    )
+    if name != 'DiagonalPreconditionerAdaptation':
+      rows[f'{name}.copy, known'] = Row(
+        kernel.copy,
+        lambda: {'step_size': 0.2},
+        {'step_size': 'known step size'},
+      )
+  mala = kernels()['PreconditionedMALA']
+  trajectories = kernels()['MetropolisAdjustedLangevinTrajectories']
+  rows['DiagonalPreconditionerAdaptation, made'] = Row(
+    mcmc.DiagonalPreconditionerAdaptation,
+    lambda: {'inner_kernel': mala, 'num_adaptation_steps': 10},
+    {'inner_kernel': 'adaptable kernel'},
+  )
+  rows['PreconditionedMALA.copy, scale'] = Row(
+    mala.copy, lambda: {'preconditioner': 0.2}, {'preconditioner': 'no scale?'}
+  )
+  rows['MetropolisAdjustedLangevinTrajectories.copy, scale'] = Row(
+    trajectories.copy,
+    lambda: {'preconditioner': 0.2},
+    {'preconditioner': 'no constant scale?'},
+  )
   return rows
 
 
@@ -877,6 +959,9 @@ def rows():
         'loss_fn': _loss,
         'variables': _W,
         'dataset': [tf.ones([2, 3])],
+        'method': 'stochastic',
+        'num_probes': 2,
+        'seed': (0, 1),
         'progress_bar': False,
       },
       {
@@ -886,9 +971,32 @@ def rows():
         'reduction': 'choice',
         'progress_bar': 'flag?',
         'method': 'choice',
-        'num_probes': 'count',
-        'seed': 'seed?',
+        'num_probes': 'count?',
+        'seed': 'seed',
         'chunk_size': 'count',
+      },
+    ),
+    'diag_hessian_over_dataset without probes': Row(
+      tfp_diag.diag_hessian_over_dataset,
+      lambda: {
+        'loss_fn': _loss,
+        'variables': _W,
+        'dataset': [tf.ones([2, 3])],
+        'progress_bar': False,
+      },
+      {'num_probes': 'a number', 'seed': 'a number'},
+    ),
+    'trace_jacobian_exact, made': Row(
+      tfp_diag.trace_jacobian_exact,
+      lambda: {
+        'ode_fn': lambda t, x: t * x**3,
+        'state_shape': [2, 3],
+        'dtype': tf.float32,
+      },
+      {
+        'state_shape': 'shape',
+        'dtype': 'dtype',
+        'event_ndims': 'axes of a state',
       },
     ),
     'trace_jacobian_exact': Row(
@@ -900,9 +1008,9 @@ def rows():
       },
       {
         'ode_fn': 'function of a tensor',
-        'state_shape': 'anything',
-        'dtype': 'anything',
-        'event_ndims': 'count or zero',
+        'state_shape': 'shape',
+        'dtype': 'dtype',
+        'event_ndims': 'axes of a state',
       },
     ),
     'trace_jacobian_hutchinson': Row(
@@ -1015,7 +1123,7 @@ def rows():
         known.pop('rule', len)
       ),
       lambda: {'op_types': 'NoSuchOp'},
-      {'op_types': 'op types', 'known': ''},
+      {'op_types': 'op types', 'known': 'keyword'},
     ),
     'Structure': Row(
       sparsity.Structure,
@@ -1093,6 +1201,11 @@ def rows():
       f'{lazily}.rmatvec': Row(
         matrix.rmatvec, lambda: {'u': tf.ones([3])}, {'u': 'vector'}
       ),
+      f'{lazily}.__matmul__': Row(
+        lambda v, matrix=matrix: matrix @ v,
+        lambda: {'v': tf.ones([3])},
+        {'v': 'one vector'},
+      ),
       f'{lazily}.diag': Row(
         getattr(tfp_diag, lazily)(fn, state(), [2]).diag,
         dict,
@@ -1120,6 +1233,7 @@ def rows():
   return found | _rows_of_mcmc() | _rows_of_kernels() | _rows_of_examples()
 
 
+WRONG['one vector'] = {**WRONG['vector'], 'a matrix': tf.ones([3, 2])}
 WRONG['matrix'] = {
   k: v for k, v in WRONG['pattern'].items() if k != 'of another size'
 }
@@ -1173,6 +1287,7 @@ def _rows_of_mcmc():
           for k, v in langevin.items()
           if k not in ('volatility_fn', 'discretization', 'parallel_iterations')
         },
+        'preconditioner': 'constant scale?',
         'integration_time': 'positive',
         'damping': 'not negative',
         'jitter': 'share',
@@ -1190,7 +1305,7 @@ def _rows_of_mcmc():
         'num_adaptation_steps': 10,
       },
       {
-        'inner_kernel': 'kernel',
+        'inner_kernel': 'adaptable kernel',
         'num_adaptation_steps': 'count or zero',
         'estimator': 'choice',
         'experimental_reduce_chain_axis_names': 'axis name?',
@@ -1218,14 +1333,19 @@ def _rows_of_mcmc():
       {'softness': 'positive', 'floor': 'not negative'},
     ),
     'StopWhen': Row(
-      lambda **given: mcmc.StopWhen(**given)(_DRAWS),
+      mcmc.StopWhen,
       lambda: {'max_rhat': 1.1, 'min_draws': 2},
       {
-        'max_rhat': 'positive',
+        'max_rhat': 'R-hat',
         'min_ess': 'positive?',
         'min_draws': 'count or zero',
-        'chain_ndims': 'axes of chains?',
+        'chain_ndims': 'count or zero?',
       },
+    ),
+    'StopWhen, asked': Row(
+      lambda **given: mcmc.StopWhen(**given)(_DRAWS),
+      lambda: {'max_rhat': 1.1, 'min_draws': 2},
+      {'chain_ndims': 'axes of chains?'},
     ),
     'StopWhen.__call__': Row(
       mcmc.StopWhen(max_rhat=1.1, min_draws=2),
@@ -1297,6 +1417,18 @@ def _rows_of_mcmc():
         'name': 'name?',
       },
     ),
+    'sample, asked whether to stop': Row(
+      lambda stop_when: _sampled(
+        stop_when=stop_when, num_results=4, block_size=2
+      ),
+      lambda: {'stop_when': lambda draws, trace: False},
+      {'stop_when': 'stop function'},
+    ),
+    'sample_posterior by single steps': Row(
+      mcmc.sample_posterior,
+      lambda: {**of_density, 'kernel': 'mala'},
+      {'max_num_steps': 'a number'},
+    ),
     'sample_posterior': Row(
       mcmc.sample_posterior,
       lambda: dict(of_density),
@@ -1310,7 +1442,7 @@ def _rows_of_mcmc():
         'init': 'chains of a run',
         'bijectors': 'bijectors?',
         'target_accept_prob': 'probability?',
-        'max_num_steps': 'count',
+        'max_num_steps': 'count?',
         'num_steps_between_results': 'count or zero?',
         'use_curvature': 'flag',
         'stop_when': 'stop?',
@@ -1353,7 +1485,11 @@ def _rows_of_mcmc():
   }
 
 
-WRONG['chains of a run'] = {**WRONG['chains'], 'no chains': tf.ones([0, 3])}
+WRONG['chains of a run'] = {
+  **WRONG['chains'],
+  'no chains': tf.ones([0, 3]),
+  'a number': 0.0,
+}
 WRONG['start'] = {
   k: v for k, v in WRONG['chains of a run'].items() if k != 'complex'
 }

@@ -40,6 +40,7 @@ _NOT_CALLED = {
   'load_draws',
   'register_rule',
   'sample_posterior',
+  'sample_posterior by single steps',
   'windowed_adaptive_mala',
 }
 

@@ -304,3 +304,37 @@ def test_probes_of_another_shape_are_refused(shape):
     trace(0.0, (x, x))
   with pytest.raises(ValueError, match='dtype'):
     tfp_diag.trace_jacobian_hutchinson(coupled, [4], tf.float32)(0.0, (x, x))
+
+
+@pytest.mark.parametrize(
+  'trace',
+  [tfp_diag.trace_jacobian_exact, tfp_diag.trace_jacobian_hutchinson],
+)
+@pytest.mark.parametrize('dtype', ['floaty', tf.int32, None, 777])
+def test_a_dtype_that_is_none_is_refused_when_it_is_made(trace, dtype):
+  with pytest.raises(TypeError, match=r'`dtype` is .* the floating dtype'):
+    trace(coupled, [4], dtype)
+
+
+@pytest.mark.parametrize(
+  ('shape', 'event_ndims', 'match'),
+  [
+    ([2, 3], 5, '`event_ndims` is 5'),
+    ('seven', 1, '`state_shape` is'),
+    (None, 1, '`state_shape` is None'),
+    ([-1, 3], 1, '`state_shape` is'),
+  ],
+)
+def test_a_shape_is_refused_when_it_is_made(shape, event_ndims, match):
+  with pytest.raises(ValueError, match=match):
+    tfp_diag.trace_jacobian_exact(
+      coupled, shape, tf.float64, event_ndims=event_ndims
+    )
+
+
+def test_a_shape_that_is_not_known_is_taken():
+  augmented = tfp_diag.trace_jacobian_exact(
+    lambda t, x: t * x**2, tf.TensorShape(None), tf.float64
+  )
+  x = tf.constant([[1.0, 2.0]], tf.float64)
+  np.testing.assert_allclose(augmented(0.5, (x, x))[1], x)

@@ -495,3 +495,34 @@ def test_shows_what_it_is():
   assert repr(j) == (
     '<LazyJacobian shape=(2, 3, 5, 4) dtype=float64 num_passes=0>'
   )
+
+
+def test_the_operator_of_products():
+  matrix = tfp_diag.LazyJacobian(
+    lambda x: x**2 + tf.roll(x, 1, 0), tf.range(4.0)
+  )
+  dense, v = matrix.to_dense().numpy(), np.float32([1.0, -2.0, 0.5, 3.0])
+  for given in (v, tf.constant(v), list(v)):
+    np.testing.assert_allclose(matrix @ given, dense @ v, rtol=1e-6)
+    np.testing.assert_allclose(given @ matrix, v @ dense, rtol=1e-6)
+  of_samples = tfp_diag.LazyHessian(
+    lambda x: tf.reduce_sum(x**3, -1), tf.ones([3, 4]), [3]
+  )
+  np.testing.assert_allclose(of_samples @ v, np.tile(6.0 * v, [3, 1]))
+
+
+@pytest.mark.parametrize(
+  ('multiply', 'match'),
+  [
+    (lambda m: m @ tf.ones([4, 2]), r'`v` has shape \(4, 2\).*`\.matvec`'),
+    (lambda m: np.ones([2, 4]) @ m, r'`v` has shape \(2, 4\).*`\.rmatvec`'),
+    (lambda m: m @ tf.ones([5]), r'`v` has shape \(5,\)'),
+    (lambda m: m @ 'x', "`v` is 'x'"),
+    (lambda m: tf.ones([2, 4]) @ m, r'LazyHessian is no Tensor.*\.to_dense\('),
+    (lambda m: tf.linalg.matvec(m, tf.ones([4])), 'LazyHessian is no Tensor'),
+  ],
+)
+def test_products_that_it_has_not(multiply, match):
+  matrix = tfp_diag.LazyHessian(lambda x: tf.reduce_sum(x**3), tf.ones([4]))
+  with pytest.raises((TypeError, ValueError), match=match):
+    multiply(matrix)

@@ -91,8 +91,10 @@ def diag_gauss_newton(
     xs: Tensor, or list, tuple, dict or namedtuple of Tensors of shape
       `sample_shape + event_shape_i`, of a floating dtype; or `tf.Variable`s.
     weights: Tensor of the shape of the residuals, or one that broadcasts to it;
-      a structure of Tensors for several residuals. Negative weights are fine.
-      They are constant, even if they depend on `xs`. Default: ones.
+      a structure of Tensors for several residuals. Negative weights are fine:
+      the diagonal may then be negative. Weights that are not finite are refused
+      where their values are known. They are constant, even if they depend on
+      `xs`. Default: ones.
     sample_shape: The leading shape that all parts share, whose entries are
       independent samples. Default: `()`: the rows of a data set, which
       residuals have in front, are no samples.

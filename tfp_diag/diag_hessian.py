@@ -97,7 +97,9 @@ def diag_hessian(
     gradient: Structure of `xs`, of its shapes and dtypes: the gradient, from
       the same computation as `value`.
     diag: Structure of `xs`, of its shapes and dtypes: the second derivative
-      with respect to each coordinate. Zero for a part that `fn` does not use.
+      with respect to each coordinate. Zero for a part that `fn` does not use;
+      if that is a `tf.Variable` that `fn` was to read itself, there is a
+      `UserWarning`.
       It can be differentiated by a tape around the call.
 
   Raises:

@@ -26,13 +26,17 @@ from tfp_diag.diagonal.request import Request
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.internal.seeds import as_seed
-from tfp_diag.stochastic_diag_hessian import stochastic_diag_hessian
+from tfp_diag.stochastic_diagonal import estimate_diagonal
 
 __all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
 
 
 Method = Literal['exact', 'stochastic']
 Reduction = Literal['mean', 'sum']
+
+
+# Of an estimate, unless another number is given.
+_NUM_PROBES = 10
 
 
 class DatasetDiagonal(NamedTuple):
@@ -75,8 +79,8 @@ def diag_hessian_over_dataset(
   reduction: Reduction = 'mean',
   progress_bar: bool | None = None,
   method: Method = 'exact',
-  num_probes: int = 10,
-  seed: Seed | None = None,
+  num_probes: int | None = None,
+  seed: Seed = None,
   chunk_size: int = 10,
 ) -> DatasetDiagonal:
   """Computes the diagonal of the Hessian of a loss over a data set.
@@ -101,15 +105,15 @@ def diag_hessian_over_dataset(
     method: 'exact', at most as many passes for each batch as there are weights,
       and often few, see `tfp_diag.diag_hessian`; or 'stochastic', as many as
       `num_probes`, new probes for each batch.
-    num_probes: Python int, under 'stochastic'.
-    seed: Two integers, under 'stochastic'.
+    num_probes: Python int, under 'stochastic' only. Default: 10.
+    seed: An integer, or two of them; under 'stochastic' only, which needs it.
     chunk_size: Python int, how many passes are vectorized together. Memory
       grows with it. What `parallel_iterations` is for `tfp_diag.diag_hessian`.
 
   Returns:
     `DatasetDiagonal`, a namedtuple
     `(diag, standard_error, num_passes, num_examples)`. A variable that the loss
-    does not depend on has zeros.
+    does not depend on has zeros; a `UserWarning` names it.
 
   Raises:
     ValueError: if there are no data, `loss_fn` does not return a scalar, or an
@@ -138,11 +142,18 @@ def diag_hessian_over_dataset(
   arguments.check_choice('reduction', reduction, ('mean', 'sum'))
   arguments.check_choice('method', method, ('exact', 'stochastic'))
   chunk_size = arguments.check_chunk('chunk_size', chunk_size)
-  arguments.as_count('num_probes', num_probes, 1, 'how many probes are used')
+  if num_probes is not None:
+    arguments.as_count('num_probes', num_probes, 1, 'how many probes are used')
+    if method == 'exact':
+      raise ValueError(
+        f"`num_probes` is {num_probes}, but `method='exact'` has no probes. "
+        "Leave it out, or pass `method='stochastic'` and a `seed`."
+      )
   arguments.check_flag(
     'progress_bar', progress_bar, 'to show it on a terminal only'
   )
-  seed = as_seed(seed)
+  given_seed = seed
+  seed = as_seed(given_seed)
   parts = batching.convert_parts(nest.flatten(variables), 'variables')
   if (
     not isinstance(dataset, Iterable)
@@ -167,7 +178,8 @@ def diag_hessian_over_dataset(
   if (seed is None) == (method == 'stochastic'):
     raise ValueError(
       "`method='stochastic'` needs a `seed`, two integers like `[0, 1]`, and "
-      f'the exact one has none; got method={method!r} and seed={seed!r}.'
+      f'the exact one has none; got method={method!r} and '
+      f'seed={arguments.shown(given_seed)}.'
     )
   # In half precision a sum stands still where it is large.
   totals = [tf.zeros_like(p, tf.float64) for p in parts]
@@ -189,7 +201,12 @@ def diag_hessian_over_dataset(
     size = _num_examples(batch)
     weight = size if reduction == 'mean' else 1
     diag, error, passes = _of_batch(
-      loss_fn, parts, batch, num_probes, _seed_of(seed, number), chunk_size
+      loss_fn,
+      parts,
+      batch,
+      _NUM_PROBES if num_probes is None else num_probes,
+      _seed_of(seed, number),
+      chunk_size,
     )
     diag, error = ([tf.cast(v, tf.float64) for v in vs] for vs in (diag, error))
     totals = [t + weight * d for t, d in zip(totals, diag)]
@@ -238,7 +255,7 @@ def _num_examples(batch: Any) -> int:
   return sizes[0]
 
 
-def _seed_of(seed: Seed | None, number: int) -> Any:
+def _seed_of(seed: Seed, number: int) -> Any:
   """Another seed for each batch; None if there is none."""
   if seed is None:
     return None
@@ -280,12 +297,17 @@ def _of_batch(
       )
     return value
 
+  problem = _LossProblem(loss, parts, ())
   if seed is None:
-    found = run_diagonal(
-      HessianProblem(loss, parts, ()), Request(chunk_size=chunk_size)
-    )
+    found = run_diagonal(problem, Request(chunk_size=chunk_size))
     zeros = [tf.zeros_like(d) for d in found.diag]
     return found.diag, zeros, found.num_passes
-  return stochastic_diag_hessian(
-    loss, parts, num_probes, seed, (), chunk_size=chunk_size
+  return estimate_diagonal(
+    problem, num_probes, seed, None, 'hutchinson', None, chunk_size
   )
+
+
+class _LossProblem(HessianProblem):
+  """A loss of one batch, called by the name that its argument has here."""
+
+  fn_name = 'loss_fn'

@@ -128,6 +128,38 @@ class LazyMatrix:
     """
     return self.products(self._vector('v', v, self._num_columns), 'columns')[0]
 
+  # NumPy's operators leave it to the ones below.
+  __array_ufunc__ = None
+
+  def __matmul__(self, v: Any) -> tf.Tensor:
+    """The product with one vector, as `matvec`.
+
+    Args:
+      v: Tensor of shape `[num_columns]`, the same for all samples.
+
+    Returns:
+      Tensor of shape `sample_shape + [num_rows]`.
+
+    Raises:
+      TypeError: if it cannot be converted to a Tensor.
+      ValueError: if it is not such a vector.
+    """
+    return self.matvec(self._one_vector(v, 'matvec'))
+
+  def __rmatmul__(self, v: Any) -> tf.Tensor:
+    """As `rmatvec`, of one vector for all samples."""
+    return self.rmatvec(self._one_vector(v, 'rmatvec'))
+
+  def _one_vector(self, v: Any, method: str) -> tf.Tensor:
+    v = arguments.as_tensor('`v`', v, self.dtype)
+    if v.shape.rank != 1:
+      raise ValueError(
+        f'`v` has shape {v.shape}, but `@` multiplies a {type(self).__name__} '
+        f'by one vector, which all samples share. Use `.{method}` for a vector '
+        'of each sample, or `.as_linear_operator()` for a matrix.'
+      )
+    return v
+
   def rmatvec(self, u: Any) -> tf.Tensor:
     """The product of the transposed matrix with a vector, by one pass.
 
@@ -379,6 +411,22 @@ class LazyMatrix:
     num_seeds: Any = seeds.shape[0]
     self._num_passes += num_seeds
     return results
+
+
+def _as_tensor(
+  matrix: LazyMatrix, dtype: Any = None, name: Any = None, as_ref: bool = False
+) -> tf.Tensor:
+  """Refuses it: TensorFlow would take it for a list, and ask its length."""
+  del dtype, name, as_ref
+  kind = type(matrix).__name__
+  raise TypeError(
+    f'A {kind} is no Tensor, and becomes one by `.to_dense()` only, which '
+    'computes all of it. Products are `.matvec(v)` and `.rmatvec(u)`, and '
+    '`.as_linear_operator()` has more.'
+  )
+
+
+tf.register_tensor_conversion_function(LazyMatrix, _as_tensor)
 
 
 def split(flat: tf.Tensor, likes: Sequence, rank: int) -> list:

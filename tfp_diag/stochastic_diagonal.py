@@ -123,7 +123,7 @@ def estimate_diagonal(
     refuse_mixing(problem, evaluation.graph)
     parts, rank = evaluation.xs, problem.rank_of(evaluation.ys)
     if kind == 'hessian':
-      linear_map = evaluation.hessian()[1]
+      linear_map = evaluation.hessian(problem.check_gradient)[1]
     else:
       linear_map = evaluation.jacobian()
     obstacle = evaluation.loop_type

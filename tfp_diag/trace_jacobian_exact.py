@@ -21,9 +21,9 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diag_jacobian import diag_jacobian
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, batching
 
-__all__ = ['at_time', 'trace_jacobian_exact']
+__all__ = ['at_time', 'check_state', 'trace_jacobian_exact']
 
 
 def trace_jacobian_exact(
@@ -41,7 +41,7 @@ def trace_jacobian_exact(
     ode_fn: Python callable, `ode_fn(time, state, **conditions)`: the derivative
       of the state with respect to time. Each sample is independent.
     state_shape: The shape of the state, `sample_shape + event_shape`.
-    dtype: The dtype of the state. Not used; FFJORD passes it.
+    dtype: The floating dtype of the state.
     event_ndims: Python int, how many dimensions of the state, the last ones,
       belong to one sample. To set it, use `functools.partial`.
 
@@ -51,12 +51,13 @@ def trace_jacobian_exact(
     FFJORD adds the diagonal up.
 
   Raises:
-    ValueError: if `event_ndims` is not a number of dimensions; when the result
-      is called, if the state has fewer dimensions, if `ode_fn` returns another
-      shape or dtype, or, as `tfp_diag.sparsity.SampleMixingError`, if it mixes
-      samples.
-    TypeError: if `ode_fn` cannot be called; when the result is called, if it
-      does not take the time and the state, or returns no Tensor.
+    ValueError: if `state_shape` is not a shape, or `event_ndims` not a number
+      of its dimensions; when the result is called, if the state has fewer
+      dimensions, if `ode_fn` returns another shape or dtype, or, as
+      `tfp_diag.sparsity.SampleMixingError`, if it mixes samples.
+    TypeError: if `ode_fn` cannot be called, or `dtype` is not floating; when
+      the result is called, if `ode_fn` does not take the time and the state, or
+      returns no Tensor.
 
   #### Examples
 
@@ -77,7 +78,6 @@ def trace_jacobian_exact(
        reversible generative models. Equation 2.
        https://doi.org/10.48550/arXiv.1810.01367
   """
-  del state_shape, dtype
   arguments.check_callable(
     'ode_fn', ode_fn, 'a function of time and state, `lambda t, x: -x` say'
   )
@@ -87,21 +87,62 @@ def trace_jacobian_exact(
     0,
     'how many dimensions of the state belong to a sample',
   )
+  check_state(state_shape, dtype)
+  rank = _rank(state_shape)
+  if rank is not None:
+    _check_rank(rank, state_shape, event_ndims)
 
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
+    _check_rank(state.shape.rank, state.shape, event_ndims)
     rank = state.shape.rank - event_ndims
-    if rank < 0:
-      raise ValueError(
-        f'The state has shape {state.shape}, but `event_ndims` is '
-        f'{event_ndims}. Pass how many of its dimensions belong to a sample.'
-      )
-
     fn = at_time(ode_fn, time, state, conditions)
     ys, diag = diag_jacobian(xs=state, fn=fn, sample_shape=state.shape[:rank])
     return ys[0], diag[0]
 
   return augmented_ode_fn
+
+
+def check_state(state_shape: Any, dtype: Any) -> None:
+  """Refuses what is not the shape and the dtype of a state.
+
+  Args:
+    state_shape: What was given as its shape; its rank may be unknown.
+    dtype: What was given as its dtype.
+
+  Raises:
+    TypeError: if the dtype is not floating.
+    ValueError: if the shape is none.
+  """
+  try:
+    found = None if dtype is None else tf.as_dtype(dtype)
+  except TypeError:
+    found = None
+  if found is None or not found.is_floating:
+    raise TypeError(
+      f'`dtype` is {arguments.shown(dtype)}, but must be the floating dtype of '
+      'the state, such as `tf.float32`.'
+    )
+  if state_shape is None:
+    raise ValueError(
+      '`state_shape` is None, but the shape of the state is needed, a '
+      '`tf.TensorShape`, a list or a vector.'
+    )
+  _rank(state_shape)
+
+
+def _rank(state_shape: Any) -> int | None:
+  if isinstance(state_shape, tf.TensorShape) and state_shape.rank is None:
+    return None
+  return len(batching.sample_sizes(state_shape, 'state_shape'))
+
+
+def _check_rank(rank: int, state_shape: Any, event_ndims: int) -> None:
+  if event_ndims > rank:
+    raise ValueError(
+      f'The state has shape {state_shape}, but `event_ndims` is '
+      f'{event_ndims}. Pass how many of its dimensions belong to a sample.'
+    )
 
 
 def at_time(

@@ -24,7 +24,7 @@ from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.internal.seeds import some_seed
-from tfp_diag.trace_jacobian_exact import at_time
+from tfp_diag.trace_jacobian_exact import at_time, check_state
 
 __all__ = ['trace_jacobian_hutchinson']
 
@@ -36,7 +36,7 @@ def trace_jacobian_hutchinson(
   *,
   num_probes: int = 1,
   num_samples: int | None = None,
-  seed: Seed | int | None = (0, 0),
+  seed: Seed = (0, 0),
 ) -> Callable:
   """Adds an estimate of the trace of its Jacobian to a derivative of a state.
 
@@ -146,18 +146,7 @@ def trace_jacobian_hutchinson(
 
 def _zeros(state_shape: Any, dtype: Any) -> tf.Tensor:
   """A state of that shape and dtype, if these are a shape and a dtype."""
-  try:
-    dtype = tf.as_dtype(dtype)
-  except TypeError:
-    dtype = None
-  if dtype is None or not dtype.is_floating:
-    raise TypeError(
-      '`dtype` must be the floating dtype of the state, such as `tf.float32`.'
-    )
-  if state_shape is None:
-    raise ValueError(
-      '`state_shape` is None, but the shape of the state is needed, a '
-      '`tf.TensorShape`, a list or a vector.'
-    )
+  check_state(state_shape, dtype)
+  # Here its rank must be known.
   batching.sample_sizes(state_shape, 'state_shape')
   return tf.zeros(state_shape, dtype)

@@ -27,6 +27,9 @@ from tfp_diag.sparsity.pattern import SparsityPattern
 _FORMATS = ('bsr', 'coo', 'csc', 'csr', 'dia', 'dok', 'lil')
 
 
+_MAKERS = [getattr(scipy.sparse, f'{form}_matrix') for form in _FORMATS]
+
+
 def _assert_canonical(matrix):
   assert isinstance(matrix, scipy.sparse.csr_matrix)
   assert matrix.dtype == bool
@@ -84,8 +87,11 @@ def test_a_csr_matrix_that_is_not_canonical_becomes_so(dtype):
   assert matrix.indices.tolist() == [2, 0, 1, 1, 2]  # As it was.
 
 
-def test_nan_counts_as_nonzero():
-  assert SparsityPattern([[np.nan, 0.0]]).nnz == 1
+@pytest.mark.parametrize('form', [np.asarray, *_MAKERS])
+@pytest.mark.parametrize('entry', [np.nan, np.inf])
+def test_what_is_not_finite_is_refused(form, entry):
+  with pytest.raises(ValueError, match='`matrix` has entries that are not'):
+    SparsityPattern(form([[entry, 0.0]]))
 
 
 def test_is_a_value():

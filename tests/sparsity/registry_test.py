@@ -17,6 +17,7 @@
 import ast
 import inspect
 import pathlib
+import warnings
 
 import numpy as np
 import pytest
@@ -187,7 +188,10 @@ def test_op_types_are_strings(op_types):
 
 def test_facts_beside_a_rule(no_rule_left_behind):
   assert registry.facts('MyOp') == registry.OpFacts()
-  sparsity.register_rule('MyOp', shape_inputs=(1,), is_pure=False)(lambda op: 0)
+  with pytest.warns(UserWarning, match="'MyOp', but TensorFlow has no such op"):
+    sparsity.register_rule('MyOp', shape_inputs=(1,), is_pure=False)(
+      lambda op: 0
+    )
   known = registry.facts('MyOp')
   assert known.shape_inputs == (1,) and not known.is_pure
   registry.register_facts('MyOp', elementwise='c')
@@ -199,7 +203,7 @@ def test_a_fact_is_said_once(no_rule_left_behind):
   with pytest.raises(ValueError, match=r'is_loop.*already'):
     registry.register_facts('While', is_loop=False)
   with pytest.raises(TypeError, match='is_quick'):
-    sparsity.register_rule(OP, is_quick=True)(lambda op: None)
+    sparsity.register_rule(OP, is_quick=True)
   assert registry.find_rule(OP) is None
 
 
@@ -241,3 +245,25 @@ def op_names_in(tree):
     and node.value[:1].isupper()
     and hasattr(tf.raw_ops, node.value)
   }
+
+
+def test_a_fact_that_there_is_not():
+  with pytest.raises(
+    TypeError, match=r"`lineer_in` is .* Did you .*'linear_in"
+  ):
+    sparsity.register_rule(OP, lineer_in=((0, 1),))
+
+
+def test_an_op_type_that_there_is_not_gets_a_warning(no_rule_left_behind):
+  with pytest.warns(UserWarning, match="'MatMull'.*'MatMul'") as seen:
+    sparsity.register_rule('MatMull')(lambda op: None)
+  assert [w.filename for w in seen] == [__file__]
+  # A custom op may be loaded later.
+  assert registry.find_rule('MatMull') is not None
+
+
+@pytest.mark.parametrize('op_type', [OP, 'XlaSharding', '_Retval'])
+def test_an_op_type_that_there_is_gets_none(op_type, no_rule_left_behind):
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    sparsity.register_rule(op_type)(lambda op: None)

@@ -57,6 +57,12 @@ def runs(x: tf.Tensor) -> tfp_diag.mcmc.Summary:
   return tfp_diag.mcmc.summarize(run.draws, run.trace, quantiles=[0.1, 0.9])
 
 
+def posterior(found: tfp_diag.mcmc.PosteriorDraws) -> tfp_diag.mcmc.Summary:
+  print(found.warm_up.step_size + 1.0, found.trace['is_accepted'].shape)
+  print(found.warm_up.windows[-1].step_size, found.summary.names[0].upper())
+  return found.summary
+
+
 def known() -> int:
   target = targets.get('banana')
   start = target.init(4, (0, 1))

@@ -72,12 +72,15 @@ def matrices(x: tf.Tensor) -> tf.Tensor:
   row = lazy[:, 0]
   total = lazy.trace() + tfp_diag.LazyHessian(log_density, x, [2]).trace()
   operator = lazy.as_linear_operator()
+  print(lazy @ np.ones([4], np.float32))
   print(row, operator.to_dense(), lazy.num_passes + 1, lazy.shape.as_list())
   return dense + curved + total[:, tf.newaxis, tf.newaxis]
 
 
 def estimates(x: tf.Tensor, plan: tfp_diag.Plan) -> tfp_diag.StochasticDiagonal:
   tfp_diag.stochastic_diag_jacobian(field, x, 20, (0, 1), plan=plan)
+  tfp_diag.stochastic_diag_jacobian(field, x, 20, 7)
+  tfp_diag.stochastic_diag_hessian(log_density, x, 20, None)
   return tfp_diag.stochastic_diag_hessian(
     log_density, x, 20, [0, 1], tolerance=0.1, chunk_size=5
   )
@@ -86,6 +89,15 @@ def estimates(x: tf.Tensor, plan: tfp_diag.Plan) -> tfp_diag.StochasticDiagonal:
 def over_data(x: tf.Tensor) -> tfp_diag.DatasetDiagonal:
   w = tf.Variable(tf.constant([1.0, 2.0, 3.0, 4.0]))
   data = tf.data.Dataset.from_tensor_slices(x).batch(1)
+  tfp_diag.diag_hessian_over_dataset(
+    lambda x: tf.reduce_mean(tf.linalg.matvec(x, w) ** 2),
+    w,
+    data,
+    method='stochastic',
+    num_probes=2,
+    seed=7,
+    progress_bar=False,
+  )
   return tfp_diag.diag_hessian_over_dataset(
     lambda x: tf.reduce_mean(tf.linalg.matvec(x, w) ** 2),
     w,
@@ -105,6 +117,7 @@ def traces(x: tf.Tensor) -> tf.Tensor:
   random = tfp_diag.trace_jacobian_hutchinson(
     ode, x.shape, x.dtype, num_probes=2, seed=tf.constant([0, 1])
   )
+  tfp_diag.trace_jacobian_hutchinson(ode, x.shape, x.dtype, seed=None)
   return exact(0.5, state)[1] + random(0.5, state)[1]
 
 

@@ -51,6 +51,8 @@ def of_the_samplers(x: tf.Tensor) -> None:
   mcmc.ess(x, kind='some')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
   mcmc.rhat(x, chain_ndims='one')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
   mcmc.summarize(x).names.append('mu')  # type: ignore[attr-defined]
+  mcmc.sample_posterior(log_prob, 9).summary.nosuch()  # type: ignore[union-attr]
+  mcmc.sample_posterior(log_prob, 9).warm_up.nosuch()  # type: ignore[attr-defined]
   mcmc.nosuch(x)  # type: ignore[attr-defined]
   mcmc.StopWhen(max_rhat='small')  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
   tfp_diag.mcmc.load_draws(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

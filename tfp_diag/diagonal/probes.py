@@ -39,7 +39,8 @@ __all__ = [
   'signs',
 ]
 
-Seed = tf.Tensor | np.ndarray | Sequence[int]
+# As `seeds.as_seed` takes it; None is a new one, or none at all.
+Seed = tf.Tensor | np.ndarray | Sequence[int] | int | None
 
 # The standard error of fewer probes says too little to stop by.
 MIN_PROBES = 10

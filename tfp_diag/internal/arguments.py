@@ -14,10 +14,12 @@
 # ============================================================================
 """Checks of arguments, one for each kind; all public functions use them."""
 
+import difflib
 import inspect
 import math
 import numbers
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -35,12 +37,15 @@ __all__ = [
   'check_choice',
   'check_chunk',
   'check_flag',
+  'check_known',
+  'check_known_finite',
   'check_name',
   'check_number',
   'check_path',
   'check_takes',
   'check_word',
   'checked_callable',
+  'did_you_mean',
   'op_scope',
   'reason',
   'shown',
@@ -127,6 +132,56 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
   if not isinstance(value, str) or value not in choices:
     listed = ', '.join(repr(c) for c in choices)
     raise ValueError(f'`{name}` is {shown(value)}; it can be one of {listed}.')
+
+
+def check_known(name: str, known: Iterable[str], what: str) -> None:
+  """Raises a TypeError if a keyword is none of those that there are.
+
+  Args:
+    name: Python str, the keyword that was given.
+    known: The keywords that there are.
+    what: Python str, what it is not, for the message: 'is not a fact'.
+  """
+  known = list(known)
+  if name not in known:
+    raise TypeError(
+      f'`{name}` {what}, which are {", ".join(known)}.'
+      f'{did_you_mean(name, known)}'
+    )
+
+
+def check_known_finite(name: str, value: Any) -> None:
+  """Raises a ValueError if `value` is known not to be finite.
+
+  Args:
+    name: Python str, the name of the argument.
+    value: A number, an array or a Tensor; all else passes, and so does a Tensor
+      of a graph, whose value is not known yet.
+  """
+  known = static_value(value)
+  if isinstance(known, (numbers.Number, np.ndarray, np.generic)):
+    array = np.asarray(known)
+    if array.dtype.kind in 'fc' and not np.all(np.isfinite(array)):
+      raise ValueError(_not_finite(name))
+
+
+def _not_finite(name: str) -> str:
+  return f'`{name}` has entries that are not finite; look where they come from.'
+
+
+def did_you_mean(name: str, known: Iterable[str], count: int = 1) -> str:
+  """A question that follows on a sentence about a wrong word, or nothing.
+
+  Args:
+    name: Python str, the word that was given.
+    known: The words that there are.
+    count: Python int, how many words the question has at most.
+
+  Returns:
+    Python str with a space in front; empty if no word is close.
+  """
+  close = difflib.get_close_matches(name, known, count)
+  return f' Did you mean {" or ".join(map(repr, close))}?' if close else ''
 
 
 def as_count(
@@ -342,7 +397,9 @@ def as_names(name: str, value: Any) -> list[str]:
 
 def reason(error: Exception) -> str:
   """The message of an error in one line, without TensorFlow's trace."""
-  lines = str(error).strip().splitlines() or ['']
+  # Without the name of the kernel that raised it, and of the op.
+  text = re.sub(r'^\{\{.*?\}\} | \[Op:\w+\]( name:)?', '', str(error).strip())
+  lines = text.strip().splitlines() or ['']
   if not lines[0].startswith('Graph execution error'):
     return lines[0]
   # The first lines say where it was raised, the last ones list the nodes.
@@ -421,9 +478,7 @@ def as_array(name: str, value: Any, may_be_nan: bool = False) -> np.ndarray:
       f'({e}). Pass an array, or numbers in lists of equal lengths.'
     ) from e
   if not may_be_nan and not np.all(np.isfinite(array)):
-    raise ValueError(
-      f'`{name}` has entries that are not finite; look where they come from.'
-    )
+    raise ValueError(_not_finite(name))
   return array.astype(np.float64)
 
 

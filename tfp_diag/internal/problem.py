@@ -14,6 +14,7 @@
 # ============================================================================
 """A function, its state and its sample shape, checked once for all callers."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,6 +29,10 @@ __all__ = [
   'Problem',
   'ThirdOrderProblem',
 ]
+
+
+# How many Variables a warning names.
+_MOST = 5
 
 
 class Problem:
@@ -139,13 +144,29 @@ class Problem:
     )
 
   def check_gradient(self, gradient: list) -> None:
-    """Raises if the gradient is not valid; in this class any gradient is.
+    """Raises if the gradient is not valid, or warns of what it shows.
+
+    Of `tf.Variable`s that the function reads itself it warns: nothing in the
+    call says that the function is one of these.
 
     Args:
       gradient: List with a Tensor for each part, or None if the function does
         not depend on the part.
     """
-    del gradient
+    unused = [k for k, g in enumerate(gradient) if g is None]
+    if not self.is_closure or not unused:
+      return
+    named = [f'number {k} ({self.parts[k].name!r})' for k in unused[:_MOST]]
+    rest = len(unused) - len(named)
+    warnings.warn(
+      f'`{self.fn_name}` does not use {len(unused)} of the {len(self.parts)} '
+      f'`tf.Variable`s that it was given with, whose derivatives are zero: '
+      f'{", ".join(named)}{f" and {rest} more" if rest else ""}. Leave them '
+      'out, or look whether they are read, by TensorFlow ops that have a '
+      'gradient.',
+      UserWarning,
+      stacklevel=2,
+    )
 
   def rank_of(self, ys) -> int:
     """The number of sample dimensions, from what `outputs` returned."""
@@ -206,6 +227,8 @@ class GaussNewtonProblem(HessianProblem):
     self, fn: Callable, xs: Any, sample_shape: Any, weights: Any = None
   ) -> None:
     super().__init__(fn, xs, sample_shape)
+    for part in nest.flatten(weights):
+      arguments.check_known_finite('weights', part)
     self._weights = weights
 
   @property

@@ -206,7 +206,7 @@ def as_pattern(pattern: Any, name: str = 'pattern') -> SparsityPattern:
     `SparsityPattern`.
 
   Raises:
-    ValueError: if it is neither.
+    ValueError: if it is neither, or an entry is not finite.
   """
   if isinstance(pattern, SparsityPattern):
     return pattern
@@ -233,6 +233,10 @@ def as_matrix(matrix: Any, name: str) -> Any:
       f'`{name}` has dtype {matrix.dtype}; the entries of a pattern are bool, '
       'or numbers of which the nonzero ones count. Convert it to bool.'
     )
+  # NaN is not zero, but says nothing of a derivative.
+  arguments.check_known_finite(
+    name, matrix.tocoo().data if scipy.sparse.issparse(matrix) else matrix
+  )
   return matrix
 
 

@@ -16,8 +16,12 @@
 
 import dataclasses
 import enum
+import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
@@ -209,6 +213,7 @@ def register_facts(*op_types: str, **known: Any) -> None:
     TypeError: If there is no such fact.
     ValueError: If another value of a fact is registered for one of them.
   """
+  _check_facts(known)
   stated = {t: dataclasses.replace(facts(t), **known) for t in op_types}
   for op_type in op_types:
     for name, value in known.items():
@@ -245,12 +250,20 @@ def register_rule(*op_types: str, **known: Any) -> Callable:
     *op_types: `str`s: types of TensorFlow ops, as in `tf.Operation.type`.
     **known: Facts about them that are not the default: `shape_inputs=(1,)`, the
       numbers of the inputs that only give a shape; `is_pure=False`, if they
-      have side effects, or another result each time; and the other attributes
-      of `registry.OpFacts`. Whether an op is affine, with one matrix for all
-      samples, is found by running it.
+      have side effects, or another result each time; `num_derivatives=1`, how
+      often TensorFlow can differentiate them, if not without limit;
+      `is_for_any_dtype=True`, if the rule holds for integers and bools, too;
+      `is_same_for_all_sizes=True`, if what they compute from shapes is the same
+      for any number of samples; `vectorizes=False`, if pfor cannot vectorize
+      their gradient under XLA; `linear_in=((0, 1),)`, tuples of inputs of which
+      they are a linear map together. Other facts are of use to TensorFlow's own
+      ops only; an error lists them. Whether an op is affine, with one matrix
+      for all samples, is found by running it.
 
   Returns:
-    A decorator that registers a function and returns it unchanged.
+    A decorator that registers a function and returns it unchanged. It warns if
+    TensorFlow has no op of such a type: the rule has no effect then, unless the
+    op is loaded later.
 
   Raises:
     ValueError: If an op type has a rule already, or no op type is given; if
@@ -344,6 +357,7 @@ def _registrar(table: dict, op_types: tuple, known: dict) -> Callable:
       'register_rule takes the op types as strings, got '
       f"{op_types!r}. Write it as register_rule('OpType')."
     )
+  _check_facts(known)
 
   def decorate(function):
     arguments.check_callable('rule', function, 'a function of an op')
@@ -354,7 +368,55 @@ def _registrar(table: dict, op_types: tuple, known: dict) -> Callable:
           'rule: change that one.'
         )
     register_facts(*op_types, **known)
+    # Those of this package may be for another version of TensorFlow.
+    if not _is_of_this_package(function):
+      _warn_if_unknown(op_types)
     table.update(dict.fromkeys(op_types, function))
     return function
 
   return decorate
+
+
+def _check_facts(known: dict) -> None:
+  names = [field.name for field in dataclasses.fields(OpFacts)]
+  for name in known:
+    arguments.check_known(name, names, 'is none of the facts about op types')
+
+
+def _is_of_this_package(function: Callable) -> bool:
+  module = getattr(function, '__module__', None) or ''
+  return module.split('.')[0] == __name__.split('.')[0]
+
+
+def _warn_if_unknown(op_types: Sequence[str]) -> None:
+  """Warns of what is no op, and does not raise: it may be loaded later."""
+  for op_type in op_types:
+    if not _is_loaded(op_type):
+      meant = arguments.did_you_mean(op_type, dir(tf.raw_ops), 3)
+      warnings.warn(
+        f'`register_rule` was given the op type {op_type!r}, but TensorFlow '
+        f'has no such op, so that the rule has no effect.{meant} The type of '
+        'an op is its `tf.Operation.type`. If it is a custom op, load its '
+        'library first.',
+        UserWarning,
+        stacklevel=3,
+      )
+
+
+def _is_loaded(op_type: str) -> bool:
+  """Whether TensorFlow has an op of that type, as far as it tells."""
+  if hasattr(tf.raw_ops, op_type):
+    return True
+  look_up = getattr(_empty_graph(), 'op_def_for_type', None)
+  if look_up is None:  # Earlier versions of TensorFlow do not tell.
+    return True
+  try:
+    look_up(op_type)
+  except (RuntimeError, tf.errors.OpError):
+    return False
+  return True
+
+
+@functools.cache
+def _empty_graph() -> tf.Graph:
+  return tf.Graph()

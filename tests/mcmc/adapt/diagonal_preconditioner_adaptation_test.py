@@ -441,6 +441,31 @@ def test_trajectories_are_refused():
   kernel = MetropolisAdjustedLangevinTrajectories(
     lambda x: -tf.reduce_sum(x**2, -1), 0.1, 1.0, 0.5
   )
-  adapted = DiagonalPreconditionerAdaptation(kernel, 10)
   with pytest.raises(TypeError, match='contain, a PreconditionedMALA, but the'):
-    adapted.bootstrap_results(tf.zeros([4, 2]))
+    DiagonalPreconditionerAdaptation(kernel, 10)
+
+
+@pytest.mark.parametrize(
+  ('kernel', 'match'),
+  [
+    (
+      tfp.mcmc.HamiltonianMonteCarlo(_log_prob, 0.1, 2),
+      'inner_kernel. must be, or .* is a HamiltonianMonteCarlo',
+    ),
+    (
+      PreconditionedMALA(_log_prob, 0.1, LocalHessianPreconditioner()),
+      'inner_kernel. has a .preconditioner. that is a LocalHessian',
+    ),
+    (
+      PreconditionedMALA(_log_prob, 0.1, lambda *xs: [1.0 + x**2 for x in xs]),
+      'inner_kernel. has a .volatility_fn.',
+    ),
+  ],
+  ids=['of TFP', 'local', 'function'],
+)
+@pytest.mark.parametrize('wraps', [False, True], ids=['itself', 'wrapped'])
+def test_refuses_them_before_a_run(kernel, match, wraps):
+  if wraps:
+    kernel = tfp.mcmc.SimpleStepSizeAdaptation(kernel, 10)
+  with pytest.raises((TypeError, ValueError), match=match):
+    DiagonalPreconditionerAdaptation(kernel, 5)

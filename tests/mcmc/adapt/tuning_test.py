@@ -15,6 +15,7 @@
 """What a warm-up learns from draws that are known."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -241,3 +242,15 @@ def test_fewer_draws_than_directions():
   # Nothing is learned that the draws do not show.
   lengths = 1.0 + scale.excess[np.any(scale.directions, axis=0)]
   assert np.all((lengths > 0.01) & (lengths < 100.0))
+
+
+def test_a_coordinate_that_never_moved_keeps_its_factor_in_silence():
+  draws, gradients = (x.copy() for x in gaussian_draws(50))
+  draws[:, 1] = 2.0
+  gradients[:, 1] = -3.0
+  gradients[:, 2] = 0.0
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = DiagonalScale(np.full(4, 7.0)).learned(draws, gradients)
+  np.testing.assert_array_equal(found.factor[1:3], 7.0)
+  assert np.all(found.factor[[0, 3]] != 7.0)

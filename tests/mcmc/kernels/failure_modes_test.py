@@ -31,9 +31,9 @@ def _normal(x):
 
 def _refuses(error, log_prob=_normal, state=None, **kwargs):
   """The message of the refusal."""
-  kernel = PreconditionedMALA(log_prob, 0.5, **kwargs)
   state = tf.ones([4, 3]) if state is None else state
   with pytest.raises(error) as caught:
+    kernel = PreconditionedMALA(log_prob, 0.5, **kwargs)
     kernel.bootstrap_results(state)
   return str(caught.value)
 

@@ -393,6 +393,11 @@ def test_a_point_that_is_not_finite_is_rejected():
       {'preconditioner': LocalHessianPreconditioner()},
       'depends on the position',
     ),
+    (
+      {'preconditioner': lambda x: 0.5 + tf.sigmoid(3.0 * x)},
+      'is a function of the position, but a trajectory needs one scale; use it '
+      'with `PreconditionedMALA`',
+    ),
     ({'step_size': -0.1}, 'step_size. must be positive'),
   ],
 )
@@ -413,3 +418,14 @@ def test_refuses_a_jitter_that_is_not_known():
     ValueError, match='`jitter` is a Tensor of a graph, whose'
   ):
     build(tf.constant(0.5))
+
+
+def test_a_copy_refuses_what_the_kernel_does():
+  kernel = MetropolisAdjustedLangevinTrajectories(bent, 0.5, 1.0, 0.5)
+  with pytest.raises(ValueError, match='a trajectory needs one scale'):
+    kernel.copy(preconditioner=lambda x: 0.5 + tf.sigmoid(3.0 * x))
+  with pytest.raises(ValueError, match=r'step_size. must be positive'):
+    kernel.copy(step_size=-3.0)
+  with pytest.raises(TypeError, match=r"step_sise. is not .* 'step_size'\?"):
+    kernel.copy(step_sise=3.0)
+  assert kernel.copy(step_size=0.25).step_size == 0.25

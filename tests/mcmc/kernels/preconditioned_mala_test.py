@@ -599,7 +599,6 @@ _LOWER_2 = tf.linalg.LinearOperatorDiag([1.0, 2.0])
     ({'step_size': [0.1, 0.2]}, ValueError, '`step_size` has 2 entries'),
     ({'step_size': np.ones(5)}, ValueError, 'does not broadcast to part 0'),
     ({'step_size': np.ones([7, 1, 3])}, ValueError, 'does not broadcast'),
-    ({'step_size': -0.1}, ValueError, '`step_size` must be positive'),
     ({'preconditioner': [1.0, 2.0]}, ValueError, 'has 2 entries'),
     ({'preconditioner': np.ones(5)}, ValueError, 'does not broadcast'),
     ({'preconditioner': 0.0}, ValueError, 'not positive'),
@@ -709,3 +708,66 @@ def test_refuses_a_nested_state():
     TypeError, match='Part 0 of the state is a list, but tran'
   ):
     kernel.bootstrap_results([[a, b], b])
+
+
+@pytest.mark.parametrize(
+  'step_size',
+  [0, -1, float('nan'), np.inf, tf.constant(-1.0), [0.1, 0.0], np.zeros([3])],
+  ids=str,
+)
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda h: tfp_diag.mcmc.PreconditionedMALA(_standard, h),
+    lambda h: tfp_diag.mcmc.PreconditionedMALA(_standard, 0.1).copy(
+      step_size=h
+    ),
+    lambda h: tfp_diag.mcmc.UncalibratedPreconditionedLangevin(_standard, h),
+    lambda h: tfp_diag.mcmc.FisherDivergenceMALA(_standard, h, 10),
+    lambda h: tfp_diag.mcmc.FisherAdaptiveMALA(_standard, h, 10, 2),
+  ],
+  ids=['mala', 'copy', 'uncalibrated', 'divergence', 'fisher'],
+)
+def test_a_step_size_is_refused_when_a_kernel_is_made(make, step_size):
+  with pytest.raises(ValueError, match='`step_size` must be positive and fini'):
+    make(step_size)
+
+
+@pytest.mark.parametrize('step_size', ['big', None, 1j, object(), {}, True, []])
+def test_what_is_no_step_size_is_refused_when_a_kernel_is_made(step_size):
+  with pytest.raises(TypeError, match='`step_size` is'):
+    tfp_diag.mcmc.PreconditionedMALA(_standard, step_size)
+
+
+def test_a_step_size_without_a_value_is_taken():
+  variable = tf.Variable(-1.0)  # Its value may change.
+  tfp_diag.mcmc.PreconditionedMALA(_standard, variable)
+
+  @tf.function(autograph=False)
+  def step(h):
+    kernel = tfp_diag.mcmc.PreconditionedMALA(_standard, h)
+    results = kernel.bootstrap_results(tf.ones([2, 3]))
+    return results.accepted_results.step_size
+
+  assert step(tf.constant(-0.5)) == -0.5
+
+
+@pytest.mark.parametrize(
+  ('preconditioner', 'match'),
+  [
+    ('local', r"is 'local', but .*`LocalHessianPreconditioner\(\)`"),
+    (tfp_diag.mcmc.LocalHessianPreconditioner, 'the class Local.*an instance'),
+    ([None, tfp_diag.mcmc.LocalHessianPreconditioner()], 'whose entry 1 is a'),
+    ([lambda x: 1.0 + x**2], 'entry 0 is .* a function of the position'),
+    ({'a': 1.0}, 'list of these'),
+  ],
+)
+def test_what_is_no_scale_is_refused_when_a_kernel_is_made(
+  preconditioner, match
+):
+  with pytest.raises(TypeError, match=match):
+    tfp_diag.mcmc.PreconditionedMALA(_standard, 0.1, preconditioner)
+
+
+def _standard(x):
+  return -0.5 * tf.reduce_sum(x**2, -1)

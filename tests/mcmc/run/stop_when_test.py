@@ -14,6 +14,8 @@
 # ============================================================================
 """Runs that end when they have enough."""
 
+import pickle
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -170,7 +172,9 @@ def test_what_is_not_callable_is_refused():
     sample(10, 1.01)
 
 
-@pytest.mark.parametrize('says', [np.array([True, True]), [False]])
+@pytest.mark.parametrize(
+  'says', [np.array([True, True]), [False], 'yes', None, 1, 0.0], ids=str
+)
 def test_one_truth_value_is_asked_for(says):
   with pytest.raises(ValueError, match=r'stop_when. returned .* True or False'):
     sample(40, lambda draws, trace: says)
@@ -200,3 +204,37 @@ def test_the_kernel_says_which_axes_are_chains():
 def test_a_trace_without_names_does_not_matter(trace_fn):
   found = sample(200, StopWhen(min_ess=50.0), trace_fn=trace_fn)
   assert found.stopped_by == 'stop_when'
+
+
+@pytest.mark.parametrize(
+  'says', [True, np.bool_(True), tf.constant(True), np.array([True])], ids=str
+)
+def test_truth_values_of_any_kind_will_do(says):
+  assert sample(40, lambda draws, trace: says).stopped_by == 'stop_when'
+
+
+@pytest.mark.parametrize(
+  ('fields', 'match'),
+  [
+    ({}, 'asks for nothing'),
+    ({'max_rhat': 0.5}, '`max_rhat` is 0.5'),
+    ({'max_rhat': 'small'}, '`max_rhat` is'),
+    ({'min_ess': float('nan')}, '`min_ess` is nan'),
+    ({'min_ess': np.inf}, '`min_ess` is inf'),
+    ({'max_rhat': 1.1, 'min_draws': -1}, '`min_draws` is -1'),
+    ({'max_rhat': 1.1, 'chain_ndims': 0.5}, '`chain_ndims` is 0.5'),
+  ],
+)
+def test_is_refused_when_it_is_made(fields, match):
+  with pytest.raises(ValueError, match=match):
+    StopWhen(**fields)
+
+
+def test_is_a_value():
+  made = StopWhen(1.1, min_draws=7)
+  assert made == StopWhen(max_rhat=1.1, min_draws=7) != StopWhen(1.2)
+  assert repr(made) == (
+    'StopWhen(max_rhat=1.1, min_ess=None, min_draws=7, chain_ndims=None)'
+  )
+  assert made._replace(chain_ndims=2).chain_ndims == 2
+  assert type(pickle.loads(pickle.dumps(made))) is StopWhen

@@ -34,8 +34,9 @@ from tfp_diag.mcmc.adapt.running_moments import (
 )
 from tfp_diag.mcmc.adapt.windows import adaptation_windows
 from tfp_diag.mcmc.kernels.arguments import as_parts
-from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
-  LocalHessianPreconditioner,
+from tfp_diag.mcmc.kernels.langevin_kernel import (
+  LangevinKernel,
+  position_dependence,
 )
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   ParameterizedKernel,
@@ -189,10 +190,13 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       name: Python `str`, the prefix of op names.
 
     Raises:
-      ValueError: if `estimator` is not a valid choice, or
-        `num_adaptation_steps` is negative or not known in Python.
+      TypeError: if there is no `PreconditionedMALA` inside.
+      ValueError: if its scale depends on the position, `estimator` is not a
+        valid choice, or `num_adaptation_steps` is negative or not known in
+        Python.
     """
     check_kernel('inner_kernel', inner_kernel)
+    _check_innermost(inner_kernel)
     quantities_of(estimator)  # Refuses an unknown one.
     check_axis_name(
       'experimental_reduce_chain_axis_names',
@@ -255,7 +259,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       A `DiagonalPreconditionerAdaptationResults`.
 
     Raises:
-      TypeError: if there is no `PreconditionedMALA` inside.
+      TypeError: if the kernel inside is not calibrated.
       ValueError: if its preconditioner is not a scale per coordinate.
     """
     with self._scope('bootstrap_results'):
@@ -268,12 +272,6 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
           'itself; put it outside of this adaptation.'
         )
       kernel = _innermost_kernel(self.inner_kernel)
-      has_scale = hasattr(results.accepted_results, 'preconditioner')
-      if not has_scale or not hasattr(kernel, 'volatility_fn'):
-        raise TypeError(
-          '`inner_kernel` must be, or contain, a PreconditionedMALA, but the '
-          f'innermost kernel is a {type(kernel).__name__}.'
-        )
       parts = as_parts(state)
       chain_ndims = results.accepted_results.target_log_prob.shape.rank
       scales = _start_scales(kernel, parts, chain_ndims)
@@ -384,10 +382,38 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
     return diag_hessian(kernel.target_log_prob_fn, parts)[2]
 
 
+def _check_innermost(kernel):
+  """Refuses kernels around one that has no constant scale."""
+  kernel = _innermost_kernel(kernel)
+  if not isinstance(kernel, LangevinKernel):
+    raise TypeError(
+      '`inner_kernel` must be, or contain, a PreconditionedMALA, but the '
+      f'innermost kernel is a {type(kernel).__name__}.'
+    )
+  changing = position_dependence(kernel.preconditioner)
+  if changing is not None or kernel.volatility_fn is not None:
+    changing = (
+      'has a `volatility_fn`, a scale that is a function of the position'
+      if changing is None
+      else f'has a `preconditioner` that {changing}'
+    )
+    raise ValueError(
+      f'`inner_kernel` {changing}; a constant one cannot be adapted in its '
+      'place. Leave out that scale, or this adaptation.'
+    )
+
+
 def _innermost_kernel(kernel):
-  while 'inner_kernel' in kernel.parameters:
+  while 'inner_kernel' in _parameters(kernel):
     kernel = kernel.parameters['inner_kernel']
   return kernel
+
+
+def _parameters(kernel):
+  try:
+    return kernel.parameters
+  except NotImplementedError:  # As in the base class of all kernels.
+    return {}
 
 
 def _innermost(state, results):
@@ -421,13 +447,6 @@ def _start_scales(kernel, parts, chain_ndims):
   entries = kernel.preconditioner
   if not isinstance(entries, (list, tuple)):
     entries = [entries] * len(parts)
-  changing = isinstance(kernel.preconditioner, LocalHessianPreconditioner)
-  if changing or kernel.volatility_fn is not None:
-    raise ValueError(
-      'The kernel inside has a scale that depends on the position; a constant '
-      'one cannot be adapted in its place. Leave out `volatility_fn` and '
-      '`LocalHessianPreconditioner`, or this adaptation.'
-    )
   scales = []
   for i, (entry, x) in enumerate(zip(entries, parts)):
     if isinstance(entry, tf.linalg.LinearOperator):

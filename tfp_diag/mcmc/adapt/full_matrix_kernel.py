@@ -57,10 +57,14 @@ class FullMatrixKernel(ParameterizedKernel):
       **parameters: Further arguments of the subclass.
 
     Raises:
-      TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
+      TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list
+        or no number.
+      ValueError: if `step_size` is known not to be positive and finite.
     """
     check_kernel_arguments(
       target_log_prob_fn,
+      step_size,
+      None,
       None,
       parameters['experimental_chain_axis_names'],
       False,

@@ -129,7 +129,9 @@ class DiagonalScale:
 
   def learned(self, draws, gradients):
     """The scale of least Fisher divergence, from arrays of shape [n, d]."""
-    found = (draws.var(axis=0) / gradients.var(axis=0)) ** 0.25
+    # Of a coordinate that never moved, which keeps its factor.
+    with np.errstate(divide='ignore', invalid='ignore'):
+      found = (draws.var(axis=0) / gradients.var(axis=0)) ** 0.25
     known = np.isfinite(found) & (found > 0.0)
     return DiagonalScale(np.where(known, found, self.factor))
 

@@ -26,6 +26,7 @@ __all__ = [
   'NamedPart',
   'as_draws',
   'as_numbers',
+  'check_chain_ndims',
   'joined_chains',
   'map_draws',
   'named_draws',
@@ -166,9 +167,7 @@ def map_draws(fn, draws, chain_ndims):
     TypeError: if a part is not made of real numbers.
     ValueError: if there is none, one has too few axes, or no draws.
   """
-  chain_ndims = arguments.as_count(
-    'chain_ndims', chain_ndims, 0, 'how many axes belong to the chains'
-  )
+  chain_ndims = check_chain_ndims(chain_ndims)
   if not tf.nest.flatten(draws):
     raise ValueError(_NO_PARTS)
 
@@ -236,3 +235,17 @@ def named_leaves(structure, name=''):
     return
   for key, value in items:
     yield from named_leaves(value, f'{name}.{key}' if name else key)
+
+
+def check_chain_ndims(chain_ndims):
+  """A number of axes of chains as an `int`; raises a ValueError if it is none.
+
+  Args:
+    chain_ndims: What was given.
+
+  Returns:
+    Python `int`.
+  """
+  return arguments.as_count(
+    'chain_ndims', chain_ndims, 0, 'how many axes belong to the chains'
+  )

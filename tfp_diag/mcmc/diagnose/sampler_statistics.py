@@ -19,10 +19,10 @@ import collections.abc
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.named_draws import (
   as_draws,
   as_numbers,
+  check_chain_ndims,
   joined_chains,
 )
 
@@ -64,9 +64,7 @@ def chain_ndims_of(trace, chain_ndims, draws):
     Python `int`, 1 where nothing is known.
   """
   if chain_ndims is not None:
-    return arguments.as_count(
-      'chain_ndims', chain_ndims, 0, 'how many axes belong to the chains'
-    )
+    return check_chain_ndims(chain_ndims)
   found = _statistics(trace)
   columns = [found[name] for name in _PER_CHAIN if name in found]
   for column in columns:

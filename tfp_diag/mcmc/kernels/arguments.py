@@ -24,6 +24,7 @@ __all__ = [
   'as_parts',
   'as_step_size',
   'check_gradients',
+  'check_known_step_size',
   'check_state',
   'check_step_size',
   'check_target',
@@ -211,6 +212,22 @@ def as_step_size(step_size, dtype):
   Raises:
     TypeError: if it is something else.
   """
+  return tf.nest.map_structure(
+    lambda s: arguments.as_tensor('`step_size`', s, dtype), step_size
+  )
+
+
+def check_known_step_size(step_size):
+  """Refuses what is no step size of any state.
+
+  Args:
+    step_size: What was given. Symbolic Tensors, and what becomes a Tensor only
+      later, have no value yet, and pass.
+
+  Raises:
+    TypeError: if it is not a number, a Tensor, or a list of these.
+    ValueError: if it is known not to be positive and finite.
+  """
   if isinstance(step_size, (bool, dict)) or (
     is_list_like(step_size) and not step_size
   ):
@@ -218,9 +235,18 @@ def as_step_size(step_size, dtype):
       f'`step_size` is {arguments.shown(step_size)}, but must be a positive '
       'number, a Tensor, or a list of these with one for each part.'
     )
-  return tf.nest.map_structure(
-    lambda s: arguments.as_tensor('`step_size`', s, dtype), step_size
-  )
+  for entry in tf.nest.flatten(step_size):
+    if isinstance(entry, (tf.RaggedTensor, tf.SparseTensor)):
+      arguments.as_tensor('`step_size`', entry)  # Refuses it.
+    value = entry
+    if hasattr(entry, 'dtype') and not isinstance(
+      entry, (np.ndarray, np.generic)
+    ):
+      # That of a Variable may change before the first step.
+      value = tf.get_static_value(entry) if tf.is_tensor(entry) else None
+      if value is None:
+        continue
+    _check_positive(arguments.as_array('step_size', value, may_be_nan=True))
 
 
 def check_step_size(step_size, parts):
@@ -241,17 +267,18 @@ def check_step_size(step_size, parts):
         '[C0, ..., 1].'
       )
     value = tf.get_static_value(s)
-    if value is not None and not _is_positive(value):
-      raise ValueError(
-        '`step_size` must be positive and finite, but is '
-        f'{np.array2string(np.asarray(value), precision=6)}; pass a small one, '
-        'such as 0.1, which an adaptation can change.'
-      )
+    if value is not None:
+      # Once more: in the dtype of the state, a small number may be zero.
+      _check_positive(np.asarray(value, np.float64))
 
 
-def _is_positive(value):
-  value = np.asarray(value, np.float64)
-  return np.all((value > 0.0) & np.isfinite(value))
+def _check_positive(value):
+  if not np.all((value > 0.0) & np.isfinite(value)):
+    raise ValueError(
+      '`step_size` must be positive and finite, but is '
+      f'{np.array2string(value, precision=6)}; pass a small one, '
+      'such as 0.1, which an adaptation can change.'
+    )
 
 
 def step_size_roots(step_size, parts):

@@ -21,6 +21,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.mcmc.kernels.arguments import check_known_step_size, is_list_like
 from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
@@ -29,12 +30,15 @@ from tfp_diag.mcmc.kernels.parameterized_kernel import (
   argument,
   check_axis_name,
 )
+from tfp_diag.mcmc.kernels.preconditioner import check_entry
 
 __all__ = [
   'DISCRETIZATIONS',
   'Discretization',
   'LangevinKernel',
   'check_kernel_arguments',
+  'is_function',
+  'position_dependence',
 ]
 
 Discretization = Literal['euler', 'exponential']
@@ -97,18 +101,22 @@ class LangevinKernel(ParameterizedKernel):
       name: Python `str`, the prefix of op names.
 
     Raises:
-      TypeError: if `target_log_prob_fn` or `volatility_fn` is not callable.
-      ValueError: if both `preconditioner` and `volatility_fn` are given, or
-        `discretization` is not a valid choice or does not go with the scale, or
-        if both the state and the chains are spread over the replicas.
+      TypeError: if `target_log_prob_fn` or `volatility_fn` is not callable, or
+        `step_size` or `preconditioner` is nothing of the kind.
+      ValueError: if `step_size` is known not to be positive and finite, if both
+        `preconditioner` and `volatility_fn` are given, or `discretization` is
+        not a valid choice or does not go with the scale, or if both the state
+        and the chains are spread over the replicas.
     """
     check_kernel_arguments(
       target_log_prob_fn,
+      step_size,
+      preconditioner,
       experimental_shard_axis_names,
       experimental_chain_axis_names,
       validate_args,
     )
-    if _is_function(preconditioner) and volatility_fn is None:
+    if is_function(preconditioner) and volatility_fn is None:
       # The third argument of TFP's Langevin kernels.
       preconditioner, volatility_fn = None, preconditioner
     if volatility_fn is not None:
@@ -185,28 +193,68 @@ _DENSITY = (
 )
 
 
-def _is_function(value):
-  return callable(value) and not isinstance(
-    value, (type, tf.linalg.LinearOperator, LocalHessianPreconditioner)
+def is_function(preconditioner):
+  """Whether it is a function of the position, which is a `volatility_fn`.
+
+  Args:
+    preconditioner: What was given.
+
+  Returns:
+    Python `bool`.
+  """
+  return callable(preconditioner) and not isinstance(
+    preconditioner,
+    (type, tf.linalg.LinearOperator, LocalHessianPreconditioner),
   )
 
 
+def position_dependence(preconditioner):
+  """How a preconditioner depends on the position.
+
+  Args:
+    preconditioner: What was given.
+
+  Returns:
+    A phrase that follows on its name; None if it is the same everywhere.
+  """
+  if isinstance(preconditioner, LocalHessianPreconditioner):
+    return (
+      'is a LocalHessianPreconditioner, whose scale depends on the position'
+    )
+  if is_function(preconditioner):
+    return (
+      f'is {arguments.shown(preconditioner)}, whose scale is a function of the '
+      'position'
+    )
+  return None
+
+
 def check_kernel_arguments(
-  target_log_prob_fn, shard_axis_names, chain_axis_names, validate_args
+  target_log_prob_fn,
+  step_size,
+  preconditioner,
+  shard_axis_names,
+  chain_axis_names,
+  validate_args,
 ):
   """Refuses what no kernel takes.
 
   Args:
     target_log_prob_fn: What was given as the log density.
+    step_size: What was given as the step size.
+    preconditioner: What was given as the scale.
     shard_axis_names: As `experimental_shard_axis_names`.
     chain_axis_names: As `experimental_chain_axis_names`.
     validate_args: As `validate_args`.
 
   Raises:
     TypeError: if one of them is not what it must be.
-    ValueError: if both the state and the chains are spread.
+    ValueError: if the step size is known not to be positive and finite, or if
+      both the state and the chains are spread.
   """
   arguments.check_callable('target_log_prob_fn', target_log_prob_fn, _DENSITY)
+  check_known_step_size(step_size)
+  _check_preconditioner(preconditioner)
   arguments.check_flag('validate_args', validate_args)
   for name in tf.nest.flatten(shard_axis_names):
     check_axis_name('experimental_shard_axis_names', name)
@@ -217,3 +265,18 @@ def check_kernel_arguments(
       ' are given, but a strategy has one axis of replicas: spread the members '
       'of the state over it, or the chains.'
     )
+
+
+def _check_preconditioner(preconditioner):
+  """Refuses what is the scale of no state."""
+  if not is_list_like(preconditioner):
+    check_entry(preconditioner)
+    return
+  for i, entry in enumerate(preconditioner):
+    check_entry(entry)
+    changing = position_dependence(entry)
+    if changing is not None:
+      raise TypeError(
+        f'`preconditioner` is a list whose entry {i} {changing}. Pass one such '
+        'object for all parts, instead of the list, or constant scales.'
+      )

@@ -24,9 +24,9 @@ import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.arguments import as_parts, check_state, per_part
-from tfp_diag.mcmc.kernels.langevin_kernel import check_kernel_arguments
-from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
-  LocalHessianPreconditioner,
+from tfp_diag.mcmc.kernels.langevin_kernel import (
+  check_kernel_arguments,
+  position_dependence,
 )
 from tfp_diag.mcmc.kernels.metropolis import (
   choose,
@@ -243,21 +243,24 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       name: Python `str`, the prefix of op names.
 
     Raises:
-      TypeError: if `target_log_prob_fn` is not callable.
+      TypeError: if `target_log_prob_fn` is not callable, or `step_size` or
+        `preconditioner` is nothing of the kind.
       ValueError: if the preconditioner depends on the position, or a number is
         out of its range.
     """
     check_kernel_arguments(
       target_log_prob_fn,
+      step_size,
+      preconditioner,
       experimental_shard_axis_names,
       experimental_chain_axis_names,
       validate_args,
     )
-    if isinstance(preconditioner, LocalHessianPreconditioner):
+    changing = position_dependence(preconditioner)
+    if changing is not None:
       raise ValueError(
-        '`preconditioner` is a LocalHessianPreconditioner, whose scale depends '
-        'on the position, but a trajectory needs one scale; use it with '
-        '`PreconditionedMALA`.'
+        f'`preconditioner` {changing}, but a trajectory needs one scale; use '
+        'it with `PreconditionedMALA`.'
       )
     arguments.check_number(
       'integration_time',

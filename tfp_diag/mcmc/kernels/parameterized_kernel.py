@@ -63,6 +63,26 @@ class ParameterizedKernel(tfp.mcmc.TransitionKernel):
     """The prefix of op names."""
     return self._parameters['name']
 
+  def copy(self, **override_parameter_kwargs):
+    """A kernel like this one, with other values of some arguments.
+
+    Args:
+      **override_parameter_kwargs: Keyword arguments of the constructor.
+
+    Returns:
+      A kernel of this class.
+
+    Raises:
+      TypeError: if the constructor has no such argument.
+    """
+    for name in override_parameter_kwargs:
+      arguments.check_known(
+        name,
+        self.parameters,
+        f'is not an argument of {type(self).__name__}',
+      )
+    return type(self)(**{**self.parameters, **override_parameter_kwargs})
+
   def __repr__(self):
     """The class and the arguments that were given, each in a few words."""
     given = ', '.join(

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments, batching
 
-__all__ = ['as_factors']
+__all__ = ['as_factors', 'check_entry']
 
 # A matrix of more coordinates is judged by its determinant alone.
 _MOST_FOR_SINGULAR_VALUES = 512
@@ -77,20 +77,38 @@ def _as_factor(entry, part, event_ndims, index, is_adapted):
     if not is_adapted:
       _check_invertible(entry, index)
     return _Operator(entry)
+  scale = arguments.as_tensor('`preconditioner`', entry, part.dtype)
+  _check_scale(scale, part, index)
+  return _Scale(scale)
+
+
+def check_entry(entry):
+  """Refuses what is the scale of no state.
+
+  Args:
+    entry: A preconditioner, or what one is of a part.
+
+  Raises:
+    TypeError: if it is a word, a class or a dict.
+  """
   if isinstance(entry, str):
     raise TypeError(
-      f'`preconditioner` is {entry!r}, but this kernel takes the scale itself. '
-      'What is to be learned is named in `windowed_adaptive_mala`, or as the '
-      '`estimator` of a `DiagonalPreconditionerAdaptation` around this kernel.'
+      f'`preconditioner` is {entry!r}, but this kernel takes the scale itself: '
+      "numbers, a LinearOperator, or an object, as what is called 'local' "
+      'elsewhere is `LocalHessianPreconditioner()`. What is to be learned is '
+      'named in `windowed_adaptive_mala`, or as the `estimator` of a '
+      '`DiagonalPreconditionerAdaptation` around this kernel.'
+    )
+  if isinstance(entry, type):
+    raise TypeError(
+      f'`preconditioner` is {arguments.shown(entry)}, but must be an instance, '
+      f'such as `{entry.__name__}(...)`, or a scale.'
     )
   if isinstance(entry, dict):
     raise TypeError(
       f'`preconditioner` is {arguments.shown(entry)}, but must be a scale, a '
       'LinearOperator, or a list of these with one for each part.'
     )
-  scale = arguments.as_tensor('`preconditioner`', entry, part.dtype)
-  _check_scale(scale, part, index)
-  return _Scale(scale)
 
 
 def _check_operator(operator, part, event_ndims, index):

@@ -19,7 +19,6 @@ like a pin: all that is wrong gets a sentence here, before TensorFlow sees it.
 """
 
 import collections.abc
-import difflib
 import inspect
 
 import numpy as np
@@ -27,7 +26,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
-from tfp_diag.internal.arguments import as_count
+from tfp_diag.internal.arguments import as_count, did_you_mean
 
 __all__ = [
   'as_chain_shape',
@@ -200,8 +199,7 @@ def check_argument_names(given, driver, model=None):
         f'{name!r} is pinned already in `{of_model}`; pass the model without '
         'that pin, or leave it out here.'
       )
-    close = difflib.get_close_matches(name, [*free, *arguments], 1)
-    meant = f' Did you mean {close[0]!r}?' if close else ''
+    meant = did_you_mean(name, [*free, *arguments])
     if model is None:
       raise ValueError(
         f'{name!r} is not an argument and cannot be pinned, since `{of_model}` '

@@ -382,13 +382,15 @@ def _says_enough(stop_when, draws, trace):
   has_names = isinstance(trace, Mapping) or hasattr(trace, '_fields')
   if isinstance(stop_when, StopWhen) and not has_names:
     trace = None
-  found = stop_when(draws, trace)
-  shape = np.shape(found)
-  if shape:
+  said = stop_when(draws, trace)
+  found = arguments.static_value(said)
+  if isinstance(found, np.ndarray) and found.size == 1:
+    found = found.reshape(())[()]
+  if not isinstance(found, (bool, np.bool_)):
     raise ValueError(
-      f'`stop_when` returned {arguments.shown(found)}, but must return True or '
-      'False, whether the run can end; reduce it, as by '
-      '`bool(np.all(...))`.'
+      f'`stop_when` returned {arguments.shown(said)}, but must return True or '
+      'False, whether the run can end; check its `return`, and reduce several '
+      'values, as by `bool(np.all(...))`.'
     )
   return bool(found)
 

@@ -22,14 +22,23 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.ess import ess
-from tfp_diag.mcmc.diagnose.named_draws import as_draws
+from tfp_diag.mcmc.diagnose.named_draws import as_draws, check_chain_ndims
 from tfp_diag.mcmc.diagnose.rhat import rhat
 from tfp_diag.mcmc.diagnose.sampler_statistics import chain_ndims_of
 
 __all__ = ['StopWhen']
 
 
-class StopWhen(typing.NamedTuple):
+class _Conditions(typing.NamedTuple):
+  """The fields of a `StopWhen`; a `NamedTuple` itself cannot check them."""
+
+  max_rhat: float | None = None
+  min_ess: float | None = None
+  min_draws: int = 50
+  chain_ndims: int | None = None
+
+
+class StopWhen(_Conditions):
   """Ends a run of `sample` once its chains agree and carry enough information.
 
   `stop_when` may also be any other callable `(draws, trace)` that returns
@@ -48,6 +57,9 @@ class StopWhen(typing.NamedTuple):
       trace shows; 1 if neither is known. Pass it with a kernel without
       'target_log_prob' in its results: of a single chain without a chain axis,
       1 would take coordinates for chains.
+
+  Raises:
+    ValueError: if nothing is asked for, or a field is not what it can be.
 
   #### Examples
 
@@ -72,16 +84,26 @@ class StopWhen(typing.NamedTuple):
        https://doi.org/10.1214/20-BA1221
   """
 
-  max_rhat: float | None = None
-  min_ess: float | None = None
-  min_draws: int = 50
-  chain_ndims: int | None = None
+  __slots__ = ()
+
+  def __new__(
+    cls,
+    max_rhat: float | None = None,
+    min_ess: float | None = None,
+    min_draws: int = 50,
+    chain_ndims: int | None = None,
+  ) -> 'StopWhen':
+    """Makes one that can be asked, or raises; see the class."""
+    self = super().__new__(cls, max_rhat, min_ess, min_draws, chain_ndims)
+    self.check()
+    return self
 
   def check(self):
     """Raises a ValueError if a field is not what it can be."""
     if self.max_rhat is None and self.min_ess is None:
       raise ValueError(
-        f'{self} asks for nothing; pass `max_rhat`, `min_ess` or both.'
+        f'{self} asks for nothing; pass `max_rhat`, such as 1.01, or '
+        '`min_ess`, or both.'
       )
     if self.max_rhat is not None:
       arguments.check_number(
@@ -101,6 +123,8 @@ class StopWhen(typing.NamedTuple):
     arguments.as_count(
       'min_draws', self.min_draws, 0, 'before how many draws nothing is judged'
     )
+    if self.chain_ndims is not None:
+      check_chain_ndims(self.chain_ndims)
 
   def __call__(self, draws: typing.Any, trace: typing.Any = None) -> bool:
     """Whether the draws are enough.
@@ -116,8 +140,8 @@ class StopWhen(typing.NamedTuple):
       sample size are not numbers, is not enough.
 
     Raises:
-      ValueError: if nothing is asked for, a part has too few axes, or R-hat is
-        asked of a single chain.
+      ValueError: if a part has too few axes, or R-hat is asked of a single
+        chain.
       TypeError: if `chain_ndims` is None and `trace` is something else.
     """
     self.check()

@@ -306,9 +306,17 @@ def target_of_log_prob(
     bijectors = _bijectors_of_parts(bijectors, init)
   bijectors = [tfp.bijectors.Identity() if b is None else b for b in bijectors]
   nest.check_takes(name, target_log_prob_fn, init, 'the parts of `init`')
-  log_prob = batching.checked_value(
-    nest.call_fn(target_log_prob_fn, init), name
-  )
+  try:
+    value = nest.call_fn(target_log_prob_fn, init)
+  except (tf.errors.InvalidArgumentError, ValueError) as e:
+    if all(x.shape.rank != 0 for x in parts):
+      raise
+    raise ValueError(
+      f'`init` has a part of shape [], a number without an axis of chains, and '
+      f'`{name}` fails there ({arguments.reason(e)}). Pass an `init` whose '
+      'first axes are the chains, such as `tf.zeros([64, 3])`.'
+    ) from e
+  log_prob = batching.checked_value(value, name)
   _check_chains(log_prob, parts, name)
   batching.check_value(log_prob, parts, None, name)
   chain_ndims = log_prob.shape.rank
