@@ -131,7 +131,6 @@ FIXED = {
   'diagonal matrix': ('MatrixDiagV3', tf.linalg.diag),
   'cast': ('Cast', lambda x: tf.cast(x, tf.float32)),
   'cast to a short dtype': ('Cast', lambda x: tf.cast(x, tf.bfloat16)),
-  'maximum of one': ('Max', lambda x: tf.reduce_max(x[..., tf.newaxis], -1)),
 }
 NOT_FIXED = {
   'product with another row for each sample': ('Mul', lambda x: x * EACH),
@@ -206,6 +205,7 @@ NOT_FIXED = {
       t=x, clip_value_min=-1e9, clip_value_max=1e9
     ),
   ),
+  'bounds beyond all probes': ('Minimum', lambda x: tf.minimum(x, 1e200)),
   'maximum': ('Max', lambda x: tf.reduce_max(x, -1, keepdims=True)),
   'order': ('TopKV2', lambda x: tf.math.top_k(x, 4).values),
   'remainder': ('FloorMod', lambda x: tf.math.floormod(x, 1e6)),

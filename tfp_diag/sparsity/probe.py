@@ -61,6 +61,8 @@ def has_fixed_matrix(step: Step, num_samples: int) -> bool:
   """
   if step.structure.curved or step.structure.pairs:
     return False
+  if facts(step.op_type).bends:
+    return False
   if num_samples == 1 and step.is_linear:
     return True
   return _holds(_is_affine, step, num_samples)

@@ -104,6 +104,8 @@ class OpFacts:
     slopes: For an elementwise op of one argument: a function of that and of a
       number, which returns its derivatives of order 1 up to that number, each
       with the precision of the argument. None: TensorFlow differentiates.
+    bends: Whether it is linear in pieces, and bends between them. Where that is
+      cannot be told by running it.
     selects: Numbers of inputs of an elementwise op. Where its derivative by one
       of these is zero, TensorFlow's gradient is zero for any cotangent, also
       for one that is not finite.
@@ -160,6 +162,7 @@ class OpFacts:
   elementwise: str | None = None
   orders_in_range: int = 1
   slopes: Callable | None = None
+  bends: bool = False
   selects: tuple[int, ...] = ()
   is_pure: bool = True
   passes_on: bool = False

@@ -314,6 +314,7 @@ def _overwritten(op):
   return (2,) if image.is_compatible_with(result) else ()
 
 
+register_facts('MaxPool', 'MaxPool3D', bends=True)
 register_facts('MaxPoolGrad', lost_inputs=_overwritten)
 
 

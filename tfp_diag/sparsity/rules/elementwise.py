@@ -191,6 +191,12 @@ register_facts('Cast', 'SelectV2', is_for_any_dtype=True)
 # Their derivatives are functions of the same kind, like those of `Exp`.
 register_facts('Cos', 'Cosh', 'Exp', 'Sin', 'Sinh', orders_in_range=3)
 
+register_facts(
+  *('Abs', 'ClipByValue', 'FloorMod', 'LeakyRelu', 'Maximum', 'Minimum', 'Mod'),
+  *('Relu', 'Relu6', 'TruncateMod'),
+  bends=True,
+)
+
 for _op_types, _selects in {
   ('Maximum', 'Minimum'): (0, 1),
   ('ClipByValue',): (0, 1, 2),

@@ -305,6 +305,13 @@ register_facts('SegmentSum', 'UnsortedSegmentSum', squares=Squares.SAME)
 register_facts('SegmentMean', squares=Squares.ALONE)
 
 
+register_facts(
+  *('SegmentMax', 'SegmentMin', 'TensorScatterMax', 'TensorScatterMin'),
+  *('UnsortedSegmentMax', 'UnsortedSegmentMin'),
+  bends=True,
+)
+
+
 @register_rule('SegmentProd', 'UnsortedSegmentProd')
 def _curved_segments(op):
   """Each output is the product of the slices of its segment."""

@@ -28,6 +28,7 @@ from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 register_facts('Sum', 'Cumsum', squares=Squares.SAME)
 register_facts('Sum', 'Mean', 'Cumsum', linear_in=((0,),))
 register_facts('Mean', 'Max', 'Min', squares=Squares.ALONE)
+register_facts('Max', 'Min', 'NthElement', 'TopKV2', bends=True)
 
 # The triangle is not listed for scans that are longer than the first number,
 # nor if the elements of all scans, times the length, are more than the second.
