@@ -28,6 +28,9 @@ from tfp_diag.sparsity.value import Value
 __all__ = ['MAX_INTEGERS', 'OpView']
 
 MAX_INTEGERS = 64
+# So few integers that a rule reads may be shifts, paddings or sizes; more are
+# indices.
+_MAX_DISTANCES = 16
 
 
 class OpView:
@@ -147,9 +150,8 @@ class InputView:
     if self._value.varies is not None and not is_allowed:
       self._view.refuse()
     array = self._value.value(even_varying=is_allowed, only_zeros=only_zeros)
-    # A few integers may be shifts or sizes; many are indices.
     if self.dtype.is_integer and self._value.varies is None:
-      if array.size <= MAX_INTEGERS:
+      if array.size <= _MAX_DISTANCES:
         self._view.integers.update(abs(int(k)) for k in array.flat)
     return array
 
