@@ -27,10 +27,9 @@ from tfp_diag.sparsity.value import Value
 
 __all__ = ['MAX_INTEGERS', 'OpView']
 
-MAX_INTEGERS = 64
-# So few integers that a rule reads may be shifts, paddings or sizes; more are
-# indices.
-_MAX_DISTANCES = 16
+# Constants of so few integers may be shifts, paddings or sizes; and of so few
+# where they are read, as many of these are indices.
+MAX_INTEGERS, _MAX_DISTANCES = 64, 16
 
 
 class OpView:
