@@ -393,7 +393,7 @@ def _check_innermost(kernel):
   changing = position_dependence(kernel.preconditioner)
   if changing is not None or kernel.volatility_fn is not None:
     changing = (
-      'has a `volatility_fn`, a scale that is a function of the position'
+      'has a `volatility_fn`, a scale that depends on the position'
       if changing is None
       else f'has a `preconditioner` that {changing}'
     )
