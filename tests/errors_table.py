@@ -488,7 +488,6 @@ WRONG['trace function'] = {
   'too many arguments': lambda a, b, c, d, e, f, g: a,
 }
 WRONG['stop function'] = {
-  'returns None': lambda *a: None,
   'returns text': lambda *a: 'yes',
   'returns a number': lambda *a: 1,
   'returns several': lambda *a: [True, False],
@@ -1424,11 +1423,6 @@ def _rows_of_mcmc():
       lambda: {'stop_when': lambda draws, trace: False},
       {'stop_when': 'stop function'},
     ),
-    'sample_posterior by single steps': Row(
-      mcmc.sample_posterior,
-      lambda: {**of_density, 'kernel': 'mala'},
-      {'max_num_steps': 'a number'},
-    ),
     'sample_posterior': Row(
       mcmc.sample_posterior,
       lambda: dict(of_density),
@@ -1442,7 +1436,7 @@ def _rows_of_mcmc():
         'init': 'chains of a run',
         'bijectors': 'bijectors?',
         'target_accept_prob': 'probability?',
-        'max_num_steps': 'count?',
+        'max_num_steps': 'count',
         'num_steps_between_results': 'count or zero?',
         'use_curvature': 'flag',
         'stop_when': 'stop?',

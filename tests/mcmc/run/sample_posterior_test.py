@@ -669,20 +669,6 @@ def test_the_warm_up_of_another_seed_is_refused(run):
   np.testing.assert_array_equal(draw(path, resume=True).draws, draws)
 
 
-@pytest.mark.parametrize(
-  'given', [{'kernel': 'mala'}, {'preconditioner': 'local'}]
-)
-def test_a_number_of_steps_that_counts_for_nothing_is_refused(given):
-  with pytest.raises(ValueError, match='`max_num_steps` is 3, but with'):
-    sample_posterior(
-      lambda x: -tf.reduce_sum(x**2, -1),
-      10,
-      init=tf.ones([4, 3]),
-      max_num_steps=3,
-      **given,
-    )
-
-
 def test_a_number_is_no_start_of_chains():
   def log_prob(x):
     return -tf.reduce_sum(x**2, -1)

@@ -153,9 +153,10 @@ def sample(
       files of `checkpoint`, for runs beyond the memory. They are
       returned as read-only `np.memmap`s.
     stop_when: Python callable `(draws, trace)` of NumPy arrays that returns
-      whether the run can end; see `StopWhen`. Asked at multiples of
-      `block_size`, whenever the number of draws has grown by about a twentieth.
-      Default: `num_results` are drawn.
+      whether the run can end; None, of a function that only looks on, counts
+      as False; see `StopWhen`. Asked at multiples of `block_size`, whenever the
+      number of draws has grown by about a twentieth. Default: `num_results` are
+      drawn.
     jit_compile: Python `bool`, whether XLA compiles the block.
     strategy: A `tf.distribute.MirroredStrategy`, over whose devices the chains,
       the first axis of each part, are spread in equal shares; the draws are
@@ -383,6 +384,9 @@ def _says_enough(stop_when, draws, trace):
   if isinstance(stop_when, StopWhen) and not has_names:
     trace = None
   said = stop_when(draws, trace)
+  if said is None:
+    # Of a function that only looks on.
+    return False
   found = arguments.static_value(said)
   if isinstance(found, np.ndarray) and found.size == 1:
     found = found.reshape(())[()]

@@ -65,8 +65,6 @@ _PRECONDITIONERS = ('auto', *SCALES)
 _VERSION = 2
 # Of trajectories.
 _BLOCK_SIZE = 100
-# Of a trajectory, unless another number is given.
-_MAX_NUM_STEPS = 128
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.125
 # How many of the longest trajectories a draw may cost.
@@ -145,7 +143,7 @@ def sample_posterior(
   bijectors: Any = None,
   use_curvature: bool = True,
   target_accept_prob: float | None = None,
-  max_num_steps: int | None = None,
+  max_num_steps: int = 128,
   num_steps_between_results: int | None = None,
   stop_when: StopWhen | Callable | None = None,
   progress_bar: bool | None = None,
@@ -202,8 +200,9 @@ def sample_posterior(
     target_accept_prob: Python `float`, the acceptance rate that the step size
       aims at. Default: 0.9, or 0.97 if the warm-up finds that steps are too
       long in some places; for 'mala', and with 'local', 0.574.
-    max_num_steps: Python `int`, the largest number of steps of a trajectory;
-      not with 'mala' or 'local', whose trajectories have one. Default: 128.
+    max_num_steps: Python `int`, the largest number of steps of a trajectory.
+      With 'mala' and 'local', whose trajectories have one step, it bounds only
+      `num_steps_between_results`.
     num_steps_between_results: Python `int`, how many trajectories to leave out
       between two draws that are kept. Default: so many that each draw is worth
       an eighth of an independent one, estimated at the end of the warm-up, but
@@ -307,18 +306,7 @@ def sample_posterior(
       'warm-up that finds its step size. Use another `preconditioner`, such as '
       "'diagonal'."
     )
-  if max_num_steps is not None and (is_single or preconditioner == 'local'):
-    given = "`kernel='mala'`" if is_single else "`preconditioner='local'`"
-    raise ValueError(
-      f'`max_num_steps` is {arguments.shown(max_num_steps)}, but with {given} '
-      'each trajectory has one step. Leave it out; what bounds the steps '
-      'between two draws is `num_steps_between_results`.'
-    )
-  max_num_steps = as_count(
-    'max_num_steps',
-    _MAX_NUM_STEPS if max_num_steps is None else max_num_steps,
-    1,
-  )
+  max_num_steps = as_count('max_num_steps', max_num_steps, 1)
   if num_steps_between_results is not None:
     num_steps_between_results = as_count(
       'num_steps_between_results', num_steps_between_results, 0
