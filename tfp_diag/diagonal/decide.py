@@ -124,7 +124,9 @@ def decide(
   ways = [proposals.passes(num_passes)]
   planned = plan.how if plan is not None and plan.uses_terms else None
   if num_passes > 1 and is_linear and _asks_for_terms(request):
-    reading, more, faults = _other_ways(reading, pattern, colors, planned)
+    reading, more, faults = _other_ways(
+      reading, pattern, colors, num_passes, planned
+    )
     ways += more
     notes += faults
   if pattern is None and len(ways) == 1:
@@ -242,6 +244,7 @@ def _other_ways(
   reading: Reading,
   pattern: SparsityPattern | None,
   colors: np.ndarray | None,
+  num_passes: int,
   planned: str | None,
 ) -> tuple[Reading, list[Proposal], tuple]:
   """What may be cheaper than passes; a fault in one way leaves the others.
@@ -250,6 +253,7 @@ def _other_ways(
     reading: `Reading` that has an analysis, or of which nothing is proposed.
     pattern: `SparsityPattern`, or None.
     colors: int32 array, one per coordinate; None without a pattern.
+    num_passes: Python int, what passes alone take.
     planned: The name of the way that a plan says; None without one.
 
   Returns:
@@ -267,9 +271,6 @@ def _other_ways(
     notes += (_NOT_INLINED.format(reason=e),)
   except Exception as e:
     notes += (fault(e, 'Another way'),)
-  num_passes = reading.num_coordinates
-  if colors is not None:
-    num_passes = sweep.num_colors(colors)
   found = []
   if problem.kind == 'hessian':
     try:

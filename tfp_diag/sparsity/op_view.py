@@ -27,9 +27,10 @@ from tfp_diag.sparsity.value import Value
 
 __all__ = ['MAX_INTEGERS', 'OpView']
 
-# Constants of so few integers may be shifts, paddings or sizes; and of so few
-# where they are read, as many of these are indices.
-MAX_INTEGERS, _MAX_DISTANCES = 64, 16
+# A constant of at most so many integers may hold shifts, paddings or sizes.
+MAX_INTEGERS = 64
+# The same of integers that a rule reads, which are computed: most are indices.
+_MAX_DISTANCES = 16
 
 
 class OpView:
@@ -50,7 +51,7 @@ class OpView:
     self.asked_for_values = False
     self.integers: set[int] = set()
     self.inputs = tuple(
-      InputView(self, k, value, instruction) for k, value in enumerate(inputs)
+      InputView(self, k, value) for k, value in enumerate(inputs)
     )
     self.outputs = tuple(
       Value(shape, dtype)
@@ -84,6 +85,10 @@ class OpView:
     if self._refused is not None:
       self._refused()
 
+  def varies_along(self, number: int, axes: int | slice) -> bool:
+    """As `Instruction.varies_along`."""
+    return self._instruction.varies_along(number, axes)
+
   def attr(self, name: str) -> Any:
     """An attribute of the op."""
     return self._instruction.op.get_attr(name)
@@ -96,13 +101,10 @@ class OpView:
 class InputView:
   """An input as a rule sees it; see `register_rule`."""
 
-  def __init__(
-    self, view: OpView, number: int, value: Value, instruction: Instruction
-  ) -> None:
+  def __init__(self, view: OpView, number: int, value: Value) -> None:
     self._view = view
     self._number = number
     self._value = value
-    self._instruction = instruction
     self.depends = value.depends
     self.dtype = value.dtype
 
@@ -129,7 +131,7 @@ class InputView:
 
   def varies_along(self, axes: int | slice) -> bool:
     """Whether one of some sizes changes with the number of samples."""
-    return self._instruction.varies_along(self._number, axes)
+    return self._view.varies_along(self._number, axes)
 
   def value(self) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not constant."""

@@ -117,3 +117,15 @@ def test_long_scans_are_taken_as_dense():
   expected = np.zeros((4, 2 * n), bool)
   expected[:2, :n] = expected[2:, n:] = True
   np.testing.assert_array_equal(pattern.matrix.toarray(), expected)
+
+
+def test_many_scans_side_by_side_are_not_listed(monkeypatch):
+  """Each is dense for itself, and leaves the others alone."""
+  monkeypatch.setattr(reduction, '_MAX_SCANNED', 3 * 12 - 1)
+  pattern = jacobian_sparsity(lambda x: tf.cumsum(x, 1), tf.TensorSpec([4, 3]))
+  expected = np.kron(np.eye(4), np.ones([3, 3])) > 0
+  np.testing.assert_array_equal(pattern.matrix.toarray(), expected)
+  monkeypatch.setattr(reduction, '_MAX_SCANNED', 3 * 12)
+  pattern = jacobian_sparsity(lambda x: tf.cumsum(x, 1), tf.TensorSpec([4, 3]))
+  expected = np.kron(np.eye(4), np.tri(3)) > 0
+  np.testing.assert_array_equal(pattern.matrix.toarray(), expected)

@@ -61,11 +61,8 @@ def _squares_of_einsum(op):
     return None
   operands, result = _labels(op.get_attr('equation'), ranks)
   one, other = map(set, operands)
-  # Axes of `...` are stretched where they have one element: those that are
-  # added up could share it.
-  may_stretch = {label for label in one & other if isinstance(label, int)}
-  is_alone = (one ^ other) | may_stretch <= set(result)
-  return Squares.OPERANDS if is_alone else None
+  # TensorFlow adds up no axis of `...`, where one element may serve for all.
+  return Squares.OPERANDS if one ^ other <= set(result) else None
 
 
 @register_rule('Einsum', squares=_squares_of_einsum)
