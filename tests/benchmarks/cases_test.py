@@ -177,37 +177,6 @@ def test_the_diagonal_is_that_of_a_dense_hessian(description):
   np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture
-def jax_ways(monkeypatch):
-  # On the processor: two frameworks do not share a GPU well.
-  monkeypatch.setenv('JAX_PLATFORMS', 'cpu')
-  pytest.importorskip('jax')
-  from benchmarks.tools import jax_ways
-
-  return jax_ways
-
-
-@pytest.mark.parametrize('name', TINY)
-def test_one_definition_for_jax(name, jax_ways):
-  case = tiny(name)
-  x = case.start()
-  found = [
-    jax_ways.flat_function(case, 1.0)(part)
-    for part in x.reshape(case.batch, -1)
-  ]
-  expected = tensorflow_ways.function_of(case, 1.0)(tf.constant(x))
-  np.testing.assert_allclose(
-    np.reshape(found, expected.shape), expected, rtol=2e-5, atol=1e-5
-  )
-  if name in MODELS:
-    np.testing.assert_allclose(
-      jax_ways.dense(case)(x, 1),
-      case.diagonal(x.astype(np.float64)),
-      rtol=1e-4,
-      atol=1e-4,
-    )
-
-
 def test_every_suite_can_be_made():
   quick = [*suite.QUICK_CASES, *suite.QUICK_TARGETS]
   for series in (suite.QUICK_SERIES, suite.QUICK_STRUCTURES):
