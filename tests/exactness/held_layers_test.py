@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tests.exactness.ways import check_hessian, check_rows, draw
 
 N = 24
@@ -105,8 +106,51 @@ def scaled_by_what_is_behind(x):
   return tf.exp(-s) * (s @ B + 1.0)
 
 
+def doubled(x):
+  """Two values of one layer are held: one leads to ys only past the other."""
+  s = tf.sigmoid(x @ A)
+  return (2.0 * s) * (s @ B + 1.0) + s
+
+
+def of_each_other(x):
+  """Both layers are held, and one is computed from the other."""
+  s = tf.tanh(x @ A)
+  t = tf.exp(-s)
+  return t * (t @ B) + s * (s @ C)
+
+
+def softmax_layer(x):
+  """The normalizer is held; what the elements do through it counts there."""
+  return tf.nn.softmax(x @ A) @ B
+
+
+def centered_layer(x):
+  """The mean is held, though the affine layer is computed from it."""
+  a = x @ A
+  s = tf.sin(a - tf.reduce_mean(a, axis=-1, keepdims=True))
+  return (s @ B) * s * tf.exp(0.1 * tf.reduce_sum(s, axis=-1, keepdims=True))
+
+
+# Cut, although their layers are used in several ways.
+CUT = {
+  gated: 4,
+  of_a_bent_layer: 5,
+  scaled_by_what_is_behind: 5,
+  doubled: 6,
+  of_each_other: 7,
+  two_branches: 7,
+  added_mean: 7,
+  softmax_layer: 5,
+  attention: 8,
+}
 # Of some layer, one use lies behind another.
-BEHIND = (less_itself, squashed_sum, layer_of_itself)
+BEHIND = (
+  less_itself,
+  squashed_sum,
+  layer_of_itself,
+  of_each_other,
+  softmax_layer,
+)
 FUNCTIONS = (
   less_itself,
   of_a_bent_layer,
@@ -121,12 +165,22 @@ FUNCTIONS = (
   squashed_sum,
   input_again,
   layer_of_itself,
+  doubled,
+  of_each_other,
+  softmax_layer,
+  centered_layer,
 )
 
 
 @pytest.mark.parametrize('fn', FUNCTIONS, ids=lambda f: f.__name__)
 def test_diagonal_of_a_jacobian(fn):
   check_rows('eager', fn, draw(SAMPLES, N))
+
+
+@pytest.mark.parametrize('fn', CUT, ids=lambda f: f.__name__)
+def test_it_is_cut(fn):
+  plan = tfp_diag.plan_diag_jacobian(fn, draw(SAMPLES, N), [SAMPLES])
+  assert (plan.ways[0].name, plan.num_passes) == ('around cuts', CUT[fn])
 
 
 @pytest.mark.parametrize('fn', BEHIND, ids=lambda f: f.__name__)

@@ -82,10 +82,9 @@ class JacobianTerms:
     derivative = call.derivative
     if self.evaluation is not None:
       derivative = self.evaluation.jacobian()
-    held = [op.outputs[0] for op in self.found.held]
-    within = _Call(derivative, xs, rank, held)
+    within = _Call(derivative, xs, rank, self.found)
     diag = sweep.diagonal(
-      within.between(derivative.targets, xs),
+      within.left(),
       sweep.Colors.of(self.colors, xs, rank),
       xs,
       'auto',
@@ -120,28 +119,34 @@ class _Call:
   """One call of a function, in which some values are held."""
 
   def __init__(
-    self, derivative: LinearMap, xs: Sequence, rank: int, held: Sequence
+    self, derivative: LinearMap, xs: Sequence, rank: int, found: Cuts
   ) -> None:
     self._derivative = derivative
+    self._targets = derivative.targets
     self._xs = xs
     self._rank = rank
-    self._held = held
+    self._few = [op.outputs[0] for op in found.few]
+    self._held = [op.outputs[0] for op in found.held]
+
+  def left(self) -> LinearMap:
+    """What is left of the Jacobian while all values are held."""
+    return self.between(self._targets, self._xs, self._held)
 
   def between(
-    self, targets: Sequence, sources: Sequence, also: Sequence = ()
+    self, targets: Sequence, sources: Sequence, held: Sequence
   ) -> LinearMap:
-    """The reverse `LinearMap` while all other values are held.
+    """The reverse `LinearMap` while other values are held.
 
     Args:
       targets: List of Tensors.
       sources: List of Tensors.
-      also: List of Tensors that are held as well.
+      held: List of Tensors, of which targets and sources are not held.
 
     Returns:
       `LinearMap`.
     """
     ends = {t.ref() for t in (*targets, *sources)}
-    held = [t for t in (*self._held, *also) if t.ref() not in ends]
+    held = [t for t in held if t.ref() not in ends]
     return self._derivative.between(targets, sources, held)
 
   def rows_and_columns(self, s: tf.Tensor) -> Callable:
@@ -157,7 +162,7 @@ class _Call:
     """
     everything = list(range(len(self._xs)))
     rows = self._derivative.between([s], self._xs)
-    columns = self.between(self._derivative.targets, [s]).transposed()
+    columns = self.between(self._targets, [s], self._few).transposed()
     event_shape = s.shape[self._rank :]
     places = np.arange(event_shape.num_elements()).reshape(event_shape)
 
@@ -181,9 +186,9 @@ class _Call:
     x = self._xs[0]
     # The basis vectors are those of the smaller side of the matrices.
     by_row = _is_smaller(s, x, self._rank)
-    inner = [self._derivative.between([a], [x]) for a in bases]
+    inner = [self.between([a], [x], self._few) for a in bases]
     # As the slopes hold all other outer values, this does not.
-    outer = [self.between([u], [s]) for u in outers]
+    outer = [self.between([u], [s], self._held) for u in outers]
     if by_row:
       inner = [self._images(m, a) for m, a in zip(inner, bases)]
       outer = [self._images(m.transposed(), s) for m in outer]
@@ -191,15 +196,15 @@ class _Call:
       inner = [self._images(m.transposed(), x) for m in inner]
       outer = [self._images(m, u) for m, u in zip(outer, outers)]
     weights = [
-      tf.reshape(
-        tf.cast(self._elementwise(s, a, bases), x.dtype),
-        [-1, _size(s, self._rank)],
-      )
-      for a in bases
+      _slope(self.between([s], [a], [*self._few, *bases])) for a in bases
+    ]
+    weights = [
+      tf.reshape(tf.cast(w, x.dtype), [-1, _size(s, self._rank)])
+      for w in weights
     ]
     total = tf.zeros_like(x)
     for u, of_u in zip(outers, outer):
-      slope = self._elementwise(self._derivative.targets[0], u, outers)
+      slope = _slope(self.between(self._targets, [u], [*self._held, *outers]))
       flat = tf.add_n(
         [
           tf.matmul(w, of_u * of_a, transpose_b=not by_row)
@@ -209,13 +214,6 @@ class _Call:
       total += tf.cast(slope, x.dtype) * tf.reshape(flat, tf.shape(x))
     return total
 
-  def _elementwise(
-    self, target: tf.Tensor, source: tf.Tensor, also: Sequence
-  ) -> tf.Tensor:
-    """The derivative of one Tensor by another, element by element."""
-    ones = tf.ones_like(target)
-    return self.between([target], [source], also).apply([0], [ones])[0]
-
   def _images(self, linear_map: LinearMap, tensor: tf.Tensor) -> tf.Tensor:
     """What a map of one part makes of each basis vector, see `basis`."""
 
@@ -224,6 +222,12 @@ class _Call:
       return image
 
     return basis.images_of_basis(apply, [tensor], self._rank, self._xs[0].dtype)
+
+
+def _slope(linear_map: LinearMap) -> tf.Tensor:
+  """The derivative of one Tensor by another, element by element."""
+  (slope,) = linear_map.of_ones()
+  return slope
 
 
 def _size(x: tf.Tensor, rank: int) -> Any:

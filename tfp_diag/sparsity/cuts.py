@@ -19,9 +19,9 @@ Hold some values s of a function y = f(x) constant. Then
     J = df/dx + sum over s of C_s S_s
 
 with `df/dx` and `C_s = df/ds` taken while (the other) s are held, and
-`S_s = ds/dx` (Griewank and Walther 2008, _Evaluating Derivatives_, chapter 10).
-The diagonal of a product is the sum over k of `C_s[i, k] S_s[k, i]`, which is
-cheap for two kinds of values:
+`S_s = ds/dx`: each path is counted at the last s on it (Griewank and Walther
+2008, _Evaluating Derivatives_, chapter 10). The diagonal of a product is the
+sum over k of `C_s[i, k] S_s[k, i]`, which is cheap for two kinds of values:
 
 * with few elements, as a normalizer or a mean: `C_s` has few columns, `S_s` few
   rows, and each of them is a pass;
@@ -29,7 +29,10 @@ cheap for two kinds of values:
   `s = phi(A x)` and `u = W s` the diagonal of `W diag(phi') A` is one product
   with the matrix of all `W[i, k] A[k, i]`, which is the same for all samples.
 
-What is left, `df/dx`, may then have few colors.
+What is left, `df/dx`, may then have few colors. A value of the second kind may
+be computed from one of the first kind, as the elements of a softmax from their
+normalizer. So a path with values of the first kind on it is counted at the last
+of these, and any other path at the last value of the second kind.
 """
 
 import collections
@@ -192,9 +195,12 @@ class _Facts:
 class _Finder:
   """The part of a function that is left when some values are held."""
 
-  def __init__(self, facts: _Facts, steps: Sequence) -> None:
+  def __init__(
+    self, facts: _Facts, steps: Sequence, held: Collection = frozenset()
+  ) -> None:
     self._facts = facts
     self._steps = steps
+    self._held = held
     self._consumers = collections.defaultdict(list)
     for step in steps:
       for value in step.inputs:
@@ -210,7 +216,7 @@ class _Finder:
       if not held and not live.isdisjoint(step.outputs):
         live.update(step.inputs)
         steps.append(step)
-    return _Finder(self._facts, steps[::-1])
+    return _Finder(self._facts, steps[::-1], values | self._held)
 
   def cuts(self, few: Sequence, products: Sequence) -> Cuts:
     """The `Cuts` that hold what has been found."""
@@ -313,18 +319,36 @@ class _Finder:
       matrices have too many entries.
     """
     facts = self._facts
+    found = {
+      value: bases
+      for value, bases in candidates
+      if max(facts.density(base) for base in bases) >= MIN_DENSITY
+      and all(map(facts.is_single, bases))
+    }
+    # Of each one while the others are held: the fewer these are, the more paths
+    # to ys there are besides.
+    outers = self._outers_of(found)
+    while not all(outers.values()):
+      found = {value: found[value] for value in found if outers[value]}
+      outers = self._outers_of(found)
     n = facts.walked.num_coordinates
-    found, entries = [], 0
-    for value, bases in candidates:
-      fullest = max(facts.density(base) for base in bases)
-      if fullest < MIN_DENSITY or not all(map(facts.is_single, bases)):
-        continue
-      outers = self._outers(value)
-      if outers:
-        width = facts.width(value)
-        entries += len(bases) * len(outers) * width * n
-        found.append((value, self._made(bases), self._made(outers)))
-    return found if entries <= MAX_ENTRIES else []
+    entries = sum(
+      len(bases) * len(outers[value]) * facts.width(value) * n
+      for value, bases in found.items()
+    )
+    if entries > MAX_ENTRIES:
+      return []
+    return [
+      (value, self._made(bases), self._made(outers[value]))
+      for value, bases in found.items()
+    ]
+
+  def _outers_of(self, held: Collection) -> dict:
+    """The outer values of each of some values, while the others are held."""
+    return {
+      value: self.cut(v for v in held if v is not value)._outers(value)
+      for value in held
+    }
 
   def _made(self, values: Iterable) -> list:
     """Some values in the order in which they are computed."""
@@ -360,7 +384,7 @@ class _Finder:
     found = {}
     for step in self._steps:
       value = step.outputs[0]
-      inputs = [v for v in step.inputs if v.depends]
+      inputs = [v for v in step.inputs if v.depends and v not in self._held]
       if (
         not registry.facts(step.op_type).elementwise
         or not self._facts.is_single(value)
@@ -371,12 +395,27 @@ class _Finder:
       own = set()
       for v in inputs:
         own |= {v} if is_uniform(v) else found.get(v, {None})
-      if None not in own and len(own) <= _MAX_BASES:
+      if own and None not in own and len(own) <= _MAX_BASES:
         found[value] = own
     return found
 
   def _outers(self, value: Value) -> Any:
-    """The aligned values that are affine functions of a value, or None."""
+    """The affine functions of a value that give ys element by element.
+
+    Those that ys are computed from element by element, and from nothing else
+    (aligned ones); or, where these are not affine, all from which an aligned
+    value is computed element by element, if other things are, too.
+
+    Args:
+      value: `Value`.
+
+    Returns:
+      set of `Value`; None or empty if there are none.
+    """
+    return self._frontier(value, False) or self._frontier(value, True)
+
+  def _frontier(self, value: Value, directly: bool) -> Any:
+    """As `_outers`, one kind or the other."""
     found, waiting, seen = set(), [value], set()
     while waiting:
       v = waiting.pop()
@@ -384,6 +423,9 @@ class _Finder:
         found.add(v)
         continue
       for step in self._consumers[v]:
+        if directly and self._gives_aligned(v, step):
+          found.add(v)
+          continue
         if step in seen:
           continue
         seen.add(step)
@@ -395,6 +437,16 @@ class _Finder:
     # Without those that reach ys only through others: these are held.
     (output,) = self._facts.outputs
     return {v for v in found if output in self._reached({v}, without=found)}
+
+  def _gives_aligned(self, value: Value, step: Step) -> bool:
+    """Whether an aligned value is computed from a value element by element."""
+    (output,) = self._facts.outputs
+    return bool(
+      registry.facts(step.op_type).elementwise
+      and step.outputs[0] in self._aligned
+      and value.shape == output.shape
+      and self._facts.is_single(value)
+    )
 
   def _reached(
     self, values: Iterable, without: Collection = frozenset()
