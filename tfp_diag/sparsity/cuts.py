@@ -196,7 +196,7 @@ class _Finder:
   """The part of a function that is left when some values are held."""
 
   def __init__(
-    self, facts: _Facts, steps: Sequence, held: Collection = frozenset()
+    self, facts: _Facts, steps: Sequence, held: frozenset = frozenset()
   ) -> None:
     self._facts = facts
     self._steps = steps
@@ -209,7 +209,7 @@ class _Finder:
 
   def cut(self, values: Iterable) -> Any:
     """The `_Finder` for what is left when some values are held."""
-    values = set(values)
+    values = frozenset(values)
     live, steps = set(self._facts.outputs), []
     for step in reversed(self._steps):
       held = not values.isdisjoint(step.outputs)
