@@ -135,12 +135,12 @@ class _Call:
   def between(
     self, targets: Sequence, sources: Sequence, held: Sequence
   ) -> LinearMap:
-    """The reverse `LinearMap` while other values are held.
+    """The reverse `LinearMap` while some values are held.
 
     Args:
       targets: List of Tensors.
       sources: List of Tensors.
-      held: List of Tensors, of which targets and sources are not held.
+      held: List of Tensors. A target or source among them is not held.
 
     Returns:
       `LinearMap`.
@@ -195,12 +195,12 @@ class _Call:
     else:
       inner = [self._images(m.transposed(), x) for m in inner]
       outer = [self._images(m, u) for m, u in zip(outer, outers)]
-    weights = [
+    slopes = [
       _slope(self.between([s], [a], [*self._few, *bases])) for a in bases
     ]
     weights = [
-      tf.reshape(tf.cast(w, x.dtype), [-1, _size(s, self._rank)])
-      for w in weights
+      tf.reshape(tf.cast(slope, x.dtype), [-1, _size(s, self._rank)])
+      for slope in slopes
     ]
     total = tf.zeros_like(x)
     for u, of_u in zip(outers, outer):

@@ -325,13 +325,15 @@ class _Finder:
       if max(facts.density(base) for base in bases) >= MIN_DENSITY
       and all(map(facts.is_single, bases))
     }
+    n = facts.walked.num_coordinates
+    if 2 * len(found) > n:
+      return []  # Each takes two passes at least.
     # Of each one while the others are held: the fewer these are, the more paths
     # to ys there are besides.
     outers = self._outers_of(found)
     while not all(outers.values()):
       found = {value: found[value] for value in found if outers[value]}
       outers = self._outers_of(found)
-    n = facts.walked.num_coordinates
     entries = sum(
       len(bases) * len(outers[value]) * facts.width(value) * n
       for value, bases in found.items()
