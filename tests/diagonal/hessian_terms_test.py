@@ -345,6 +345,22 @@ def test_a_few_passes_may_still_be_more_than_a_row(term_calls):
   assert term_calls.count == 1
 
 
+def cox_regression(x):
+  """The rates are linear in x; those of later rows add up in a logarithm."""
+  rates = tf.linalg.matvec(constant(DESIGN), x)
+  sums = tf.cumsum(tf.exp(rates), -1, reverse=True)
+  return tf.reduce_sum(rates - tf.math.log(sums), -1)
+
+
+def test_what_has_a_fixed_matrix_needs_no_tangents(term_calls):
+  x = state(8)
+  terms = terms_of(cox_regression, x)
+  assert len(terms.found.fixed) == len(terms.found.rest) == 1
+  diag = tfp_diag.diag_hessian(cox_regression, x)[2]
+  np.testing.assert_allclose(diag, dense(cox_regression, x), atol=1e-11)
+  assert term_calls.count
+
+
 def test_several_parts():
   x = state(6)
   parts = [x[:, 0], x[:, 1:]]

@@ -48,8 +48,10 @@ _HELD_PASS = 2.0
 _COLUMN = 1.0
 _SAMPLES_AT_LEAST = 4
 SAMPLES_IF_OPEN = 32
-# The tangents of all arguments of curved ops for one coordinate.
-_TANGENT = 0.9
+# The tangents of all arguments of curved ops for one coordinate, and what the
+# second derivatives of these ops add.
+_TANGENT = 0.4
+_CURVATURE = 0.5
 # What a product of matrices costs by itself, whoever fills them.
 _PRODUCT = 0.5
 # A reverse sweep with squared derivatives, with all that it needs; and a pass
@@ -198,7 +200,9 @@ def _cost_op_by_op(terms: HessianTerms) -> float:
   ops = terms.found
   cost = _ROW * ops.num_rows
   if ops.rest:
-    each = _TANGENT if terms.is_by_coordinate else _TERM_PASS
+    each = _TERM_PASS
+    if terms.is_by_coordinate:
+      each = _TANGENT + _CURVATURE * ops.share_of_rest
     # Rows leave few colors, and the passes over these are ordinary ones.
     cost += sweep.num_colors(terms.colors) * (1.0 if ops.few else each)
   if ops.fixed:

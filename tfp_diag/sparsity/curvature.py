@@ -37,7 +37,7 @@ tangents of the arguments, and no product with the whole Hessian.
 
 import collections
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from tfp_diag.sparsity import probe, registry
 from tfp_diag.sparsity.structure import Structure
@@ -87,6 +87,8 @@ class CurvedOps:
     samples_lead: `bool`: whether the leading axes of all arguments are the
       sample dimensions.
     cheap_steps: `frozenset` of the steps of the tape that are not in `rest`.
+    share_of_rest: `float`: which fraction of the elements that the curved ops
+      compute are those of `rest`.
   """
 
   fixed: tuple
@@ -95,6 +97,7 @@ class CurvedOps:
   num_rows: int
   samples_lead: bool
   cheap_steps: frozenset
+  share_of_rest: float
 
   def all_as_rest(self) -> 'CurvedOps':
     """The same ops, all of them in `rest`."""
@@ -109,6 +112,7 @@ class CurvedOps:
       rest=self.rest + more,
       num_rows=0,
       cheap_steps=frozenset(),
+      share_of_rest=1.0,
     )
 
 
@@ -169,7 +173,12 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
       v in leading for step in curved for v in step.inputs if v.depends
     ),
     cheap_steps=frozenset(cheap),
+    share_of_rest=1 - _num_elements(cheap) / max(_num_elements(curved), 1),
   )
+
+
+def _num_elements(steps: Iterable) -> int:
+  return sum(y.size for step in steps for y in step.outputs)
 
 
 def is_quadratic_form(walked: Walked, facts: Facts) -> bool:

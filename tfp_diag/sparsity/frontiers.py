@@ -241,6 +241,7 @@ class Frontiers:
       list of: the coordinates that are covered, and a tuple of `Link`s.
     """
     found, bad = [], bad.copy()
+    looked_at: dict[tuple, tuple] = {}
     # First cheap links, then those that need a further one, then costly ones.
     for is_once, most in ((True, _FEW_PASSES), (False, 1), (True, MAX_ROWS)):
       parts = zip(self._walked.inputs, self._walked.graph.xs)
@@ -257,7 +258,10 @@ class Frontiers:
         inside = self.descendants(value, between)
         if not self.affords(inside):
           return found
-        covered, link = self._link(value, tensor, rows, asked, inside)
+        key = value, asked.tobytes()
+        if key not in looked_at:
+          looked_at[key] = self._link(value, tensor, rows, asked, inside)
+        covered, link = looked_at[key]
         if link is None or link.num_passes > most:
           continue
         if is_once:
