@@ -352,13 +352,41 @@ def cox_regression(x):
   return tf.reduce_sum(rates - tf.math.log(sums), -1)
 
 
-def test_what_has_a_fixed_matrix_needs_no_tangents(term_calls):
-  x = state(8)
-  terms = terms_of(cox_regression, x)
-  assert len(terms.found.fixed) == len(terms.found.rest) == 1
-  diag = tfp_diag.diag_hessian(cox_regression, x)[2]
-  np.testing.assert_allclose(diag, dense(cox_regression, x), atol=1e-11)
+def base_of_a_base(x):
+  """Both layers are linear; the second one also reads x itself."""
+  rates = tf.linalg.matvec(constant(DESIGN), x)
+  more = tf.linalg.matvec(constant(DESIGN.T / 9.0), rates) + x
+  sums = tf.cumsum(tf.exp(0.1 * rates), -1) * tf.exp(0.1 * more[..., :1])
+  return tf.reduce_sum(tf.math.log(sums + 1.0), -1)
+
+
+def beside_a_base(x):
+  """Not all that leads to the sums leads through the rates."""
+  rates = tf.linalg.matvec(constant(DESIGN), x)
+  sums = tf.cumsum(tf.exp(rates) * (1.0 + x[..., -1:] ** 2), -1)
+  return -tf.reduce_sum(tf.math.log(sums), -1) - tf.reduce_sum(x**4, -1)
+
+
+@pytest.mark.parametrize(
+  'fn, num_bases',
+  [(cox_regression, 1), (base_of_a_base, 2), (beside_a_base, 1)],
+)
+@pytest.mark.parametrize('sample_shape', [(), (8,), (3, 2), (0,)])
+def test_tangents_start_where_a_matrix_is_fixed(
+  fn, num_bases, sample_shape, term_calls
+):
+  x = state(*sample_shape)
+  terms = terms_of(fn, state(8))
+  assert terms.is_by_coordinate
+  assert len(terms.found.bases) == num_bases
+  diagonal = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])
+  np.testing.assert_allclose(diagonal(x), dense(fn, x), atol=1e-11)
   assert term_calls.count
+
+
+def test_what_has_a_fixed_matrix_needs_no_tangents():
+  found = terms_of(cox_regression, state(8)).found
+  assert len(found.fixed) == len(found.rest) == 1
 
 
 def test_several_parts():

@@ -110,8 +110,10 @@ class HessianTerms:
     within = _Call(value, call.derivative, xs, ops, selects)
     diag = [tf.zeros_like(x) for x in xs]
     if found.rest:
+      by_coordinate = self.is_by_coordinate
+      bases = found.bases if by_coordinate else ()
       diag = sweep.diagonal(
-        _Rest(within, found.rest, self.is_by_coordinate),
+        _Rest(within, found.rest, by_coordinate, bases),
         sweep.Colors.of(self.colors, xs, rank),
         xs,
         'auto',
@@ -146,6 +148,7 @@ class _Call:
       [0], [tf.ones_like(value)], list(range(len(outputs)))
     )
     self._adjoints = {y.ref(): a for y, a in zip(outputs, adjoints)}
+    self._matrices = {}
 
   def adjoints(self, op: tf.Operation) -> list:
     """The derivative of the value by each output of an op, or None."""
@@ -175,6 +178,14 @@ class _Call:
   def reverse(self, tensors: Sequence) -> LinearMap:
     """The `LinearMap` from some tensors back to xs."""
     return self._derivative.between(tensors, self._xs)
+
+  def from_bases(self, tensors: Sequence, bases: Sequence) -> LinearMap:
+    """The `LinearMap` from some tensors back to bases, and then to xs.
+
+    What leads through a base does not count among the derivatives by xs.
+    """
+    sources = [*bases, *self._xs]
+    return self._derivative.between(tensors, sources, held=bases)
 
   def fixed(self, op: tf.Operation, left: int, right: int, same: bool) -> list:
     """The diagonal of A^T diag(w) B: the same A and B for all samples."""
@@ -251,6 +262,33 @@ class _Call:
       [which.index(right)],
     )[0]
 
+  def columns_by_part(self, tensor: tf.Tensor) -> list:
+    """The transposed matrix of a fixed linear map, split by the parts of xs."""
+    sizes = [tf.reduce_prod(self._event_shape(x)) for x in self._xs]
+    return tf.split(self._columns(tensor), sizes)
+
+  def along(
+    self, columns: Sequence, seeds: Sequence, tensor: tf.Tensor
+  ) -> tf.Tensor:
+    """The derivative of a fixed linear map along seeds that samples share.
+
+    Args:
+      columns: List of those of some parts, as `columns_by_part` returns them.
+      seeds: List of Tensors shaped as these parts.
+      tensor: Tensor, the result of the map.
+
+    Returns:
+      Tensor of the shape of `tensor`.
+    """
+    products = []
+    for matrix, seed in zip(columns, seeds):
+      flat = tf.reshape(tf.cast(seed, matrix.dtype), [-1, tf.shape(matrix)[0]])
+      # Of none if there is no sample.
+      one = tf.reduce_sum(flat[:1], axis=0, keepdims=True)
+      products.append(tf.matmul(one, matrix))
+    result = tf.reshape(tf.add_n(products), self._event_shape(tensor))
+    return tf.broadcast_to(result, tf.shape(tensor))
+
   def _columns(self, tensor: tf.Tensor) -> tf.Tensor:
     """The transposed matrix of the linear map from `xs` to a Tensor.
 
@@ -260,6 +298,11 @@ class _Call:
     Returns:
       Tensor of shape `[number of coordinates, elements of tensor per sample]`.
     """
+    if tensor.ref() not in self._matrices:
+      self._matrices[tensor.ref()] = self._computed_columns(tensor)
+    return self._matrices[tensor.ref()]
+
+  def _computed_columns(self, tensor: tf.Tensor) -> tf.Tensor:
     forward = self.reverse([tensor]).transposed()
     parts = list(range(len(self._xs)))
 
@@ -279,14 +322,20 @@ class _Rest:
   """The Hessian of some of the ops; stands for a `LinearMap`."""
 
   def __init__(
-    self, call: _Call, ops: Sequence, is_by_coordinate: bool
+    self,
+    call: _Call,
+    ops: Sequence,
+    is_by_coordinate: bool,
+    bases: Sequence,
   ) -> None:
     """Prepares what is the same for all passes.
 
     Args:
       call: `_Call`.
       ops: List of pairs: `tf.Operation`, numbers of the arguments that count.
-      is_by_coordinate: Python bool, whether every pass is for one coordinate.
+      is_by_coordinate: Python bool, whether every pass is for one coordinate,
+        the same for all samples.
+      bases: List of Tensors, see `CurvedOps`; empty if passes are for colors.
     """
     self._call = call
     self._tensors = []
@@ -297,7 +346,9 @@ class _Rest:
           self._tensors.append(tensor)
     self._all = list(range(len(self._tensors)))
     self._reverse = call.reverse(self._tensors)
-    self._forward = self._reverse.transposed()
+    self._bases = bases
+    self._columns = [call.columns_by_part(base) for base in bases]
+    self._forward = call.from_bases(self._tensors, bases).transposed()
     self._terms = [
       _Term(call, op, used, [places[op.inputs[i].ref()] for i in used])
       for op, used in ops
@@ -323,9 +374,7 @@ class _Rest:
     tangents = [
       # In a loop the shape may be lost.
       None if t is None else batching.with_shape(t, tensor.shape)
-      for t, tensor in zip(
-        self._forward.apply(members, seeds, self._all), self._tensors
-      )
+      for t, tensor in zip(self._tangents(members, seeds), self._tensors)
     ]
     cotangents: list = [None] * len(tangents)
     for term in self._terms:
@@ -347,6 +396,16 @@ class _Rest:
       )
       return [self._call.times_samples(curvature, seed) for seed in seeds]
     return self._reverse.apply(used, [cotangents[i] for i in used], results)
+
+  def _tangents(self, members: Sequence[int], seeds: Sequence) -> list:
+    """Of the arguments of the curved ops; None where no path leads to one."""
+    of_bases = [
+      self._call.along([columns[i] for i in members], seeds, base)
+      for base, columns in zip(self._bases, self._columns)
+    ]
+    first = len(of_bases)
+    places = [*range(first), *(first + i for i in members)]
+    return self._forward.apply(places, [*of_bases, *seeds], self._all)
 
 
 class _Term:

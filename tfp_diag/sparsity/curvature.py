@@ -32,7 +32,9 @@ kinds of ops make a Hessian dense, and yet their diagonals are cheap:
 
 The other curved ops may need few colors. If they do not, the curvature along
 each coordinate, `sum of w_ab (J_a e_i) (J_b e_i)`, still takes only the
-tangents of the arguments, and no product with the whole Hessian.
+tangents of the arguments, and no product with the whole Hessian. Of a fixed
+linear map of xs, a base, the tangents are the columns of its matrix, and the
+same for all samples.
 """
 
 import collections
@@ -89,6 +91,9 @@ class CurvedOps:
     cheap_steps: `frozenset` of the steps of the tape that are not in `rest`.
     share_of_rest: `float`: which fraction of the elements that the curved ops
       compute are those of `rest`.
+    bases: `tuple` of `tf.Tensor`s of the graph at hand, dense fixed linear maps
+      of xs, from which the arguments of `rest` are computed.
+    bases_of_all: likewise, for the arguments of all curved ops.
   """
 
   fixed: tuple
@@ -98,6 +103,8 @@ class CurvedOps:
   samples_lead: bool
   cheap_steps: frozenset
   share_of_rest: float
+  bases: tuple
+  bases_of_all: tuple
 
   def all_as_rest(self) -> 'CurvedOps':
     """The same ops, all of them in `rest`."""
@@ -113,6 +120,7 @@ class CurvedOps:
       num_rows=0,
       cheap_steps=frozenset(),
       share_of_rest=1.0,
+      bases=self.bases_of_all,
     )
 
 
@@ -174,7 +182,35 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
     ),
     cheap_steps=frozenset(cheap),
     share_of_rest=1 - _num_elements(cheap) / max(_num_elements(curved), 1),
+    bases=_bases_of([s for s in curved if s not in cheap], walked, facts),
+    bases_of_all=_bases_of(curved, walked, facts),
   )
+
+
+def _bases_of(steps: Iterable, walked: Walked, facts: Facts) -> tuple:
+  """The last dense fixed linear maps of xs on the paths to some steps."""
+  n, entries = walked.num_coordinates, 0
+  found, seen = [], set()
+  waiting = [value for step in steps for value in step.inputs if value.depends]
+  while waiting:
+    value = waiting.pop()
+    step = facts.maker.get(value)
+    if value in seen or step is None:
+      continue
+    seen.add(value)
+    size = value.size // walked.num_samples
+    if (
+      facts.counts[value].mean() >= MIN_DENSITY * n
+      and len(step.outputs) == 1
+      and walked.at_hand(step.op) is not None
+      and entries + size * n <= MAX_ENTRIES
+      and facts.is_uniform(value)
+    ):
+      found.append(walked.at_hand(step.op).outputs[0])
+      entries += size * n
+    else:
+      waiting += [v for v in step.inputs if v.depends]
+  return tuple(found)
 
 
 def _num_elements(steps: Iterable) -> int:
