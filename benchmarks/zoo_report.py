@@ -37,6 +37,11 @@ STYLES = {
   'blackjax NUTS': ('#000000', 'D'),
   'nutpie NUTS': ('#CC79A7', 'v'),
 }
+# In the picture; the file of results has the names above.
+LABELS = {
+  'ours auto': 'sample_posterior',
+  'ours MALA': 'windowed_adaptive_mala',
+}
 
 HEAD = (
   'posterior',
@@ -233,7 +238,14 @@ def _draw(rows, path):
   axes[0].set_ylim(len(names) - 0.5, -0.5)
   seen = {s for n in names for s, c in rows[n]['tools'].items() if c['runs']}
   handles = [
-    plt.Line2D([], [], color=color, marker=marker, linestyle='', label=sampler)
+    plt.Line2D(
+      [],
+      [],
+      color=color,
+      marker=marker,
+      linestyle='',
+      label=LABELS.get(sampler, sampler),
+    )
     for sampler, (color, marker) in STYLES.items()
     if sampler in seen
   ]

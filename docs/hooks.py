@@ -31,6 +31,11 @@ FROM_ELSEWHERE = ('notebooks/*.ipynb', 'benchmarks/**/*.png')
 MATHJAX = re.compile(r'<script[^>]*MathJax.*?</script>', re.DOTALL)
 # mkdocstrings writes it behind the type of a result, also where there is none.
 DASH = re.compile(r'(<li class="doc-section-item field-body">)\s*–')
+# And spaces within the parentheses around types.
+OPENED = re.compile(r'\(\s+(?=<code>)')
+CLOSED = re.compile(r'(?<=</code>)\s+\)')
+# Of pictures in notebooks.
+NO_ALT = 'No description has been provided for this image'
 # Tables that notebooks print.
 TABLE = re.compile(r'<pre>(?=[^<]*\n-{40,}\n)')
 # Names in headings and in tables, and where lines may end.
@@ -69,6 +74,8 @@ def on_page_content(html, page, config, files):
   Lets long names go on in the next line, but not the rows of a table.
   """
   html = DASH.sub(r'\1', MATHJAX.sub('', html))
+  html = CLOSED.sub(')', OPENED.sub('(', html))
+  html = html.replace(NO_ALT, 'The picture that the code above draws')
   if page.file.src_uri.endswith('.ipynb'):
     html = TO_PAGE.sub(r'href="../\1.html', html)
     html = TO_NOTEBOOK.sub(r'href="\1.html', html)

@@ -526,8 +526,8 @@ def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
 
   ```python
   plan = plan_diag_hessian(lambda x: tf.reduce_sum(x**4), tf.zeros([100]))
-  plan.save('/tmp/elementwise.npz')
-  load_plan('/tmp/elementwise.npz').num_passes
+  plan.save('elementwise.npz')
+  load_plan('elementwise.npz').num_passes
   # ==> 1
   ```
   """

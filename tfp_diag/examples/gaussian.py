@@ -146,6 +146,14 @@ def isotropic(num_dims: int, scale: float = 1.0) -> Gaussian:
 
   Returns:
     A `Gaussian` with mean zero.
+
+  #### Examples
+
+  ```python
+  from tfp_diag.examples import gaussian
+
+  gaussian.isotropic(3, scale=2.0).standard_deviations()  # ==> [2., 2., 2.]
+  ```
   """
   num_dims = _num_dims(num_dims)
   _check_scale('scale', scale)
@@ -166,6 +174,14 @@ def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
 
   Returns:
     A `Gaussian` with mean zero.
+
+  #### Examples
+
+  ```python
+  from tfp_diag.examples import gaussian
+
+  gaussian.axis_aligned(3).standard_deviations()  # ==> [0.1, 1., 10.]
+  ```
   """
   num_dims = _num_dims(num_dims)
   arguments.check_number(
@@ -188,6 +204,14 @@ def three_dimensional() -> Gaussian:
 
   Returns:
     A `Gaussian` with mean zero.
+
+  #### Examples
+
+  ```python
+  from tfp_diag.examples import gaussian
+
+  gaussian.three_dimensional().covariance()[0]  # ==> [1., 0.25, 0.25]
+  ```
   """
   covariance = np.full([3, 3], 0.25)
   np.fill_diagonal(covariance, [1.0, 2.0, 3.0])
@@ -199,10 +223,11 @@ def three_dimensional() -> Gaussian:
 def ar1(
   num_dims: int, coefficient: float = 0.9, scale: float = 1.0
 ) -> Gaussian:
-  """A stationary autoregression of order one.
+  r"""A stationary autoregression of order one.
 
-  x₁ ~ N(0, scale² / (1 − a²)) and x_t = a x_{t−1} + scale · ε, where a is the
-  coefficient.
+  $x_1 \sim N(0, \sigma^2 / (1 - a^2))$ and $x_t = a x_{t-1} + \sigma
+  \varepsilon_t$ with standard normal $\varepsilon_t$, where $a$ is the
+  coefficient and $\sigma$ the scale.
 
   Args:
     num_dims: Python `int`, the number of time steps.
@@ -214,6 +239,16 @@ def ar1(
 
   Raises:
     ValueError: if `coefficient` is not inside (-1, 1).
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  from tfp_diag.examples import gaussian
+
+  chain = gaussian.ar1(4, coefficient=0.5)
+  chain.diag_hessian(tf.zeros([4]))  # ==> [-1., -1.25, -1.25, -1.]
+  ```
   """
   num_dims = _num_dims(num_dims)
   arguments.check_number(
@@ -233,9 +268,10 @@ def ar1(
 def arrowhead(
   num_dims: int, slope: float = 0.5, hub_scale: float = 1.0, scale: float = 1.0
 ) -> Gaussian:
-  """A hub and leaves that depend on nothing but the hub.
+  r"""A hub and leaves that depend on nothing but the hub.
 
-  x₁ ~ N(0, hub_scale²), x_i ~ N(slope · x₁, scale²) for i > 1.
+  With the slope $b$, the scale of the hub $\tau$ and the scale $\sigma$:
+  $x_1 \sim N(0, \tau^2)$, and $x_i \sim N(b x_1, \sigma^2)$ for $i > 1$.
 
   Args:
     num_dims: Python `int`, the number of coordinates, hub included.
@@ -245,6 +281,16 @@ def arrowhead(
 
   Returns:
     A `Gaussian` with mean zero and an arrowhead precision matrix.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  from tfp_diag.examples import gaussian
+
+  star = gaussian.arrowhead(5)
+  star.diag_hessian(tf.zeros([5]))  # ==> [-2., -1., -1., -1., -1.]
+  ```
   """
   num_dims = _num_dims(num_dims)
   arguments.check_number('slope', slope, 'a finite number')
@@ -272,6 +318,18 @@ def from_covariance(
   Raises:
     ValueError: if `covariance` is not a symmetric positive definite matrix, or
       if `mean` does not fit to it.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  from tfp_diag.examples import gaussian
+
+  target = gaussian.from_covariance([[2.0, 1.0], [1.0, 2.0]], mean=[1.0, 0.0])
+  x = tf.zeros([2])
+  target.diag_hessian(x)  # ==> [-0.6666667, -0.6666667]
+  target.standard_deviations()  # ==> [1.4142136, 1.4142136]
+  ```
   """
   covariance = arguments.as_array('covariance', covariance)
   if (

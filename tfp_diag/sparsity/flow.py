@@ -75,25 +75,55 @@ class Flow:
 
   @classmethod
   def identity(cls, size: int) -> 'Flow':
-    """Every output is the input at the same place."""
+    """Every output is the input at the same place.
+
+    Args:
+      size: Python `int`, the number of outputs and of inputs.
+
+    Returns:
+      `Flow`.
+    """
     size = _size('size', size)
     return cls(size, size)
 
   @classmethod
   def gather(cls, index: np.ndarray, columns: int) -> 'Flow':
-    """Output `e` is input `index[e]`; -1 stands for none."""
+    """Output `e` is input `index[e]`; -1 stands for none.
+
+    Args:
+      index: int array with one entry for each output.
+      columns: Python `int`, the number of inputs.
+
+    Returns:
+      `Flow`.
+    """
     index = _positions('index', index, _size('columns', columns))
     return cls(len(index), columns, (('gather', index),))
 
   @classmethod
   def collect(cls, segment: np.ndarray, rows: int) -> 'Flow':
-    """Output `s` depends on all inputs `e` with `segment[e] == s`."""
+    """Output `s` depends on all inputs `e` with `segment[e] == s`.
+
+    Args:
+      segment: int array with one entry for each input; -1 stands for none.
+      rows: Python `int`, the number of outputs.
+
+    Returns:
+      `Flow`.
+    """
     segment = _positions('segment', segment, _size('rows', rows))
     return cls(rows, len(segment), (('collect', (segment, rows)),))
 
   @classmethod
   def matrix(cls, matrix: Any) -> 'Flow':
-    """From a boolean matrix of SciPy or NumPy, outputs by inputs."""
+    """From a boolean matrix of SciPy or NumPy, outputs by inputs.
+
+    Args:
+      matrix: SciPy sparse matrix or two-dimensional array.
+
+    Returns:
+      `Flow`.
+    """
     matrix = as_matrix(matrix, 'matrix')
     dependency = Dependency.from_matrix(matrix)
     return cls(dependency.rows, matrix.shape[1], (('matrix', dependency),))
@@ -102,7 +132,17 @@ class Flow:
   def pairs(
     cls, outputs: np.ndarray, inputs: np.ndarray, rows: int, columns: int
   ) -> 'Flow':
-    """From int arrays: output `outputs[m]` depends on input `inputs[m]`."""
+    """From int arrays: output `outputs[m]` depends on input `inputs[m]`.
+
+    Args:
+      outputs: int array, places among the outputs.
+      inputs: int array of the same length, places among the inputs.
+      rows: Python `int`, the number of outputs.
+      columns: Python `int`, the number of inputs.
+
+    Returns:
+      `Flow`.
+    """
     rows, columns = _size('rows', rows), _size('columns', columns)
     outputs = _positions('outputs', outputs, rows, least=0)
     inputs = _positions('inputs', inputs, columns, least=0)
@@ -118,14 +158,30 @@ class Flow:
 
   @classmethod
   def dense(cls, rows: int, columns: int) -> 'Flow':
-    """Every output depends on all inputs."""
+    """Every output depends on all inputs.
+
+    Args:
+      rows: Python `int`, the number of outputs.
+      columns: Python `int`, the number of inputs.
+
+    Returns:
+      `Flow`.
+    """
     rows, columns = _size('rows', rows), _size('columns', columns)
     everything = cls.collect(np.zeros(columns, np.int64), 1)
     return everything.then(cls.gather(np.zeros(rows, np.int64), 1))
 
   @classmethod
   def none(cls, rows: int, columns: int) -> 'Flow':
-    """No output depends on any input."""
+    """No output depends on any input.
+
+    Args:
+      rows: Python `int`, the number of outputs.
+      columns: Python `int`, the number of inputs.
+
+    Returns:
+      `Flow`.
+    """
     return cls.gather(np.full(_size('rows', rows), -1), columns)
 
   @property
@@ -134,7 +190,14 @@ class Flow:
     return all(kind == 'gather' for kind, _ in self.stages)
 
   def then(self, other: 'Flow') -> 'Flow':
-    """This flow followed by another one, as a single flow."""
+    """This flow followed by another one, as a single flow.
+
+    Args:
+      other: `Flow` whose inputs are the outputs of this one.
+
+    Returns:
+      `Flow` from the inputs of this one to the outputs of `other`.
+    """
     if not isinstance(other, Flow):
       raise TypeError(
         f'`other` is {arguments.shown(other)}; it is the `Flow` that follows, '
@@ -182,7 +245,14 @@ class Flow:
     return dependency
 
   def pull(self, alive: np.ndarray) -> np.ndarray:
-    """Which inputs matter, given which outputs do (bool arrays)."""
+    """Which inputs matter, given which outputs do.
+
+    Args:
+      alive: bool array with one entry for each output.
+
+    Returns:
+      bool array with one entry for each input.
+    """
     sizes = self._stage_columns()
     for (kind, data), size in zip(reversed(self.stages), reversed(sizes)):
       if kind == 'collect':

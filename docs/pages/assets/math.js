@@ -1,6 +1,16 @@
 // Renders formulas: `\(..\)` and `\[..\]` as arithmatex writes them, and the
 // dollars that notebooks keep.
 (function () {
+  // A line must not begin with the point or comma after a formula.
+  function keepPunctuation(formula) {
+    const text = formula.parentElement.nextSibling;
+    const bases = formula.querySelectorAll('.katex-html > .katex-base');
+    if (!bases.length || !text || text.nodeType !== Node.TEXT_NODE) return;
+    const found = text.data.match(/^[.,:;!?)]+/);
+    if (!found) return;
+    bases[bases.length - 1].append(found[0]);
+    text.data = text.data.slice(found[0].length);
+  }
   function render() {
     document.querySelectorAll('.arithmatex').forEach(function (element) {
       const text = element.textContent;
@@ -19,6 +29,9 @@
         throwOnError: false,
       });
     });
+    document
+      .querySelectorAll(':not(.katex-display) > .katex')
+      .forEach(keepPunctuation);
   }
   if (document.readyState === 'loading') {
     document.addEventListener('DOMContentLoaded', render);

@@ -85,26 +85,28 @@ class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
 
 
 class DiagonalPreconditionerAdaptation(ParameterizedKernel):
-  """Adapts the diagonal preconditioner of an inner `PreconditionedMALA`.
+  r"""Adapts the diagonal preconditioner of an inner `PreconditionedMALA`.
 
-  The scale s of each coordinate is estimated from all chains together, in
+  The scale $s$ of each coordinate is estimated from all chains together, in
   windows of doubling length. At the end of each window the estimate replaces
   the scale, and the next window starts empty. After `num_adaptation_steps` the
   scale is frozen, bit for bit, and a step costs what a step of the inner kernel
   does. Discard the draws until then.
 
   The estimators, all of which give the standard deviations of a Gaussian of
-  diagonal covariance (g is the gradient of the log density):
+  diagonal covariance ($g$ is the gradient of the log density $\log \pi$):
 
-  * 'variance': s² = Var x.
-  * 'fisher': s² = 1 / E[g²].
-  * 'fisher_divergence': s² = √(Var x / Var g), which minimizes a Fisher
-    divergence between target and N(0, s²) [1]. On a Gaussian of diagonal
-    covariance it is exact from any few distinct draws, wherever they are: it
-    converges long before the chain does. The best first choice.
-  * 'hessian': s² = √(Var x / E[-∂_ii log π]), the same with the curvature in
-    the place of the gradient's variance, to which it is equal on average but
-    less noisy. It costs a diagonal of the Hessian in each adaptation step.
+  * 'variance': $s^2 = \operatorname{Var} x$.
+  * 'fisher': $s^2 = 1 / \mathbb{E}[g^2]$.
+  * 'fisher_divergence': $s^2 = \sqrt{\operatorname{Var} x / \operatorname{Var}
+    g}$, which minimizes a Fisher divergence between target and $N(0, s^2)$ [1].
+    On a Gaussian of diagonal covariance it is exact from any few distinct
+    draws, wherever they are: it converges long before the chain does. The best
+    first choice.
+  * 'hessian': $s^2 = \sqrt{\operatorname{Var} x / \mathbb{E}[-\partial_{ii}
+    \log \pi]}$, the same with the curvature in the place of the gradient's
+    variance, to which it is equal on average but less noisy. It
+    costs a diagonal of the Hessian in each adaptation step.
 
   The weight of an estimate is its number of draws; that of the scale in use is
   10.

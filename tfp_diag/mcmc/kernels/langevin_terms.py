@@ -39,7 +39,7 @@ __all__ = [
 
 
 class LangevinTerms(typing.NamedTuple):
-  """What a Langevin step with a `volatility_fn` needs to know at a point.
+  r"""What a Langevin step with a `volatility_fn` needs to know at a point.
 
   In kernel results each field is a list with one Tensor per part, of the part's
   shape.
@@ -47,7 +47,7 @@ class LangevinTerms(typing.NamedTuple):
   Attributes:
     gradient: The gradient of the target log density.
     volatility: s(x), a standard deviation.
-    volatility_gradient: ∂_i s_i(x).
+    volatility_gradient: $\partial_i s_i(x)$.
 
   #### Examples
 

@@ -128,8 +128,8 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
   \end{aligned}
   $$
 
-  The sum of the errors that the leapfrog steps make in the energy $|v|^2 / 2$ -
-  log density decides whether the end is accepted. The next trajectory has a new
+  The sum of the errors that the leapfrog steps make in the energy $|v|^2 / 2 -
+  \log p(x)$ decides whether the end is accepted. The next trajectory has a new
   velocity. Changes of the energy by refreshments do not count, so trajectories
   of many steps in one direction are accepted, as in Hamiltonian Monte Carlo.
   Because of the damping, a trajectory that is too long does no harm [1].

@@ -53,16 +53,17 @@ class LocalHessianPreconditioner:
   and the drift contains the exact $\partial_i s_i$, from third derivatives.
   softabs is the absolute value with its corner at zero rounded off:
   softabs(0) = softness. [1] applies it to the eigenvalues of the whole Hessian.
-  Here it acts on the diagonal. That costs two passes over the log density and
-  its gradient for each color of `tfp_diag.plan_diag_hessian`, instead of the
-  Hessian and its derivatives.
+  Here it acts on the diagonal. Where a squared sweep can carry third
+  derivatives, one gives all that is needed. Otherwise each color of
+  `tfp_diag.plan_diag_hessian` costs two passes over the log density and its
+  gradient.
 
   Use it for funnels, hierarchical models, and other targets whose scales change
   by orders of magnitude from place to place, so that no constant scale fits
   everywhere. Do not use it for a log density that is nearly Gaussian, where a
   constant scale is as good and several times cheaper; where the difficulty lies
-  in correlations; or for a log density with many colors, since each color costs
-  two passes in every step.
+  in correlations; or for a log density that needs many passes, since they are
+  made in every step.
 
   Both arguments are curvatures, the inverse square of a length of the
   (unconstrained) state.

@@ -121,7 +121,7 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
 
   @property
   def grads_volatility(self):
-    """∂_i (s_i²), a list with one Tensor per part, as TFP has it."""
+    r"""$\partial_i s_i^2$, a list with one Tensor per part, as TFP has it."""
     terms = self._terms('grads_volatility')
     return [
       2.0 * s * ds for s, ds in zip(terms.volatility, terms.volatility_gradient)

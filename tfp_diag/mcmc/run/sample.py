@@ -92,7 +92,7 @@ def sample(
   strategy: tf.distribute.Strategy | None = None,
   name: str | None = None,
 ) -> SampleResults:
-  """Runs a Markov chain in blocks: with a progress bar, safe from any crash.
+  """Runs a Markov chain in blocks, with a progress bar and checkpoints.
 
   Works like `tfp.mcmc.sample_chain`, and has the same first arguments; takes
   any TFP transition kernel. One compiled graph makes a block of steps. After

@@ -165,8 +165,8 @@ def sample_posterior(
 
   Use it for a posterior with a gradient and up to some thousands of
   coordinates, on a machine that computes many chains at once. From fewer than
-  about ten chains the warm-up learns little. For funnels write the model
-  without centering, or use `LocalHessianPreconditioner`.
+  about ten chains the warm-up learns little. For funnels, write the model
+  without centering, or pass `preconditioner='local'`; 'auto' tries that, too.
 
   Args:
     joint_dist_or_log_prob: A `tfd.JointDistribution`, pinned or not, of scalar

@@ -201,8 +201,8 @@ def windowed_adaptive_mala(
       for each part, whose `forward` maps all of Rⁿ to the support of the part.
       Default: the parts are unconstrained. A model has bijectors of its own.
     init_step_size: Positive float, where the step size starts. Default:
-      0.3 n^(-1/3) for n coordinates, a tenth of what suits a standard normal
-      [1].
+      $0.3 n^{-1/3}$ for $n$ coordinates, a tenth of what suits a standard
+      normal [1].
     target_accept_prob: Python `float`, the acceptance rate that the step size
       aims at.
     discard_tuning: Python `bool`: whether only the draws after the adaptation
