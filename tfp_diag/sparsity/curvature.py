@@ -198,15 +198,16 @@ def _bases_of(steps: Iterable, walked: Walked, facts: Facts) -> tuple:
     if value in seen or step is None:
       continue
     seen.add(value)
+    op = walked.at_hand(step.op)
     size = value.size // walked.num_samples
     if (
-      facts.counts[value].mean() >= MIN_DENSITY * n
+      op is not None
       and len(step.outputs) == 1
-      and walked.at_hand(step.op) is not None
+      and facts.counts[value].mean() >= MIN_DENSITY * n
       and entries + size * n <= MAX_ENTRIES
       and facts.is_uniform(value)
     ):
-      found.append(walked.at_hand(step.op).outputs[0])
+      found.append(op.outputs[0])
       entries += size * n
     else:
       waiting += [v for v in step.inputs if v.depends]
