@@ -30,6 +30,7 @@ __all__ = ['draw']
 _STYLES = {
   GRADIENT: ('0.55', '', ':'),
   TFP_DIAG: ('#D55E00', 'o', '-'),
+  'tfp_diag, no plan': ('#D55E00', 'o', '--'),
   'TFP diag_jacobian, XLA': ('#0072B2', 's', '-'),
   'batch_jacobian, XLA': ('#56B4E9', 'D', '-'),
   'JAX vmap(hessian)': ('#009E73', '^', '-'),

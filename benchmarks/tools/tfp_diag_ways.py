@@ -73,7 +73,7 @@ def _plan(case):
     'hessian': tfp_diag.plan_diag_hessian,
     'jacobian': tfp_diag.plan_diag_jacobian,
   }
-  return make[case.kind](function_of(case, 1.0), x, [case.batch])
+  return make[case.kind](function_of(case, tf.constant(1.0)), x, [case.batch])
 
 
 def _call(case, x, scale, **options):

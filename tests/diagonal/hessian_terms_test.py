@@ -389,6 +389,25 @@ def test_what_has_a_fixed_matrix_needs_no_tangents():
   assert len(found.fixed) == len(found.rest) == 1
 
 
+def reshaped_product(x):
+  """The graph of an open batch does not know the shape of the product."""
+  few = tf.reduce_sum(x, -1, keepdims=True)
+  product = few * tf.matmul(x, constant(DESIGN[:3].T))
+  flat = tf.reshape(product, [tf.shape(x)[0], -1])
+  return tf.reduce_sum(tf.sin(flat), -1)
+
+
+def test_a_shape_that_the_graph_does_not_know(term_calls):
+  spec = tf.TensorSpec([None, N], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(reshaped_product, spec)
+  assert plan.how == 'op by op'
+  x = state(3)
+  np.testing.assert_allclose(
+    plan(x)[2], dense(reshaped_product, x), rtol=1e-9, atol=1e-10
+  )
+  assert term_calls.count
+
+
 def test_several_parts():
   x = state(6)
   parts = [x[:, 0], x[:, 1:]]

@@ -273,7 +273,15 @@ def test_any_sample_shape(fn, sample_shape):
   )
 
 
-@pytest.mark.parametrize('fn', [hidden_layer, normalized, shrunk_layer])
+def reshaped_normalizer(x):
+  """The graph of an open batch does not know the shape of the sum."""
+  total = tf.reduce_sum(tf.exp(x), -1, keepdims=True)
+  return tf.exp(x) / tf.reshape(total, [tf.shape(x)[0], -1])
+
+
+@pytest.mark.parametrize(
+  'fn', [hidden_layer, normalized, shrunk_layer, reshaped_normalizer]
+)
 def test_batch_of_unknown_size(fn, term_calls):
   run = tf.function(
     lambda x: diagonal(x, fn, [None]),

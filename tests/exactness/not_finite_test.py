@@ -147,6 +147,36 @@ def test_an_infinite_curvature(schedule, mode, fn):
   check(diag, hessian_diagonal(fn, copy_of(x)))
 
 
+def behind_a_selection(x):
+  inside = tf.where(tf.abs(x) < 1.0, tf.atanh(x), x**2)
+  return tf.reduce_sum(inside, -1)
+
+
+def arc_behind_a_selection(x):
+  return tf.reduce_sum(tf.where(x < 1.0, tf.acos(x), tf.exp(x)), axis=-1)
+
+
+def full_entropy(x):
+  return tf.reduce_sum(x * tf.math.log(x), axis=-1)
+
+
+@pytest.mark.parametrize(
+  'fn', (behind_a_selection, arc_behind_a_selection, full_entropy)
+)
+@pytest.mark.parametrize('how', (*HESSIAN_MODES, 'plan'))
+def test_a_hessian_is_as_finite_as_reverse_passes(how, fn):
+  """TensorFlow's gradients of a cotangent of zero are zero."""
+  x = tf.constant([[0.0, 1.0, 0.5, 0.25], [0.3, 0.6, 0.2, 0.7]], tf.float64)
+  if how == 'plan':
+    spec = tf.TensorSpec([None, 4], tf.float64)
+    diag = tfp_diag.plan_diag_hessian(fn, spec)(x)[2]
+  else:
+    diag = tfp_diag.diag_hessian(fn, x, mode=how)[2]
+  want = hessian_diagonal(fn, copy_of(x))
+  assert not np.isnan(want).any()
+  np.testing.assert_allclose(diag, want, rtol=1e-9)
+
+
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('value', (np.nan, np.inf, -np.inf))
 def test_an_input_that_is_not_finite(mode, value):

@@ -22,7 +22,24 @@ import tensorflow as tf
 from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.vectorize import vectorized_map
 
-__all__ = ['images_of_basis']
+__all__ = ['basis_vector', 'images_of_basis']
+
+
+def basis_vector(k: Any, tensor: tf.Tensor, rank: int, size: int) -> tf.Tensor:
+  """One for element k of each sample of a Tensor, zero for all others.
+
+  Args:
+    k: Python int or scalar integer Tensor.
+    tensor: Tensor of shape `sample_shape + event_shape`.
+    rank: Python int, the number of sample dimensions.
+    size: Python int, how many elements an event has: the graph may not know.
+
+  Returns:
+    Tensor of the shape and dtype of `tensor`.
+  """
+  one_hot = tf.one_hot(k, size, dtype=tensor.dtype)
+  event = tf.reshape(one_hot, tf.shape(tensor)[rank:])
+  return tf.broadcast_to(event, tf.shape(tensor))
 
 
 def images_of_basis(

@@ -317,8 +317,6 @@ def _by_passes(
     return sweep_over(derivative)
   assert isinstance(derivative, LinearMap)
   diag = sweep_over(derivative.transposed())
-  if problem.kind == 'hessian':
-    return diag
   # XLA does not differentiate a loop within a branch.
   is_short = colors.is_static and colors.num_colors <= _MAX_IN_BRANCH
   schedule: Schedule = 'unrolled' if is_short else decision.schedule
@@ -334,7 +332,9 @@ def _finite_where_possible(diag: list, other: Callable) -> list:
 
   A row adds up the tangents of all inputs, those of other colors times zero,
   which is not zero where a derivative is infinite. Cotangents of a row go to
-  each input alone. A branch, so that this costs nothing where all is finite.
+  each input alone, and TensorFlow's gradients of cotangents of zero are zero,
+  as behind what `tf.where` does not select. A branch, so that this costs
+  nothing where all is finite.
 
   Args:
     diag: List of Tensors.

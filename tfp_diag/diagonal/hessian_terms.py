@@ -64,7 +64,7 @@ class HessianTerms:
     count = self.found.num_rows
     if self.found.rest:
       count += self.num_colors
-    if self.found.fixed:
+    if self.found.fixed or (self.found.bases and self.is_by_coordinate):
       # A pass carries a basis vector for each sample.
       count += math.ceil(self.colors.size / max(self.num_samples, 1))
     return count
@@ -122,8 +122,8 @@ class HessianTerms:
       )
     for op, left, right, same in found.fixed:
       diag = local.add(diag, within.fixed(op, left, right, same))
-    for op, left, right in found.few:
-      diag = local.add(diag, within.few(op, left, right))
+    for op, left, right, rows in found.few:
+      diag = local.add(diag, within.few(op, left, right, rows))
     return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
@@ -211,17 +211,15 @@ class _Call:
       for piece, x in zip(tf.split(flat, sizes, axis=1), self._xs)
     ]
 
-  def few(self, op: tf.Operation, left: int, right: int) -> list:
+  def few(self, op: tf.Operation, left: int, right: int, rows: int) -> list:
     """The diagonal of J_a^T diag(w) J_b, one row of J_b after the other."""
     weight = self.weight(op, left, right)
     total = [None] * len(self._xs)
     if weight is None:
       return total
     a, b = op.inputs[left], op.inputs[right]
-    event_shape = b.shape[self._value.shape.rank :]
-    for row in range(event_shape.num_elements()):
-      place = np.arange(event_shape.num_elements()) == row
-      unit = tf.zeros_like(b) + tf.constant(place.reshape(event_shape), b.dtype)
+    for row in range(rows):
+      unit = basis.basis_vector(row, b, self._value.shape.rank, rows)
       of_a = local.sum_to(weight * unit, a)
       products = zip(self._vjp(a, of_a), self._vjp(b, unit))
       factor = 1.0 if left == right else 2.0

@@ -91,12 +91,11 @@ class JacobianTerms:
       call.chunk_size,
       call.evaluation.loop_type,
     )
-    for op in self.found.few:
-      s = op.outputs[0]
+    for op, count in zip(self.found.few, self.found.rows):
       diag = sweep.add_up(
-        within.rows_and_columns(s),
+        within.rows_and_columns(op.outputs[0], count),
         diag,
-        s.shape[rank:].num_elements(),
+        count,
         call.chunk_size,
         call.evaluation.loop_type,
       )
@@ -149,11 +148,12 @@ class _Call:
     held = [t for t in held if t.ref() not in ends]
     return self._derivative.between(targets, sources, held)
 
-  def rows_and_columns(self, s: tf.Tensor) -> Callable:
+  def rows_and_columns(self, s: tf.Tensor, size: int) -> Callable:
     """The pass that adds the part of element k of `s` to the diagonal.
 
     Args:
       s: Tensor of shape `sample_shape + event_shape`, a value that is held.
+      size: Python int, how many elements an event has.
 
     Returns:
       Python callable, k (Python int or scalar int32 Tensor) to a list with a
@@ -163,12 +163,9 @@ class _Call:
     everything = list(range(len(self._xs)))
     rows = self._derivative.between([s], self._xs)
     columns = self.between(self._targets, [s], self._few).transposed()
-    event_shape = s.shape[self._rank :]
-    places = np.arange(event_shape.num_elements()).reshape(event_shape)
 
     def one_pass(k):
-      unit = tf.cast(tf.equal(places, k), s.dtype)
-      unit = tf.broadcast_to(unit, tf.shape(s))
+      unit = basis.basis_vector(k, s, self._rank, size)
       return [
         None if c is None or r is None else c * r
         for c, r in zip(

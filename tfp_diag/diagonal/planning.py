@@ -116,8 +116,8 @@ class Trial:
     A few forward passes over a gradient are cheaper than reverse ones: they
     share all that does not depend on the seed. For many, vectorized, reverse
     mode is cheaper. So it is through loops, where one transposition more also
-    takes long to trace: a minute for a state-space model. A Jacobian by forward
-    passes would need reverse ones besides where a derivative is infinite.
+    takes long to trace: a minute for a state-space model. A Jacobian gains
+    nothing that would pay for the reverse passes in a branch.
     """
     if self.decision.mode == 'forward':
       return True
@@ -173,9 +173,11 @@ def try_out(problem: Problem, request: Request) -> Trial:
     return trial
   again = try_out(problem, request._replace(only_passes=True))
   again.notes.append(
-    'A cheaper way than passes was tried, and differs from them by more than '
-    'rounding usually explains. If it does so in float64, too, this is a fault '
-    'of tfp_diag.'
+    'A cheaper way than passes was found, and failed when it was tried.'
+    if results is None
+    else 'A cheaper way than passes was tried, and differs from them by more '
+    'than rounding usually explains. If it does so in float64, too, this is a '
+    'fault of tfp_diag.'
   )
   return again
 

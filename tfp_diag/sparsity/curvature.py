@@ -80,12 +80,10 @@ class CurvedOps:
       numbers of two arguments of the op that are fixed linear maps of xs;
       `same` tells whether the weight is the same for all samples, as in a
       quadratic form.
-    few: `tuple` of (op, left, right): the numbers of two arguments, of which
-      `right` has few elements.
+    few: `tuple` of (op, left, right, rows): the numbers of two arguments, of
+      which `right` has few elements, `rows` per sample.
     rest: `tuple` of (op, arguments) for all other curved ops: the numbers of
       the arguments that depend on xs.
-    num_rows: `int`: how many elements the `right` arguments of `few` have in
-      all, per sample.
     samples_lead: `bool`: whether the leading axes of all arguments are the
       sample dimensions.
     cheap_steps: `frozenset` of the steps of the tape that are not in `rest`.
@@ -99,12 +97,16 @@ class CurvedOps:
   fixed: tuple
   few: tuple
   rest: tuple
-  num_rows: int
   samples_lead: bool
   cheap_steps: frozenset
   share_of_rest: float
   bases: tuple
   bases_of_all: tuple
+
+  @property
+  def num_rows(self) -> int:
+    """How many elements the `right` arguments of `few` have in all."""
+    return sum(rows for *_, rows in self.few)
 
   def all_as_rest(self) -> 'CurvedOps':
     """The same ops, all of them in `rest`."""
@@ -117,7 +119,6 @@ class CurvedOps:
       fixed=(),
       few=(),
       rest=self.rest + more,
-      num_rows=0,
       cheap_steps=frozenset(),
       share_of_rest=1.0,
       bases=self.bases_of_all,
@@ -142,7 +143,7 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
   leading, counts = facts.leading, facts.counts
   same = _same_weights(walked)
   fixed, few, rest, cheap = [], [], [], set()
-  num_rows = entries = 0
+  entries = 0
   for step in curved:
     op = walked.at_hand(step.op)
     used = tuple(i for i, value in enumerate(step.inputs) if value.depends)
@@ -169,14 +170,12 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
       if max(rows) > _MAX_ROWS or not lead:
         rest.append((op, used))
       else:
-        few += [(op, *pair) for pair in turned]
-        num_rows += sum(rows)
+        few += [(op, *pair, count) for pair, count in zip(turned, rows)]
         cheap.add(step)
   return CurvedOps(
     fixed=tuple(fixed),
     few=tuple(few),
     rest=tuple(rest),
-    num_rows=num_rows,
     samples_lead=all(
       v in leading for step in curved for v in step.inputs if v.depends
     ),

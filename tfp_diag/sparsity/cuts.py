@@ -90,15 +90,20 @@ class Cuts:
 
   Attributes:
     few: `tuple` of `tf.Operation`s that compute values with few elements.
-    num_rows: `int`: how many elements these have in all, per sample.
+    rows: `tuple` of `int`: how many elements each of these has, per sample.
     products: `tuple` of `Product`.
     held_steps: `frozenset` of the steps of the tape whose results are held.
   """
 
   few: tuple
-  num_rows: int
+  rows: tuple
   products: tuple
   held_steps: frozenset
+
+  @property
+  def num_rows(self) -> int:
+    """How many elements the values with few of them have in all."""
+    return sum(self.rows)
 
   @property
   def held(self) -> tuple:
@@ -224,7 +229,7 @@ class _Finder:
     op_of = facts.op_of
     return Cuts(
       few=tuple(op_of(value) for value in few),
-      num_rows=sum(facts.width(value) for value in few),
+      rows=tuple(facts.width(value) for value in few),
       products=tuple(
         Product(
           held=op_of(held),
