@@ -114,17 +114,18 @@ class Trial:
     """Whether forward mode would pay, or was asked for.
 
     A few forward passes over a gradient are cheaper than reverse ones: they
-    share all that does not depend on the seed. For many, vectorized, reverse
-    mode is cheaper. So it is through loops, where one transposition more also
-    takes long to trace: a minute for a state-space model. A Jacobian gains
-    nothing that would pay for the reverse passes in a branch.
+    share all that does not depend on the seed. One pass shares nothing, and for
+    many, vectorized, reverse mode is cheaper. So it is through loops, where one
+    transposition more also takes long to trace: a minute for a state-space
+    model. A Jacobian gains nothing that would pay for the reverse passes in a
+    branch.
     """
     if self.decision.mode == 'forward':
       return True
     num_passes = self.decision.proposals[0].num_passes
-    if self._problem.kind == 'jacobian' or num_passes == 0:
+    if self._problem.kind == 'jacobian':
       return False
-    if num_passes > sweep.MAX_UNROLLED:
+    if not 1 < num_passes <= sweep.MAX_UNROLLED:
       return False
     return self.evaluation.loop_type is None
 
