@@ -120,7 +120,7 @@ QUICK_TARGETS = [['standard_normal', [d, 8]] for d in (3, 30)]
 SERIES_TOOLS = [
   GRADIENT,
   TFP_DIAG,
-  # Of a million coordinates, with what is found once.
+  # It reads the structure once: of a million coordinates it is ready sooner.
   'tfp_diag, no plan',
   'TFP diag_jacobian, XLA',
   'batch_jacobian, XLA',

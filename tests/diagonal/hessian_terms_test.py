@@ -389,6 +389,18 @@ def test_what_has_a_fixed_matrix_needs_no_tangents():
   assert len(found.fixed) == len(found.rest) == 1
 
 
+def test_a_way_that_fails_is_said_to_have_failed(monkeypatch):
+  def fails(self, call):
+    raise RuntimeError('no such thing')
+
+  monkeypatch.setattr(HessianTerms, 'diagonal', fails)
+  with pytest.warns(RuntimeWarning, match='no such thing'):
+    plan = tfp_diag.plan_diag_hessian(cox_regression, state(8))
+  assert plan.ways[0].name == 'passes'
+  assert any('failed when it was tried' in note for note in plan.notes)
+  assert not any('differs' in note for note in plan.notes)
+
+
 def reshaped_product(x):
   """The graph of an open batch does not know the shape of the product."""
   few = tf.reduce_sum(x, -1, keepdims=True)

@@ -64,7 +64,7 @@ class HessianTerms:
     count = self.found.num_rows
     if self.found.rest:
       count += self.num_colors
-    if self.found.fixed or (self.found.bases and self.is_by_coordinate):
+    if self.found.fixed or self.bases:
       # A pass carries a basis vector for each sample.
       count += math.ceil(self.colors.size / max(self.num_samples, 1))
     return count
@@ -100,6 +100,11 @@ class HessianTerms:
       np.all(np.bincount(self.colors) == 1)
     )
 
+  @property
+  def bases(self) -> tuple:
+    """The Tensors at which passes start; empty for passes by color."""
+    return self.found.bases if self.is_by_coordinate else ()
+
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
     xs, rank = call.xs, call.rank
@@ -110,10 +115,8 @@ class HessianTerms:
     within = _Call(value, call.derivative, xs, ops, selects)
     diag = [tf.zeros_like(x) for x in xs]
     if found.rest:
-      by_coordinate = self.is_by_coordinate
-      bases = found.bases if by_coordinate else ()
       diag = sweep.diagonal(
-        _Rest(within, found.rest, by_coordinate, bases),
+        _Rest(within, found.rest, self.is_by_coordinate, self.bases),
         sweep.Colors.of(self.colors, xs, rank),
         xs,
         'auto',
@@ -205,10 +208,9 @@ class _Call:
     if same:
       shape = [tf.shape(rows)[0], tf.shape(products)[0]]
       flat = tf.broadcast_to(flat, shape)
-    sizes = [tf.reduce_prod(self._event_shape(x)) for x in self._xs]
     return [
       tf.cast(tf.reshape(piece, tf.shape(x)), x.dtype)
-      for piece, x in zip(tf.split(flat, sizes, axis=1), self._xs)
+      for piece, x in zip(tf.split(flat, self._sizes(), axis=1), self._xs)
     ]
 
   def few(self, op: tf.Operation, left: int, right: int, rows: int) -> list:
@@ -262,8 +264,7 @@ class _Call:
 
   def columns_by_part(self, tensor: tf.Tensor) -> list:
     """The transposed matrix of a fixed linear map, split by the parts of xs."""
-    sizes = [tf.reduce_prod(self._event_shape(x)) for x in self._xs]
-    return tf.split(self._columns(tensor), sizes)
+    return tf.split(self._columns(tensor), self._sizes())
 
   def along(
     self, columns: Sequence, seeds: Sequence, tensor: tf.Tensor
@@ -311,6 +312,10 @@ class _Call:
     return basis.images_of_basis(
       apply, self._xs, self._value.shape.rank, tensor.dtype
     )
+
+  def _sizes(self) -> list:
+    """The number of coordinates of each part."""
+    return [tf.reduce_prod(self._event_shape(x)) for x in self._xs]
 
   def _event_shape(self, x: tf.Tensor) -> tf.Tensor:
     return tf.shape(x)[self._value.shape.rank :]

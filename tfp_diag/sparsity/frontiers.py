@@ -255,11 +255,11 @@ class Frontiers:
         # A further link with as many elements as rows is no progress.
         if not asked.any() or not (is_once or value.rows != rows.size):
           continue
-        inside = self.descendants(value, between)
-        if not self.affords(inside):
-          return found
         key = value, asked.tobytes()
         if key not in looked_at:
+          inside = self.descendants(value, between)
+          if not self.affords(inside):
+            return found
           looked_at[key] = self._link(value, tensor, rows, asked, inside)
         covered, link = looked_at[key]
         if link is None or link.num_passes > most:
