@@ -504,6 +504,12 @@ def test_loops_run_in_reverse():
     assert plan.mode == 'forward'
 
 
+def test_one_pass_runs_in_reverse():
+  """It shares nothing with another one."""
+  plan = tfp_diag.plan_diag_hessian(lambda x: tf.reduce_sum(x**4), draw(4))
+  assert (plan.num_passes, plan.mode) == (1, 'reverse_over_reverse')
+
+
 def test_many_passes_run_in_reverse():
   def products(x):
     return tf.reduce_sum(tf.reduce_prod(x, axis=-1))
