@@ -21,7 +21,7 @@ import tensorflow as tf
 import tfp_diag
 from tests.oracles import sample_diagonal
 from tfp_diag.diagonal import proposals
-from tfp_diag.sparsity import analysis
+from tfp_diag.sparsity import analysis, frontiers
 
 RNG = np.random.default_rng(3)
 DATA, INPUTS, HIDDEN, CLASSES = 9, 3, 4, 3
@@ -846,3 +846,19 @@ def test_a_call_of_a_plan_looks_for_what_the_plan_says(monkeypatch):
 
   tfp_diag.diag_hessian(other, x, plan=plan)
   assert '_pattern_of' in seen
+
+
+def test_a_link_is_looked_at_once_for_the_same_coordinates(monkeypatch):
+  looked_at = []
+  link = frontiers.Frontiers._link
+
+  def counted(self, value, tensor, rows, asked, inside):
+    looked_at.append((value, asked.tobytes()))
+    return link(self, value, tensor, rows, asked, inside)
+
+  monkeypatch.setattr(frontiers.Frontiers, '_link', counted)
+  x = state(INPUTS + 2, 2)
+  tfp_diag.plan_diag_hessian(ordinal, x, sample_shape=[2])
+  assert len(looked_at) == len(set(looked_at))
+  # And again for others.
+  assert len({value for value, _ in looked_at}) < len(looked_at)
