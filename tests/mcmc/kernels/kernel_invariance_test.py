@@ -85,6 +85,7 @@ def test_catches_a_wrong_term_in_the_reverse_density(laws, kind, monkeypatch):
 
     return correction
 
+  laws.make_kernel(kind, tf.float64)  # Learns from the right law.
   for law in (
     langevin.ConstantScale,
     langevin.ExponentialScale,
