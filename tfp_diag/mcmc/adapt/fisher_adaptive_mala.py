@@ -240,6 +240,11 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `FisherAdaptiveMALAResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       before = as_results(FisherAdaptiveMALAResults, previous_kernel_results)

@@ -249,6 +249,11 @@ class FisherDivergenceMALA(FullMatrixKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `FisherDivergenceMALAResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       before = as_results(FisherDivergenceMALAResults, previous_kernel_results)

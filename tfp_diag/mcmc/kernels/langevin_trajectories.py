@@ -244,7 +244,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
 
     Raises:
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` or
-        `preconditioner` is nothing of the kind.
+        `preconditioner` is of a type that is not listed above.
       ValueError: if the preconditioner depends on the position, or a number is
         out of its range.
     """
@@ -377,6 +377,11 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `MetropolisAdjustedLangevinTrajectoriesResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       # As a step of MALA, which a trajectory of one step is.

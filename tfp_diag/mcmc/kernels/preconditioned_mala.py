@@ -217,6 +217,11 @@ class PreconditionedMALA(LangevinKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `PreconditionedMALAResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       previous = as_results(PreconditionedMALAResults, previous_kernel_results)

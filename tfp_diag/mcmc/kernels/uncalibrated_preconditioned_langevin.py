@@ -355,6 +355,11 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     Returns:
       next_state: The proposal, in the structure of `current_state`.
       kernel_results: An `UncalibratedPreconditionedLangevinResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       parts = as_parts(current_state)
