@@ -102,7 +102,7 @@ class LangevinKernel(ParameterizedKernel):
 
     Raises:
       TypeError: if `target_log_prob_fn` or `volatility_fn` is not callable, or
-        `step_size` or `preconditioner` is nothing of the kind.
+        `step_size` or `preconditioner` is of a type that is not listed above.
       ValueError: if `step_size` is known not to be positive and finite, if both
         `preconditioner` and `volatility_fn` are given, or `discretization` is
         not a valid choice or does not go with the scale, or if both the state
