@@ -217,7 +217,7 @@ def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
 
 
 def three_dimensional() -> Gaussian:
-  """The 3-D normal with covariance [[1, ¼, ¼], [¼, 2, ¼], [¼, ¼, 3]].
+  """The 3-D normal of variances 1, 2 and 3, and covariances 1/4.
 
   Returns:
     A `Gaussian` with mean zero.

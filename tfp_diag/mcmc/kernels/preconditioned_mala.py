@@ -91,7 +91,7 @@ class PreconditionedMALA(LangevinKernel):
   A proposal is rejected if the log density, its gradient or the volatility is
   not finite there, or if the volatility is not positive.
 
-  The step size τ is in the kernel results, where
+  The step size is in the kernel results, where
   `tfp.mcmc.DualAveragingStepSizeAdaptation` and
   `tfp.mcmc.SimpleStepSizeAdaptation` find it. Pass them
   `target_accept_prob=0.574`, which is optimal for MALA [2]; their default is
