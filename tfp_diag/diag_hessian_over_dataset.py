@@ -256,7 +256,7 @@ def _num_examples(batch: Any) -> int:
 
 
 def _seed_of(seed: Seed, number: int) -> Any:
-  """Another seed for each batch; None if there is none."""
+  """Another seed for each batch; None if no seed was given."""
   if seed is None:
     return None
   return tf.random.experimental.stateless_fold_in(seed, number)

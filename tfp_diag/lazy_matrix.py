@@ -113,7 +113,11 @@ class LazyMatrix:
     return tf.squeeze(result, ints) if ints else result
 
   def to_dense(self) -> tf.Tensor:
-    """The whole matrix, by rows or by columns, whichever takes fewer passes."""
+    """The whole matrix, by rows or by columns, whichever takes fewer passes.
+
+    Returns:
+      Tensor of shape `sample_shape + [num_rows, num_columns]`.
+    """
     return self[...]
 
   def matvec(self, v: Any) -> tf.Tensor:
@@ -125,6 +129,10 @@ class LazyMatrix:
 
     Returns:
       Tensor of shape `sample_shape + [num_rows]`.
+
+    Raises:
+      TypeError: if `v` cannot be converted to a Tensor.
+      ValueError: if `v` is not of such a shape.
     """
     return self.products(self._vector('v', v, self._num_columns), 'columns')[0]
 
@@ -169,6 +177,10 @@ class LazyMatrix:
 
     Returns:
       Tensor of shape `sample_shape + [num_columns]`.
+
+    Raises:
+      TypeError: if `u` cannot be converted to a Tensor.
+      ValueError: if `u` is not of such a shape.
     """
     return self.products(self._vector('u', u, self._num_rows), 'rows')[0]
 
@@ -202,7 +214,14 @@ class LazyMatrix:
     return self._diag
 
   def trace(self) -> tf.Tensor:
-    """The sum of the diagonal, of shape `sample_shape`."""
+    """The sum of the diagonal, by the passes of `diag`.
+
+    Returns:
+      Tensor of shape `sample_shape`.
+
+    Raises:
+      ValueError: if the matrix is not square.
+    """
     return tf.reduce_sum(self.diag(), axis=-1)
 
   def clear_cache(self) -> None:
@@ -210,7 +229,11 @@ class LazyMatrix:
     self._forget(self._graph)
 
   def as_linear_operator(self) -> tf.linalg.LinearOperator:
-    """The matrix as a `tf.linalg.LinearOperator`, which computes by passes."""
+    """The matrix as an operator, whose products are computed by passes.
+
+    Returns:
+      `tf.linalg.LinearOperator` of the shape and the dtype of the matrix.
+    """
     return LazyOperator(self, self._is_symmetric)
 
   def __repr__(self) -> str:

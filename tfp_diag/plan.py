@@ -300,8 +300,9 @@ class Plan:
       raise ValueError(
         f'`plan` has one color for coordinates {i} and {j}, which interact: '
         'the diagonal would not be exact. Make a plan with '
-        f'`tfp_diag.plan_diag_{self.kind}`; only estimates, such as '
-        f'`tfp_diag.stochastic_diag_{self.kind}`, take such colors.'
+        f'`tfp_diag.plan_diag_{self.kind}`; only the estimates, '
+        '`tfp_diag.stochastic_diag_jacobian` and '
+        '`tfp_diag.stochastic_diag_hessian`, take such colors.'
       )
 
   def fitted(self, problem: Problem) -> Problem:

@@ -112,7 +112,7 @@ def check_state(state_shape: Any, dtype: Any) -> None:
 
   Raises:
     TypeError: if the dtype is not floating.
-    ValueError: if the shape is none.
+    ValueError: if the shape is not a valid one.
   """
   try:
     found = None if dtype is None else tf.as_dtype(dtype)

@@ -12,4 +12,4 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The commands behind `python -m tfp_diag`."""
+"""The commands of `python -m tfp_diag`."""

@@ -38,7 +38,7 @@ class Verdict(typing.NamedTuple):
   Attributes:
     summary: `tfp_diag.mcmc.Summary` of the parameters.
     complaints: List of `str`: why the draws have not converged.
-    notes: List of `str`: what else the sampler met.
+    notes: List of `str`: what else happened while it sampled.
   """
 
   summary: typing.Any

@@ -15,9 +15,9 @@
 """Run-time checks of what a caller promised; all of `validate_args`.
 
 The diagonal is recomputed with other seeds. A pass of several coordinates, or
-of several samples, is exact as long as they do not meet in the Jacobian. Random
-signs keep an exact result as it is and change a wrong one with probability 1/2
-or more, each time they are drawn. XLA has no assertions and drops them.
+of several samples, is exact as long as they do not interact. Random signs keep
+an exact result as it is and change a wrong one with probability 1/2 or more,
+each time they are drawn. XLA has no assertions and drops them.
 """
 
 import contextlib

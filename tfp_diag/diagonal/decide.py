@@ -52,7 +52,7 @@ class Decision(NamedTuple):
     evaluation: `Evaluation` that is differentiated: the one that was given, or
       the same function without calls of functions.
     colors: int32 array, one color per coordinate, or None: one each.
-    pattern: `SparsityPattern`, or None where there is none.
+    pattern: `SparsityPattern`, or None where it was not found.
     mode: 'forward' or 'reverse', or 'auto' where it is still to be tried.
     schedule: `Schedule`.
     chunk_size: Python int.

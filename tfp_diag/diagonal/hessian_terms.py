@@ -158,7 +158,7 @@ class _Call:
     return [self._adjoints[y.ref()] for y in op.outputs]
 
   def sum_over_event(self, x: tf.Tensor) -> tf.Tensor:
-    """The sum over all axes behind those of the samples."""
+    """The sum over all axes after those of the samples."""
     return tf.reduce_sum(
       x, axis=list(range(self._value.shape.rank, x.shape.rank))
     )

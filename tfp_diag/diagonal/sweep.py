@@ -16,8 +16,8 @@
 
 A pass is given the seeds of one color: a sign `r_j` at each coordinate `j` of
 that color and zero elsewhere. At those coordinates its result is
-`r_j * diag_j`, if no two coordinates of the color meet in the Jacobian. The
-same seed serves every sample.
+`r_j * diag_j`, if no two coordinates of the color interact. The same seed
+serves every sample.
 """
 
 import itertools
@@ -414,7 +414,7 @@ def _pfor(
   def open_chunks(total):
     """All chunks have one size, so that a chunk is traced once.
 
-    The last chunk may be longer than what is left; colors behind the last one
+    The last chunk may be longer than what is left; colors after the last one
     are replaced by one that no coordinate has.
     """
     count = stop - start

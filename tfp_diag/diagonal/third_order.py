@@ -70,7 +70,7 @@ class ThirdOrder:
 
     Returns:
       List with a Tensor, or None, for each member: the Hessian times the seed.
-      Behind these as many: the seed times the derivative of the Hessian along
+      After these as many: the seed times the derivative of the Hessian along
       it, times the seed. So both are a diagonal times the seed.
     """
     second, derivative = self._evaluation.derivative_of(

@@ -93,6 +93,10 @@ class Gaussian:
 
     Returns:
       Tensor of shape [...] and the dtype of `x`.
+
+    Raises:
+      TypeError: if `x` is not a floating point Tensor.
+      ValueError: if its last axis has not the size n.
     """
     x = self._point(x)
     residuals = self.structure.standardize(x - _constant(self.mean, x))
@@ -101,13 +105,18 @@ class Gaussian:
     )
 
   def diag_hessian(self, x: typing.Any) -> tf.Tensor:
-    """The diagonal of the Hessian of `log_prob`, in closed form.
+    r"""The diagonal of the Hessian of `log_prob`, in closed form.
 
     Args:
       x: Floating point Tensor of shape [..., n].
 
     Returns:
-      Tensor of the shape and dtype of `x`: -diag(covariance⁻¹) everywhere.
+      Tensor of the shape and dtype of `x`: everywhere the diagonal of
+      $-\Sigma^{-1}$, where $\Sigma$ is the covariance.
+
+    Raises:
+      TypeError: if `x` is not a floating point Tensor.
+      ValueError: if its last axis has not the size n.
     """
     x = self._point(x)
     diag = _constant(-self.structure.precision_diag(), x)
@@ -147,6 +156,10 @@ def isotropic(num_dims: int, scale: float = 1.0) -> Gaussian:
   Returns:
     A `Gaussian` with mean zero.
 
+  Raises:
+    ValueError: if `num_dims` is not a positive integer, or `scale` is not a
+      positive number.
+
   #### Examples
 
   ```python
@@ -175,6 +188,10 @@ def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
   Returns:
     A `Gaussian` with mean zero.
 
+  Raises:
+    ValueError: if `num_dims` is not a positive integer, or `condition_number`
+      is less than one.
+
   #### Examples
 
   ```python
@@ -200,7 +217,7 @@ def axis_aligned(num_dims: int, condition_number: float = 1e4) -> Gaussian:
 
 
 def three_dimensional() -> Gaussian:
-  """The 3-D normal with covariance [[1, ¼, ¼], [¼, 2, ¼], [¼, ¼, 3]].
+  """The 3-D normal of variances 1, 2 and 3, and covariances 1/4.
 
   Returns:
     A `Gaussian` with mean zero.
@@ -238,7 +255,8 @@ def ar1(
     A `Gaussian` with mean zero and a tridiagonal precision matrix.
 
   Raises:
-    ValueError: if `coefficient` is not inside (-1, 1).
+    ValueError: if `num_dims` is not a positive integer, `coefficient` is not
+      inside (-1, 1), or `scale` is not a positive number.
 
   #### Examples
 
@@ -281,6 +299,10 @@ def arrowhead(
 
   Returns:
     A `Gaussian` with mean zero and an arrowhead precision matrix.
+
+  Raises:
+    ValueError: if `num_dims` is not a positive integer, `slope` is not finite,
+      or a scale is not a positive number.
 
   #### Examples
 

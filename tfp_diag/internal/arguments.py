@@ -135,7 +135,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def check_known(name: str, known: Iterable[str], what: str) -> None:
-  """Raises a TypeError if a keyword is none of those that there are.
+  """Raises a TypeError if a keyword is not one of those that there are.
 
   Args:
     name: Python str, the keyword that was given.

@@ -193,7 +193,7 @@ def _mark_parts(axis: Any, draw_line: Callable, shapes: Sequence) -> None:
 
 
 def _separate_cells(ax: Any, shape: tuple[int, int]) -> None:
-  """Puts white lines between cells and a light gray behind them."""
+  """Puts white lines between cells and a light gray below them."""
   rows, columns = shape
   ax.set_facecolor('0.94')
   style = {'color': 'white', 'linewidth': 24 / (12 + max(shape)), 'zorder': 3}

@@ -197,6 +197,10 @@ class Flow:
 
     Returns:
       `Flow` from the inputs of this one to the outputs of `other`.
+
+    Raises:
+      TypeError: if `other` is not a `Flow`.
+      ValueError: if it does not have as many inputs as this one has outputs.
     """
     if not isinstance(other, Flow):
       raise TypeError(

@@ -383,7 +383,7 @@ def _registrar(table: dict, op_types: tuple, known: dict) -> Callable:
 def _check_facts(known: dict) -> None:
   names = [field.name for field in dataclasses.fields(OpFacts)]
   for name in known:
-    arguments.check_known(name, names, 'is none of the facts about op types')
+    arguments.check_known(name, names, 'is not one of the facts about op types')
 
 
 def _is_of_this_package(function: Callable) -> bool:

@@ -128,5 +128,14 @@ class Structure:
   def nonlinear(
     cls, flows: dict[int, Flow], output: int = 0, **kwargs: Any
   ) -> 'Structure':
-    """One output with second derivatives between all inputs; see `linear`."""
+    """One output with second derivatives between all inputs.
+
+    Args:
+      flows: As for `linear`.
+      output: As for `linear`.
+      **kwargs: Another attribute, `pairs`.
+
+    Returns:
+      `Structure`.
+    """
     return cls.linear(flows, output, curved=(output,), **kwargs)

@@ -302,6 +302,11 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `DiagonalPreconditionerAdaptationResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       before = as_results(

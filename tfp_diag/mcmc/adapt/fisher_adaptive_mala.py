@@ -29,14 +29,14 @@ __all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
 
 
 class FisherAdaptiveMALAResults(typing.NamedTuple):
-  """Kernel results of `FisherAdaptiveMALA`.
+  r"""Kernel results of `FisherAdaptiveMALA`.
 
   Attributes:
     inner_results: The `PreconditionedMALAResults` of the step, for the state as
       one vector of d coordinates, parts in order.
-    factor: Tensor of shape [d, d]: R, with R Rᵀ = (damping I + Σ s sᵀ)⁻¹ over
-      the signals so far. The noise is scaled by R, normalized so that the
-      average of the diagonal of R Rᵀ is one.
+    factor: Tensor of shape [d, d]: $R$ with $R R^\top = (\text{damping} \, I +
+      \sum s s^\top)^{-1}$ over the signals $s$ so far. The noise is scaled by
+      $R$, normalized so that the average of the diagonal of $R R^\top$ is one.
     step: int32 scalar Tensor: how many steps were taken.
 
   #### Examples
@@ -60,26 +60,29 @@ class FisherAdaptiveMALAResults(typing.NamedTuple):
 
 
 class FisherAdaptiveMALA(FullMatrixKernel):
-  """MALA whose preconditioner learns the inverse Fisher matrix of the target.
+  r"""MALA whose preconditioner learns the inverse Fisher matrix of the target.
 
   The best constant preconditioner of MALA, by expected squared jump distance,
-  is A = E[g gᵀ]⁻¹ for the gradient g of the log density [1]. A is learned by
-  recursive updates of its square root from the Rao-Blackwellized signals
+  is $A = \mathbb{E}[g g^\top]^{-1}$ for the gradient $g$ of the log density
+  [1]. $A$ is learned by recursive updates of its square root. With the state
+  $x$, the proposal $x'$ and its probability of acceptance $\alpha$, each chain
+  contributes the Rao-Blackwellized signal
 
-      s = √(acceptance probability) (g(proposal) - g(state))
+  $$ s = \sqrt{\alpha} \, (g(x') - g(x)) . $$
 
-  in O(d²) operations for each chain and step, without factorizing a d × d
-  matrix; the signals of all chains are pooled. After `num_adaptation_steps` the
-  matrix is frozen, bit for bit. Discard the draws until then.
+  An update takes $O(d^2)$ operations for each chain and step, and no
+  factorization of a matrix; the signals of all chains are pooled. After
+  `num_adaptation_steps` the matrix is frozen, bit for bit. Discard the draws
+  until then.
 
   Use it for strongly correlated coordinates, up to some hundreds of them. If
-  correlations are weak, or if there are too many coordinates for a d × d
+  correlations are weak, or if there are too many coordinates for a $d \times d$
   matrix, `DiagonalPreconditionerAdaptation` is cheaper and learns faster.
 
   Wrap it in `tfp.mcmc.DualAveragingStepSizeAdaptation` with
   `target_accept_prob=0.574`. The matrix begins to change only after
   `num_step_size_steps`, when the step size has found its order of magnitude.
-  Since A is normalized, the step size keeps it.
+  Since $A$ is normalized, the step size keeps it.
 
   #### Examples
 
@@ -144,13 +147,13 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     experimental_chain_axis_names: str | None = None,
     name: str | None = None,
   ) -> None:
-    """Initializes the kernel.
+    r"""Initializes the kernel.
 
     Args:
       target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
         `fn(*parts)` for a list) that returns the log density, up to a constant,
         of each chain.
-      step_size: τ, a positive Tensor that broadcasts to the chain shape
+      step_size: $\tau$, a positive Tensor that broadcasts to the chain shape
         followed by a 1: all coordinates share it.
       num_adaptation_steps: Python `int` or int32 Tensor: the last step that
         changes the matrix. With 0 the matrix stays the identity.
@@ -240,6 +243,11 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `FisherAdaptiveMALAResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       before = as_results(FisherAdaptiveMALAResults, previous_kernel_results)

@@ -40,18 +40,19 @@ __all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
 
 
 class FisherDivergenceMALAResults(typing.NamedTuple):
-  """Kernel results of `FisherDivergenceMALA`.
+  r"""Kernel results of `FisherDivergenceMALA`.
 
   Attributes:
     inner_results: The `PreconditionedMALAResults` of the step, for the state as
       one vector of d coordinates, parts in order.
-    factor: Tensor of shape [d, d], lower triangular: L, with the preconditioner
-      V = L Lᵀ. The noise is scaled by L.
+    factor: Tensor of shape [d, d], lower triangular: $L$, with the
+      preconditioner $V = L L^\top$. The noise is scaled by $L$.
     step: int32 scalar Tensor: how many steps were taken.
     count: Scalar Tensor: the number of draws of the window that is under way.
-    means: Tensor of shape [2, d]: their averages of L⁻¹ x, and of Lᵀ g.
-    scatters: Tensor of shape [2, d, d]: Σ of the outer products of both, about
-      these averages.
+    means: Tensor of shape [2, d]: their averages of $L^{-1} x$, and of
+      $L^\top g$.
+    scatters: Tensor of shape [2, d, d]: the sums of the outer products of both,
+      about these averages.
 
   #### Examples
 
@@ -81,25 +82,26 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   $$ V \operatorname{Cov}(g) \, V = \operatorname{Cov}(x) , $$
 
-  the geometric mean of Cov(x) and Cov(g)⁻¹: among all affine maps, its root
-  makes the target most like a standard normal in terms of Fisher divergence
-  [1]. On a Gaussian, samples that have full rank give the covariance itself,
-  wherever the chains are at that time. The matrix in use is mixed in with the
-  weight of 10 draws or fewer; this share fades once a window has many more than
-  two draws per coordinate. The matrix is estimated from all chains together, in
-  windows of doubling length. At the end of each window the estimate replaces
-  the matrix. After `num_adaptation_steps` the matrix is frozen, bit for bit.
-  Discard the draws until then.
+  the geometric mean of $\operatorname{Cov}(x)$ and
+  $\operatorname{Cov}(g)^{-1}$: among all affine maps, its root makes the target
+  most like a standard normal in terms of Fisher divergence [1]. On a Gaussian,
+  samples that have full rank give the covariance itself, wherever the chains
+  are at that time. The matrix in use is mixed in with the weight of 10 draws or
+  fewer; this share fades once a window has many more than two draws per
+  coordinate. The matrix is estimated from all chains together, in windows of
+  doubling length. At the end of each window the estimate replaces the matrix.
+  After `num_adaptation_steps` the matrix is frozen, bit for bit. Discard the
+  draws until then.
 
   Use it for up to some hundreds of coordinates that are correlated or have
   different scales, and with more draws than coordinates. If there are too many
-  coordinates for a d × d matrix, use `DiagonalPreconditionerAdaptation`.
+  coordinates for a $d \times d$ matrix, use `DiagonalPreconditionerAdaptation`.
   `FisherAdaptiveMALA` learns a full matrix step by step, without a
-  factorization; it takes longer, and finds V only up to a factor.
+  factorization; it takes longer, and finds $V$ only up to a factor.
 
-  Since V has the scale of the covariance, it can be used with
+  Since $V$ has the scale of the covariance, it can be used with
   `discretization='exponential'`. Where the target is nearly Gaussian, a step
-  size τ of one or more is then still accepted. Let the step size adapt for
+  size $\tau$ of one or more is then still accepted. Let the step size adapt for
   longer than the matrix, in `tfp.mcmc.DualAveragingStepSizeAdaptation` with
   `target_accept_prob=0.574`.
 
@@ -163,13 +165,13 @@ class FisherDivergenceMALA(FullMatrixKernel):
     experimental_chain_axis_names: str | None = None,
     name: str | None = None,
   ) -> None:
-    """Initializes the kernel.
+    r"""Initializes the kernel.
 
     Args:
       target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
         `fn(*parts)` for a list) that returns the log density, up to a constant,
         of each chain.
-      step_size: τ, a positive Tensor that broadcasts to the chain shape
+      step_size: $\tau$, a positive Tensor that broadcasts to the chain shape
         followed by a 1: all coordinates share it.
       num_adaptation_steps: Python `int`: for how many steps the matrix changes.
       discretization: 'euler' or 'exponential', as for `PreconditionedMALA`.
@@ -249,6 +251,11 @@ class FisherDivergenceMALA(FullMatrixKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `FisherDivergenceMALAResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       before = as_results(FisherDivergenceMALAResults, previous_kernel_results)

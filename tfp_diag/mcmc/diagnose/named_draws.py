@@ -165,7 +165,7 @@ def map_draws(fn, draws, chain_ndims):
 
   Raises:
     TypeError: if a part is not made of real numbers.
-    ValueError: if there is none, one has too few axes, or no draws.
+    ValueError: if there is no part, or one has too few axes or no draws.
   """
   chain_ndims = check_chain_ndims(chain_ndims)
   if not tf.nest.flatten(draws):
@@ -238,7 +238,7 @@ def named_leaves(structure, name=''):
 
 
 def check_chain_ndims(chain_ndims):
-  """A number of axes of chains as an `int`; raises a ValueError if it is none.
+  """A number of axes of chains as an `int`; a ValueError if it is not one.
 
   Args:
     chain_ndims: What was given.

@@ -28,7 +28,7 @@ __all__ = ['nested_rhat']
 def nested_rhat(
   draws: Any, num_superchains: int, *, chain_ndims: int = 1
 ) -> Any:
-  """Nested R-hat of every coordinate, for chains that are many and short.
+  r"""Nested R-hat of every coordinate, for chains that are many and short.
 
   R-hat needs long chains: it compares the averages of chains, and these vary
   while each chain has few independent draws. Here the chains form groups, the
@@ -37,8 +37,8 @@ def nested_rhat(
   same point, and different groups at different points. Groups that start at
   similar points agree before they have converged.
 
-  With M chains in each group and independent draws, one from each chain, nested
-  R-hat is near the square root of 1 + 1 / M; it is lower for more draws.
+  With $M$ chains in each group and independent draws, one from each chain,
+  nested R-hat is near $\sqrt{1 + 1 / M}$; it is lower for more draws.
 
   Args:
     draws: Structure of Tensors or arrays [draw, chain..., event...].

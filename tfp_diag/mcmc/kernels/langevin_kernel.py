@@ -62,17 +62,17 @@ class LangevinKernel(ParameterizedKernel):
     validate_args: bool = False,
     name: str | None = None,
   ) -> None:
-    """Initializes the kernel.
+    r"""Initializes the kernel.
 
     Args:
       target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
         `fn(*parts)` for a list) that returns the log density, up to a constant,
         of each chain.
-      step_size: τ, a positive Tensor that broadcasts to the state, or a list
-        with one per part. Shape [C0, ..., 1] gives every chain its own.
+      step_size: $\tau$, a positive Tensor that broadcasts to the state, or a
+        list with one per part. Shape [C0, ..., 1] gives every chain its own.
       preconditioner: None; a positive Tensor that broadcasts to a part, the
         standard deviation of each coordinate's noise; a square
-        `tf.linalg.LinearOperator` L that acts on the last axis of a part; a
+        `tf.linalg.LinearOperator` $L$ that acts on the last axis of a part; a
         list of these with one per part; or a `LocalHessianPreconditioner`. A
         function is taken for `volatility_fn`, which is the third argument of
         TFP's kernels. Default: None, the identity.
@@ -83,7 +83,7 @@ class LangevinKernel(ParameterizedKernel):
         Default: None.
       discretization: 'euler', the Euler-Maruyama step; or 'exponential', which
         solves exactly the part of the dynamics that is linear for a Gaussian
-        whose covariance is V = L Lᵀ, and so allows larger steps where the
+        whose covariance is $V = L L^\top$, and so allows larger steps where the
         target resembles one. For a constant scale only.
       parallel_iterations: Python `int`: how many coordinates of the volatility
         are differentiated together.
@@ -102,7 +102,7 @@ class LangevinKernel(ParameterizedKernel):
 
     Raises:
       TypeError: if `target_log_prob_fn` or `volatility_fn` is not callable, or
-        `step_size` or `preconditioner` is nothing of the kind.
+        `step_size` or `preconditioner` is of a type that is not listed above.
       ValueError: if `step_size` is known not to be positive and finite, if both
         `preconditioner` and `volatility_fn` are given, or `discretization` is
         not a valid choice or does not go with the scale, or if both the state

@@ -46,7 +46,7 @@ class LangevinTerms(typing.NamedTuple):
 
   Attributes:
     gradient: The gradient of the target log density.
-    volatility: s(x), a standard deviation.
+    volatility: $s(x)$, a standard deviation.
     volatility_gradient: $\partial_i s_i(x)$.
 
   #### Examples

@@ -53,7 +53,7 @@ __all__ = [
 
 
 class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
-  """Kernel results of `MetropolisAdjustedLangevinTrajectories`.
+  r"""Kernel results of `MetropolisAdjustedLangevinTrajectories`.
 
   The names are those of TFP's Metropolis-Hastings kernels. What adapters may
   change are `accepted_results.step_size`, `integration_time` and `damping`.
@@ -69,8 +69,8 @@ class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
     proposed_results: An `UncalibratedPreconditionedLangevinResults` there.
     proposed_velocity: List of Tensors, the velocity there in the coordinates in
       which it is standard normal, one per part.
-    integration_time: Scalar Tensor: T, for the next trajectory.
-    damping: Scalar Tensor: γ, for the next trajectory.
+    integration_time: Scalar Tensor: $T$, for the next trajectory.
+    damping: Scalar Tensor: $\gamma$, for the next trajectory.
     leapfrogs_taken: int32 scalar Tensor: the steps of this trajectory, each of
       which took one gradient.
     seed: int32 Tensor of shape [2]: the seed of this step.
@@ -134,14 +134,14 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
   of many steps in one direction are accepted, as in Hamiltonian Monte Carlo.
   Because of the damping, a trajectory that is too long does no harm [1].
 
-  A trajectory of one step is a step of `PreconditionedMALA` with τ = h²; with
-  equal seeds both agree bit for bit. Without damping the trajectory is one of
-  Hamiltonian Monte Carlo. With infinite damping it is several Langevin steps
+  A trajectory of one step is a step of `PreconditionedMALA` with $\tau = h^2$;
+  with equal seeds both agree bit for bit. Without damping the trajectory is one
+  of Hamiltonian Monte Carlo. With infinite damping it is several Langevin steps
   and one decision.
 
-  The number of steps is T / h, rounded up or down at random so that its mean is
-  T / h. All chains share it. With `jitter` the time itself varies. There is no
-  leapfrog scheme for a scale that depends on the position; use
+  The number of steps is $T / h$, rounded up or down at random so that its mean
+  is $T / h$. All chains share it. With `jitter` the time itself varies. There
+  is no leapfrog scheme for a scale that depends on the position; use
   `PreconditionedMALA` for such a scale.
 
   As soon as a preconditioner is known, this kernel is almost always better than
@@ -214,25 +214,27 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     validate_args: bool = False,
     name: str | None = None,
   ) -> None:
-    """Initializes the kernel.
+    r"""Initializes the kernel.
 
     Args:
       target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
         `fn(*parts)` for a list) that returns the log density, up to a constant,
         of each chain.
-      step_size: h, a positive Tensor that broadcasts to the state, or a list
+      step_size: $h$, a positive Tensor that broadcasts to the state, or a list
         with one per part. Shape [C0, ..., 1] gives every chain its own. The
-        number of steps is T over the largest h, for all chains and coordinates.
-      integration_time: T, a positive number or scalar Tensor of the state's
+        number of steps is $T$ over the largest $h$, for all chains and
+        coordinates.
+      integration_time: $T$, a positive number or scalar Tensor of the state's
         dtype.
-      damping: γ, a number or scalar Tensor of the state's dtype, not negative.
-        Infinity is allowed.
+      damping: $\gamma$, a number or scalar Tensor of the state's dtype, not
+        negative. Infinity is allowed.
       preconditioner: None; a positive Tensor that broadcasts to a part, the
         standard deviation of each coordinate's noise; a square
-        `tf.linalg.LinearOperator` L that acts on the last axis of a part; or a
-        list of these with one per part. Default: None, the identity.
+        `tf.linalg.LinearOperator` $L$ that acts on the last axis of a part; or
+        a list of these with one per part. Default: None, the identity.
       jitter: Python float from 0 to 1: the time of a trajectory is uniform
-        between (1 - jitter) T and (1 + jitter) T, one for all chains.
+        between $(1 - \text{jitter}) \, T$ and $(1 + \text{jitter}) \, T$, one
+        for all chains.
       max_num_steps: Python `int`, the largest number of steps of a trajectory.
         It bounds the cost if an adapter makes the step size tiny.
       experimental_shard_axis_names: As for `PreconditionedMALA`, but in eager
@@ -244,7 +246,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
 
     Raises:
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` or
-        `preconditioner` is nothing of the kind.
+        `preconditioner` is of a type that is not listed above.
       ValueError: if the preconditioner depends on the position, or a number is
         out of its range.
     """
@@ -377,6 +379,11 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `MetropolisAdjustedLangevinTrajectoriesResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       # As a step of MALA, which a trajectory of one step is.

@@ -69,10 +69,10 @@ class LocalHessianPreconditioner:
   (unconstrained) state.
 
   Attributes:
-    softness: Python `float` > 0, 1 / α of [1]. Curvatures of smaller magnitude
-      are treated as about this large.
-    floor: Python `float` >= 0: smaller curvatures are replaced by this one. s
-      never exceeds 1 / √max(softness, floor).
+    softness: Python `float` > 0, $1 / \alpha$ of [1]. Curvatures of smaller
+      magnitude are treated as about this large.
+    floor: Python `float` >= 0: smaller curvatures are replaced by this one.
+      $s_i$ never exceeds $1 / \sqrt{\max(\text{softness}, \text{floor})}$.
 
   Raises:
     ValueError: if `softness` is not a positive number, or `floor` is not a

@@ -119,7 +119,7 @@ def _draw(shape, seed, dtype, shard, transform):
 
 
 def _bits(num, seed, integer, shard):
-  """Random integers, and from which one on there are those that are wanted."""
+  """Random integers, and the place of the first one that is needed."""
   per_block = 128 // (8 * integer.size)
   wanted, start = num, 0
   if shard is not None:

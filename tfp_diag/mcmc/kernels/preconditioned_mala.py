@@ -91,7 +91,7 @@ class PreconditionedMALA(LangevinKernel):
   A proposal is rejected if the log density, its gradient or the volatility is
   not finite there, or if the volatility is not positive.
 
-  The step size τ is in the kernel results, where
+  The step size is in the kernel results, where
   `tfp.mcmc.DualAveragingStepSizeAdaptation` and
   `tfp.mcmc.SimpleStepSizeAdaptation` find it. Pass them
   `target_accept_prob=0.574`, which is optimal for MALA [2]; their default is
@@ -217,6 +217,11 @@ class PreconditionedMALA(LangevinKernel):
     Returns:
       next_state: The next state, in the structure of `current_state`.
       kernel_results: A `PreconditionedMALAResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       previous = as_results(PreconditionedMALAResults, previous_kernel_results)

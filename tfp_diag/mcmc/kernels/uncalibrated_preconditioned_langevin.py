@@ -66,7 +66,7 @@ __all__ = [
 
 
 class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
-  """Kernel results of `UncalibratedPreconditionedLangevin`.
+  r"""Kernel results of `UncalibratedPreconditionedLangevin`.
 
   Attributes:
     target_log_prob: Tensor of the chain shape: the target log density at the
@@ -76,9 +76,10 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
       lives beside the gradient, under this name, because it belongs to the same
       point: `tfp.mcmc.ReplicaExchangeMC` swaps states and refreshes
       `target_log_prob` and this field, and no other.
-    log_acceptance_correction: Tensor of the chain shape: log q(x | x') -
-      log q(x' | x) of the step that was taken; -inf where anything at x' is
-      not finite, or the volatility there is not positive.
+    log_acceptance_correction: Tensor of the chain shape: $\log q(x | x') -
+      \log q(x' | x)$ of the step from $x$ to $x'$ that was taken, where $q$ is
+      the density of the proposal; -inf where anything at $x'$ is not finite, or
+      the volatility there is not positive.
     step_size: What the next step uses: a Tensor, or a list of Tensors, in the
       structure of the constructor's `step_size`. Adapters write it.
     preconditioner: The scale that the next step uses in the place of the
@@ -116,7 +117,7 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
 
   @property
   def volatility(self):
-    """s(x), a list with one Tensor per part."""
+    """$s(x)$, a list with one Tensor per part."""
     return self._terms('volatility').volatility
 
   @property
@@ -129,9 +130,10 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
 
   @property
   def diffusion_drift(self):
-    """τ (½ s² g + s ∂s), a list with one Tensor per part.
+    r"""The drift of a step, a list with one Tensor per part.
 
-    That of the Euler-Maruyama step, also if the kernel has another one.
+    It is $\tau \left( \frac{1}{2} s_i^2 g_i + s_i \, \partial_i s_i \right)$,
+    that of the Euler-Maruyama step, also if the kernel has another one.
     """
     terms = self._terms('diffusion_drift')
     sizes = step_sizes_of_parts(self.step_size, terms.volatility)
@@ -355,6 +357,11 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     Returns:
       next_state: The proposal, in the structure of `current_state`.
       kernel_results: An `UncalibratedPreconditionedLangevinResults`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
     """
     with self._scope('one_step'):
       parts = as_parts(current_state)

@@ -69,7 +69,7 @@ class SamplingBlock:
     row_specs: List of `tf.TensorSpec`s of what a step writes, the parts of the
       state first.
     trace_structure: What `trace_fn` returns, with None in the place of Tensors.
-    compiled: The `tf.function` behind `__call__`.
+    compiled: The `tf.function` that `__call__` runs.
     num_traces: How often it was traced.
   """
 
@@ -222,7 +222,7 @@ def _never_constant(step, before, after):
   """What a step returned, so that XLA takes it for something that changes.
 
   XLA compiles anew for each value of what a loop leaves as it is, where that
-  reaches an op which wants a constant; it thinks so of all arguments of the log
+  reaches an op which needs a constant; it thinks so of all arguments of the log
   density of some models, such as a `JointDistribution...AutoBatched` with a
   `tfd.Sample`, and would do so for every block.
   """
