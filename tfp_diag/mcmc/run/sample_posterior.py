@@ -85,7 +85,9 @@ class PosteriorDraws(typing.NamedTuple):
       'n_steps', the gradients that the draw took.
     summary: `Summary` of the draws, with its warnings; None if Ctrl-C came
       while it was computed.
-    warm_up: `WarmUp`: the settings that were found, and how.
+    warm_up: `WarmUp`, a namedtuple: the settings that were found, `scale`,
+      `step_size`, `integration_time` and `damping`, and in `windows` how each
+      window of the warm-up went. `print` shows them.
     num_gradients: Python int: how many gradients of the log density each chain
       has taken for the draws, those of the trajectories between them estimated
       from 'n_steps'.
@@ -216,7 +218,8 @@ def sample_posterior(
     resume: Python `bool`, whether to continue a run that is in `checkpoint`.
       With `seed=None` it continues with its own seed.
     jit_compile: Python `bool`, whether XLA compiles the steps.
-    seed: Python `int`, or int32 Tensor of shape [2].
+    seed: Python `int`, or int32 Tensor of shape [2]: equal seeds give equal
+      draws. Default: a new seed in each call, or that of the checkpoint.
     **observed: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:
