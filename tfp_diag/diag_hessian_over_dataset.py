@@ -106,7 +106,8 @@ def diag_hessian_over_dataset(
       and often few, see `tfp_diag.diag_hessian`; or 'stochastic', as many as
       `num_probes`, new probes for each batch.
     num_probes: Python int, under 'stochastic' only. Default: 10.
-    seed: An integer, or two of them; under 'stochastic' only, which needs it.
+    seed: An integer, or two of them; under 'stochastic' only, which needs it:
+      None is refused there.
     chunk_size: Python int, how many passes are vectorized together. Memory
       grows with it. What `parallel_iterations` is for `tfp_diag.diag_hessian`.
 

@@ -223,8 +223,8 @@ def _of_ys(ys: Any, problem: Problem, request: Request) -> tuple[list, list]:
   obstacle = None
   if not _are_apart(parts):
     obstacle = (
-      'is for derivatives by one part while the others are held, but a part of '
-      '`xs` is another one, or computed from it'
+      'is for derivatives with respect to one part while the others are '
+      'constant, but a part of `xs` is another one, or computed from it'
     )
   elif (inner := linear_map.parts_at_hand(outputs, parts)) is None:
     obstacle = (

@@ -136,8 +136,8 @@ def _row(
 ) -> list:
   if strict and all(block is None for block in row):
     raise ValueError(
-      f'No second derivative by part {index} of `xs` depends on `xs`, and '
-      '`strict` is set: `fn` does not depend on that part, or is linear in it. '
-      'Leave it out, or pass `strict=False` to get zeros.'
+      f'No second derivative with respect to part {index} of `xs` depends on '
+      '`xs`, and `strict` is set: `fn` does not depend on that part, or is '
+      'linear in it. Leave it out, or pass `strict=False` to get zeros.'
     )
   return dense_row(row, index, gradient, parts, rank, strict=False)

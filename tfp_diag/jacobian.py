@@ -59,7 +59,8 @@ def jacobian(
     sample_shape: The leading shape that all inputs and outputs share: list,
       tuple, `tf.TensorShape` or integer vector of any length. Its entries are
       independent samples, which share each pass. Derivatives between two
-      samples are zero and left out. Default: none, everything is one event.
+      samples are zero and left out. Default: `()`, everything is one event, as
+      the shapes of the results follow from it.
     mode: 'reverse' costs one pass per output coordinate, 'forward' one per
       input coordinate; 'auto' takes the cheaper one, reverse mode in case of
       doubt. They give the same numbers.

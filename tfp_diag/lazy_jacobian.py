@@ -87,7 +87,8 @@ class LazyJacobian(LazyMatrix):
       xs: Tensor, or structure of Tensors, of shape `sample_shape + event_shape`
         and of one floating dtype, with static event shapes; or `tf.Variable`s.
       sample_shape: The leading shape that all inputs and outputs share, whose
-        entries are independent samples. Default: none.
+        entries are independent samples. Default: `()`, no samples, as the
+        shape of the matrix follows from it.
       chunk_size: Python int, how many of the passes of one access are
         vectorized together. 1 is a plain loop, None all of them. What
         `parallel_iterations` is for `tfp_diag.diag_jacobian`.

@@ -62,7 +62,7 @@ def stochastic_diag_jacobian(
     seed: Two integers, a stateless seed: the same seed, the same estimate. Or
       one integer; or None, which draws a new seed.
     sample_shape: The leading shape that all parts share, whose entries are
-      independent samples. Default: none.
+      independent samples. Default: `()`, everything is one event.
     plan: A plan for this function. Each probe then takes one pass for each
       color, and only coordinates of the same color disturb each other. With the
       colors of the plan the result is exact; pass

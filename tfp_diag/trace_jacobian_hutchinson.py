@@ -58,7 +58,8 @@ def trace_jacobian_hutchinson(
     num_samples: The same, by the name that it has in
       `tfp.bijectors.ffjord.trace_jacobian_hutchinson`.
     seed: An integer, or two of them, a stateless seed; a Tensor may change
-      between calls of a `tf.function`. None draws one for this call.
+      between calls of a `tf.function`. None draws one for this call. Default:
+      `(0, 0)`, the same probes in each call.
 
   Returns:
     Python callable, `augmented(time, (state, log_det), **conditions)`: returns

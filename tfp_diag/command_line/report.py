@@ -183,8 +183,8 @@ def _way_out(report):
   return (
     f'Try --draws {10 * report["draws"]} --warmup '
     f'{max(400, 2 * report["warmup"])}; if that does not help, another '
-    'parametrization may. With modes far apart, or a density that cannot be '
-    'integrated, none does.'
+    'parametrization may. If modes are far apart, or the density cannot be '
+    'integrated, nothing of this helps.'
   )
 
 

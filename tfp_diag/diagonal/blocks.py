@@ -225,9 +225,9 @@ def forward_map(reverse: LinearMap, ys: Sequence, xs: Sequence) -> LinearMap:
     if outputs and _connected(forward, j, x, outputs) != outputs:
       raise MissingGradientError(
         'Forward mode finds no path from an input to an output where reverse '
-        'mode finds one: a gradient in `fn` cannot be differentiated by its '
-        "cotangent. Use reverse mode (`mode='reverse'`, or rows in place of "
-        'columns).'
+        'mode finds one: a gradient in `fn` cannot be differentiated with '
+        'respect to the derivative that it is multiplied with. Use reverse '
+        "mode (`mode='reverse'`, or rows in place of columns)."
       )
   return forward
 

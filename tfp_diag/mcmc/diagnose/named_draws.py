@@ -238,7 +238,7 @@ def named_leaves(structure, name=''):
 
 
 def check_chain_ndims(chain_ndims):
-  """A number of axes of chains as an `int`; a ValueError if it is not one.
+  """A number of axes of chains as an `int`; raises a ValueError for all else.
 
   Args:
     chain_ndims: What was given.

@@ -220,7 +220,8 @@ def sample_posterior(
     resume: Python `bool`, whether to continue a run that is in `checkpoint`.
       With `seed=None` it continues with its own seed.
     jit_compile: Python `bool`, whether XLA compiles the steps.
-    seed: Python `int`, or int32 Tensor of shape [2].
+    seed: Python `int`, or int32 Tensor of shape [2]: equal seeds give equal
+      draws. Default: a new seed in each call, or that of the checkpoint.
     **observed: What is observed, for `joint_dist.experimental_pin`.
 
   Returns:

@@ -363,7 +363,7 @@ def _starts(target_log_prob_fn, state, jit_compile):
   except (ValueError, TypeError, tf.errors.OpError) as e:
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '
-      f'had ({arguments.reason(e)}); the warm-up takes longer.',
+      f'computed ({arguments.reason(e)}); the warm-up takes longer.',
       stacklevel=4,
     )
     return _as_they_are(state)
