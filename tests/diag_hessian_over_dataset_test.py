@@ -235,9 +235,8 @@ def test_any_iterable_and_a_progress_bar(capsys):
     (ValueError, 'a scalar is needed', {'loss_fn': losses}),
     (ValueError, '`reduction` is', {'reduction': 'median'}),
     (ValueError, '`method` is', {'method': 'guess'}),
-    (ValueError, 'needs a `seed`', {'method': 'stochastic'}),
-    (ValueError, 'the exact one has none', {'seed': [0, 1]}),
-    (ValueError, "method='exact' and seed=1", {'seed': 1}),
+    (ValueError, 'draws nothing', {'seed': [0, 1]}),
+    (ValueError, "`seed` is 1, but `method='exact'`", {'seed': 1}),
     (
       ValueError,
       '`num_probes` is 10, but .* has no probes',

@@ -971,7 +971,7 @@ def rows():
         'progress_bar': 'flag?',
         'method': 'choice',
         'num_probes': 'count?',
-        'seed': 'seed',
+        'seed': 'seed?',
         'chunk_size': 'count',
       },
     ),
@@ -1221,12 +1221,15 @@ def rows():
     mcmc.FisherAdaptiveMALAResults,
     mcmc.FisherDivergenceMALAResults,
     mcmc.LangevinTerms,
+    mcmc.LoadedDraws,
     mcmc.MetropolisAdjustedLangevinTrajectoriesResults,
     mcmc.PosteriorDraws,
     mcmc.PreconditionedMALAResults,
     mcmc.SampleResults,
     mcmc.Summary,
     mcmc.UncalibratedPreconditionedLangevinResults,
+    mcmc.WarmUp,
+    mcmc.Window,
   ):
     found[cls.__name__] = _record(cls)
   return found | _rows_of_mcmc() | _rows_of_kernels() | _rows_of_examples()

@@ -25,7 +25,7 @@ from tfp_diag.diagonal.probes import Seed
 from tfp_diag.diagonal.request import Request
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.problem import HessianProblem
-from tfp_diag.internal.seeds import as_seed
+from tfp_diag.internal.seeds import as_seed, some_seed
 from tfp_diag.stochastic_diagonal import estimate_diagonal
 
 __all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
@@ -106,8 +106,8 @@ def diag_hessian_over_dataset(
       and often few, see `tfp_diag.diag_hessian`; or 'stochastic', as many as
       `num_probes`, new probes for each batch.
     num_probes: Python int, under 'stochastic' only. Default: 10.
-    seed: An integer, or two of them; under 'stochastic' only, which needs it:
-      None is refused there.
+    seed: An integer, or two of them, or None for another one each time; under
+      'stochastic' only.
     chunk_size: Python int, how many passes are vectorized together. Memory
       grows with it. What `parallel_iterations` is for `tfp_diag.diag_hessian`.
 
@@ -148,13 +148,13 @@ def diag_hessian_over_dataset(
     if method == 'exact':
       raise ValueError(
         f"`num_probes` is {num_probes}, but `method='exact'` has no probes. "
-        "Leave it out, or pass `method='stochastic'` and a `seed`."
+        "Leave it out, or pass `method='stochastic'`."
       )
   arguments.check_flag(
     'progress_bar', progress_bar, 'to show it on a terminal only'
   )
   given_seed = seed
-  seed = as_seed(given_seed)
+  seed = some_seed(seed) if method == 'stochastic' else as_seed(seed)
   parts = batching.convert_parts(nest.flatten(variables), 'variables')
   if (
     not isinstance(dataset, Iterable)
@@ -176,11 +176,10 @@ def diag_hessian_over_dataset(
       '`variables` has a part that is not a `tf.Variable`. For Tensors use '
       '`tfp_diag.diag_hessian`, which takes a function of them.'
     )
-  if (seed is None) == (method == 'stochastic'):
+  if seed is not None and method == 'exact':
     raise ValueError(
-      "`method='stochastic'` needs a `seed`, two integers like `[0, 1]`, and "
-      f'the exact one has none; got method={method!r} and '
-      f'seed={arguments.shown(given_seed)}.'
+      f"`seed` is {arguments.shown(given_seed)}, but `method='exact'` draws "
+      "nothing. Leave it out, or pass `method='stochastic'`."
     )
   # In half precision a sum stands still where it is large.
   totals = [tf.zeros_like(p, tf.float64) for p in parts]

@@ -35,7 +35,7 @@ __all__ = ['hessian']
 def hessian(
   fn: Callable,
   xs: Any,
-  sample_shape: SampleShape = (),
+  sample_shape: SampleShape | None = (),
   *,
   mode: HessianMode = 'auto',
   strict: bool = False,

@@ -36,7 +36,7 @@ MODES = ('auto', 'forward', 'reverse')
 def jacobian(
   fn: Callable,
   xs: Any,
-  sample_shape: SampleShape = (),
+  sample_shape: SampleShape | None = (),
   *,
   mode: Mode = 'auto',
   strict: bool = False,

@@ -60,7 +60,7 @@ class LazyHessian(LazyMatrix):
     self,
     fn: Callable,
     xs: Any,
-    sample_shape: SampleShape = (),
+    sample_shape: SampleShape | None = (),
     *,
     chunk_size: int | None = None,
   ) -> None:

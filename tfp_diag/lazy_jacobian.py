@@ -76,7 +76,7 @@ class LazyJacobian(LazyMatrix):
     self,
     fn: Callable,
     xs: Any,
-    sample_shape: SampleShape = (),
+    sample_shape: SampleShape | None = (),
     *,
     chunk_size: int | None = None,
   ) -> None:

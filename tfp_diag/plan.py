@@ -21,7 +21,7 @@ import math
 import os
 import zipfile
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -34,7 +34,12 @@ from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.atomic_write import atomic_write
 from tfp_diag.internal.not_converted import not_converted
-from tfp_diag.internal.problem import HessianProblem, JacobianProblem, Problem
+from tfp_diag.internal.problem import (
+  HessianProblem,
+  JacobianProblem,
+  PlanKind,
+  Problem,
+)
 from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.coloring import Coloring
@@ -46,7 +51,10 @@ __all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
 # Raised when the meaning of what is saved changes.
 _FORMAT = 3
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
-_MODE_NAMES: dict[str, dict[Mode, str]] = {
+PlanMode = Literal[
+  'auto', 'forward', 'reverse', 'forward_over_reverse', 'reverse_over_reverse'
+]
+_MODE_NAMES: dict[PlanKind, dict[Mode, PlanMode]] = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {
     'forward': 'forward_over_reverse',
@@ -126,11 +134,11 @@ class Plan:
   ```
   """
 
-  kind: str
+  kind: PlanKind
   colors: np.ndarray
   pattern: SparsityPattern
-  mode: str
-  schedule: str
+  mode: PlanMode
+  schedule: sweep.Schedule
   chunk_size: int
   sample_rank: int
   event_shapes: tuple
@@ -653,7 +661,7 @@ def _is_list_of_str(value: Any) -> bool:
   return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
-def mode_name(kind: str, mode: Mode) -> str:
+def mode_name(kind: PlanKind, mode: Mode) -> PlanMode:
   """The public name of 'forward', 'reverse' or 'auto' for a kind."""
   return _MODE_NAMES[kind][mode]
 

@@ -38,7 +38,7 @@ def stochastic_diag_jacobian(
   xs: Any,
   num_probes: int,
   seed: Seed,
-  sample_shape: SampleShape = (),
+  sample_shape: SampleShape | None = (),
   *,
   plan: Plan | None = None,
   method: Method = 'hutchinson',

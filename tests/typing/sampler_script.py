@@ -51,15 +51,30 @@ def runs(x: tf.Tensor) -> tfp_diag.mcmc.Summary:
       jit_compile=False,
       progress_bar=False,
     )
-    draws, _ = tfp_diag.mcmc.load_draws(folder + '/run')
-    print(draws['x'].shape, run.num_results + 1, run.stopped_by.upper())
+    found = tfp_diag.mcmc.load_draws(folder + '/run')
+    print(found.draws['x'].shape, run.num_results + 1, run.stopped_by.upper())
   print(tfp_diag.mcmc.ess(run.draws, kind='tail'))
   return tfp_diag.mcmc.summarize(run.draws, run.trace, quantiles=[0.1, 0.9])
 
 
+def adapted(x: tf.Tensor) -> float:
+  for preconditioner in ('hessian', None, 2.0, np.ones(3, np.float32)):
+    found = tfp_diag.mcmc.windowed_adaptive_mala(
+      4,
+      log_prob,
+      init=x,
+      preconditioner=preconditioner,
+      num_adaptation_steps=20,
+      seed=1,
+    )
+    print(found.draws.shape, found.stopped_by)
+  return found.final_kernel_results.step_size
+
+
 def posterior(found: tfp_diag.mcmc.PosteriorDraws) -> tfp_diag.mcmc.Summary:
   print(found.warm_up.step_size + 1.0, found.trace['is_accepted'].shape)
-  print(found.warm_up.windows[-1].step_size, found.summary.names[0].upper())
+  last: tfp_diag.mcmc.Window = found.warm_up.windows[-1]
+  print(last.step_size, found.summary.names[0].upper())
   return found.summary
 
 

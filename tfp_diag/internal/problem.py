@@ -16,7 +16,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -26,10 +26,13 @@ __all__ = [
   'GaussNewtonProblem',
   'HessianProblem',
   'JacobianProblem',
+  'PlanKind',
   'Problem',
   'ThirdOrderProblem',
 ]
 
+
+PlanKind = Literal['jacobian', 'hessian', 'gauss_newton']
 
 # How many Variables a warning names.
 _MOST = 5
@@ -53,7 +56,7 @@ class Problem:
   """
 
   # 'jacobian' or 'hessian', and how often the function is differentiated.
-  kind: str = 'jacobian'
+  kind: Literal['jacobian', 'hessian'] = 'jacobian'
   order: int = 1
   # How many diagonals are asked for: each has the shapes of the parts.
   num_diagonals: int = 1
@@ -61,7 +64,7 @@ class Problem:
   fn_name: str = 'fn'
 
   @property
-  def plan_kind(self) -> str:
+  def plan_kind(self) -> PlanKind:
     """The value of `Plan.kind`; `tfp_diag.diag_{plan_kind}` takes the plan."""
     return self.kind
 
@@ -232,7 +235,7 @@ class GaussNewtonProblem(HessianProblem):
     self._weights = weights
 
   @property
-  def plan_kind(self) -> str:
+  def plan_kind(self) -> PlanKind:
     """As `Problem.plan_kind`."""
     return 'gauss_newton'
 

@@ -48,13 +48,14 @@ from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
   UncalibratedPreconditionedLangevinResults,
 )
-from tfp_diag.mcmc.run.load_draws import load_draws
+from tfp_diag.mcmc.run.load_draws import LoadedDraws, load_draws
 from tfp_diag.mcmc.run.sample import SampleResults, sample
 from tfp_diag.mcmc.run.sample_posterior import (
   PosteriorDraws,
   sample_posterior,
 )
 from tfp_diag.mcmc.run.stop_when import StopWhen
+from tfp_diag.mcmc.run.warm_up import WarmUp, Window
 from tfp_diag.mcmc.run.windowed_adaptive_mala import (
   DrawsAndTrace,
   windowed_adaptive_mala,
@@ -69,6 +70,7 @@ __all__ = [
   'FisherDivergenceMALA',
   'FisherDivergenceMALAResults',
   'LangevinTerms',
+  'LoadedDraws',
   'LocalHessianPreconditioner',
   'MetropolisAdjustedLangevinTrajectories',
   'MetropolisAdjustedLangevinTrajectoriesResults',
@@ -80,6 +82,8 @@ __all__ = [
   'Summary',
   'UncalibratedPreconditionedLangevin',
   'UncalibratedPreconditionedLangevinResults',
+  'WarmUp',
+  'Window',
   'ess',
   'load_draws',
   'nested_rhat',

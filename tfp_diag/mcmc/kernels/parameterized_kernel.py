@@ -79,7 +79,7 @@ class ParameterizedKernel(tfp.mcmc.TransitionKernel):
       arguments.check_known(
         name,
         self.parameters,
-        f'is not an argument of {type(self).__name__}',
+        f'is not one of the arguments of {type(self).__name__}',
       )
     return type(self)(**{**self.parameters, **override_parameter_kwargs})
 

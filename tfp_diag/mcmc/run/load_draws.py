@@ -17,18 +17,42 @@
 import json
 import math
 import os
+import typing
 
 import numpy as np
 
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.run.checkpoint import INDEX_NAME
 
-__all__ = ['load_draws']
+__all__ = ['LoadedDraws', 'load_draws']
 
 
-def load_draws(
-  checkpoint: str | os.PathLike,
-) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+class LoadedDraws(typing.NamedTuple):
+  """What `load_draws` finds in the checkpoint of a run.
+
+  Attributes:
+    draws: Dict from names to read-only `np.memmap`s [draws, chains...,
+      event...].
+    trace: Dict of such, as `trace_fn` called them.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tfp_diag
+
+  kernel = tfp_diag.mcmc.PreconditionedMALA(lambda mu: -0.5 * mu**2, 0.9)
+  tfp_diag.mcmc.sample(kernel, tf.zeros([4]), 100, checkpoint='a_run', seed=1)
+  found = tfp_diag.mcmc.load_draws('a_run')
+  found.draws['x'].shape  # ==> (100, 4)
+  ```
+  """
+
+  draws: dict[str, np.ndarray]
+  trace: dict[str, np.ndarray]
+
+
+def load_draws(checkpoint: str | os.PathLike) -> LoadedDraws:
   """The draws that are in the checkpoint of a run, by their names.
 
   Use it to look at a run that is still going on in another process, or at one
@@ -45,6 +69,7 @@ def load_draws(
     checkpoint: Path of the directory that `sample` was given.
 
   Returns:
+    A `LoadedDraws`, which unpacks as
     draws: Dict from names to read-only `np.memmap`s [draws, chains...,
       event...]. The names are those of `to_arviz`: keys and fields of the
       state, or x, or x0, x1, ... Those of `sample_posterior` are unconstrained
@@ -104,7 +129,7 @@ def load_draws(
   draws = load(index['draws'])
   for name, shapes in index.get('unconstrained', {}).items():
     draws |= _taken_apart(draws.pop(name), shapes)
-  return draws, load(index['trace'])
+  return LoadedDraws(draws, load(index['trace']))
 
 
 def _taken_apart(vectors, shapes):

@@ -20,7 +20,7 @@ import os
 import typing
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +33,9 @@ from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 
-__all__ = ['SampleResults', 'check_run_options', 'sample']
+__all__ = ['SampleResults', 'StoppedBy', 'check_run_options', 'sample']
+
+StoppedBy = Literal['finished', 'stop_when', 'interrupted', 'error']
 
 
 class SampleResults(typing.NamedTuple):
@@ -69,7 +71,7 @@ class SampleResults(typing.NamedTuple):
   final_state: typing.Any
   final_kernel_results: typing.Any
   num_results: int
-  stopped_by: str
+  stopped_by: StoppedBy
 
 
 def sample(

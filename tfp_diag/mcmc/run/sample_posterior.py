@@ -46,7 +46,7 @@ from tfp_diag.mcmc.run.checkpoint import (
   unreadable,
 )
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
-from tfp_diag.mcmc.run.sample import check_run_options, results_of
+from tfp_diag.mcmc.run.sample import StoppedBy, check_run_options, results_of
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
@@ -55,7 +55,13 @@ from tfp_diag.mcmc.run.unconstrained_target import (
   as_target,
   check_number_of_chains,
 )
-from tfp_diag.mcmc.run.warm_up import WarmUp, Window, warm_up
+from tfp_diag.mcmc.run.warm_up import (
+  WarmUp,
+  Window,
+  gradients_per_draw,
+  kernel_of,
+  warm_up,
+)
 
 __all__ = ['PosteriorDraws', 'sample_posterior']
 
@@ -123,7 +129,7 @@ class PosteriorDraws(typing.NamedTuple):
   warm_up: WarmUp
   num_gradients: int
   num_gradients_warmup: int
-  stopped_by: str
+  stopped_by: StoppedBy
 
   def __repr__(self):
     """One line; `print(found.summary)` has the numbers."""
@@ -389,7 +395,7 @@ def sample_posterior(
     num_steps_between_results = _num_steps_between(found, max_num_steps)
   schedule = Schedule(num_draws, 0, num_steps_between_results, _BLOCK_SIZE)
   sampling_run = SamplingRun(
-    found.kernel(log_prob_fn, state.dtype, max_num_steps),
+    kernel_of(found, log_prob_fn, state.dtype, max_num_steps),
     tf.constant(found.state, state.dtype),
     schedule,
     previous_kernel_results=None,
@@ -473,7 +479,7 @@ def _num_steps_between(found, max_num_steps):
   """How many trajectories to leave out between two draws."""
   stride = math.ceil(_SHARE_OF_DRAW * found.autocorrelation_time)
   # Of a draw over that of a trajectory.
-  each = found.gradients_per_draw() / found.autocorrelation_time
+  each = gradients_per_draw(found) / found.autocorrelation_time
   most = int(_MOST_TRAJECTORIES * max_num_steps / each)
   return max(min(stride, most), 1) - 1
 

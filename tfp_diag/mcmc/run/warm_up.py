@@ -49,7 +49,7 @@ from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = ['WarmUp', 'Window', 'warm_up']
+__all__ = ['WarmUp', 'Window', 'gradients_per_draw', 'kernel_of', 'warm_up']
 
 # Steps in a block, and in the first ones, whose step size is a guess.
 _BLOCK = 10
@@ -86,6 +86,23 @@ class Window(typing.NamedTuple):
     acceptance: Python float, the mean.
     num_rescued: Python int, how many chains were moved to others.
     num_gradients: Python int, per chain.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tfp_diag
+
+  found = tfp_diag.mcmc.sample_posterior(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    100,
+    init=tf.zeros([64, 3]),
+    num_warmup_steps=50,
+    seed=1,
+  )
+  window = found.warm_up.windows[-1]
+  window.acceptance > 0.5, window.num_rescued  # ==> (True, 0)
+  ```
   """
 
   num_steps: int
@@ -113,6 +130,23 @@ class WarmUp(typing.NamedTuple):
     num_gradients: Python int, per chain, a diagonal of the Hessian counted as
       two.
     gradients_per_step: Python int, of each step of a trajectory.
+
+  #### Examples
+
+  ```python
+  import tensorflow as tf
+  import tfp_diag
+
+  found = tfp_diag.mcmc.sample_posterior(
+    lambda x: -0.5 * tf.reduce_sum(x**2, axis=-1),
+    100,
+    init=tf.zeros([64, 3]),
+    num_warmup_steps=50,
+    seed=1,
+  )
+  found.warm_up.state.shape  # ==> (64, 3)
+  found.warm_up.step_size > 0.0  # ==> True
+  ```
   """
 
   state: typing.Any
@@ -121,7 +155,7 @@ class WarmUp(typing.NamedTuple):
   integration_time: float
   damping: float
   autocorrelation_time: float
-  windows: tuple
+  windows: tuple[Window, ...]
   num_newton_steps: int
   num_gradients: int
   gradients_per_step: int = 1
@@ -156,39 +190,42 @@ class WarmUp(typing.NamedTuple):
     ]
     return f'{self!r}\n\n{text_table(_OF_WINDOW, cells)}'
 
-  def kernel(self, target_log_prob_fn, dtype, max_num_steps):
-    """The kernel with all that was found."""
-    if self.scale.kind == 'local':
-      return PreconditionedMALA(
-        target_log_prob_fn,
-        tf.constant(self.step_size, dtype),
-        self.scale.operator(dtype),
-      )
-    return MetropolisAdjustedLangevinTrajectories(
+
+def kernel_of(found, target_log_prob_fn, dtype, max_num_steps):
+  """The kernel with all that a `WarmUp` has found."""
+  if found.scale.kind == 'local':
+    return PreconditionedMALA(
       target_log_prob_fn,
-      tf.constant(self.step_size, dtype),
-      tf.constant(self.integration_time, dtype),
-      tf.constant(self.damping, dtype),
-      self.scale.operator(dtype),
-      max_num_steps=max_num_steps,
+      tf.constant(found.step_size, dtype),
+      found.scale.operator(dtype),
     )
+  return MetropolisAdjustedLangevinTrajectories(
+    target_log_prob_fn,
+    tf.constant(found.step_size, dtype),
+    tf.constant(found.integration_time, dtype),
+    tf.constant(found.damping, dtype),
+    found.scale.operator(dtype),
+    max_num_steps=max_num_steps,
+  )
 
-  def gradients_per_draw(self):
-    """What an independent draw costs each chain."""
-    num_steps = max(self.integration_time / self.step_size, 1.0)
-    return self.autocorrelation_time * num_steps * self.gradients_per_step
 
-  def with_local(self, local):
-    """The same with what a `LocalWarmUp` has found."""
-    return self._replace(
-      state=local.state,
-      scale=local.scale,
-      step_size=local.step_size,
-      integration_time=local.step_size,
-      autocorrelation_time=local.autocorrelation_time,
-      num_gradients=self.num_gradients + local.num_gradients,
-      gradients_per_step=local.gradients_per_step,
-    )
+def gradients_per_draw(found):
+  """What an independent draw costs each chain after a `WarmUp`."""
+  num_steps = max(found.integration_time / found.step_size, 1.0)
+  return found.autocorrelation_time * num_steps * found.gradients_per_step
+
+
+def _with_local(found, local):
+  """A `WarmUp` with what a `LocalWarmUp` has found."""
+  return found._replace(
+    state=local.state,
+    scale=local.scale,
+    step_size=local.step_size,
+    integration_time=local.step_size,
+    autocorrelation_time=local.autocorrelation_time,
+    num_gradients=found.num_gradients + local.num_gradients,
+    gradients_per_step=local.gradients_per_step,
+  )
 
 
 @dataclasses.dataclass
@@ -325,11 +362,12 @@ def warm_up(
   )
   if not is_local:
     tries_local = tries_local and use_curvature
-    is_local = tries_local and found.gradients_per_draw() > _DEAR
+    is_local = tries_local and gradients_per_draw(found) > _DEAR
     is_local = is_local and varies(target_log_prob_fn, block.state)
   if not (is_local and num_steps):
     return found
-  local = found.with_local(
+  local = _with_local(
+    found,
     local_warm_up(
       target_log_prob_fn,
       block.state,
@@ -337,10 +375,10 @@ def warm_up(
       local_seed,
       jit_compile,
       target_accept_prob,
-    )
+    ),
   )
-  dear = _OPTIMISM * found.gradients_per_draw()
-  if not windows or local.gradients_per_draw() < dear:
+  dear = _OPTIMISM * gradients_per_draw(found)
+  if not windows or gradients_per_draw(local) < dear:
     return local
   return found._replace(num_gradients=local.num_gradients)
 
@@ -405,7 +443,7 @@ class _Blocks:
 
   def __init__(self, target_log_prob_fn, state, settings, seed, jit_compile):
     dtype = state.dtype
-    kernel = WarmUp(
+    begun = WarmUp(
       state=state,
       scale=settings.scale,
       step_size=1.0,
@@ -415,7 +453,8 @@ class _Blocks:
       windows=(),
       num_newton_steps=0,
       num_gradients=0,
-    ).kernel(target_log_prob_fn, dtype, 1000)
+    )
+    kernel = kernel_of(begun, target_log_prob_fn, dtype, 1000)
     self.state = state
     self._dtype = dtype
     self._seed = seed

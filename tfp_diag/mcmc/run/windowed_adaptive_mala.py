@@ -20,8 +20,9 @@ import math
 import os
 import typing
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
@@ -40,6 +41,9 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
   DISCRETIZATIONS,
   Discretization,
 )
+from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
+  LocalHessianPreconditioner,
+)
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.model_arguments import (
@@ -47,7 +51,7 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_acceptance,
   check_positive,
 )
-from tfp_diag.mcmc.run.sample import check_run_options, sample
+from tfp_diag.mcmc.run.sample import StoppedBy, check_run_options, sample
 from tfp_diag.mcmc.run.sample_in_graph import sample_in_graph
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import (
@@ -56,6 +60,27 @@ from tfp_diag.mcmc.run.unconstrained_target import (
 )
 
 __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
+
+Preconditioner = (
+  Literal[
+    'auto',
+    'fisher_divergence',
+    'fisher',
+    'variance',
+    'hessian',
+    'full_fisher_divergence',
+    'full_fisher',
+  ]
+  | LocalHessianPreconditioner
+  | tf.linalg.LinearOperator
+  | tf.Tensor
+  | tf.Variable
+  | np.ndarray
+  | float
+  | list
+  | tuple
+  | None
+)
 
 # Full matrices, from `FisherAdaptiveMALA` and `FisherDivergenceMALA`.
 _FULL_FISHER = 'full_fisher'
@@ -107,7 +132,7 @@ class DrawsAndTrace(_Pair):
 
   final_state: typing.Any = None
   final_kernel_results: typing.Any = None
-  stopped_by: str | None = None
+  stopped_by: StoppedBy | None = None
 
   def __new__(
     cls,
@@ -115,7 +140,7 @@ class DrawsAndTrace(_Pair):
     trace: typing.Any,
     final_state: typing.Any = None,
     final_kernel_results: typing.Any = None,
-    stopped_by: str | None = None,
+    stopped_by: StoppedBy | None = None,
   ) -> 'DrawsAndTrace':
     """Makes the pair, and attaches the rest."""
     self = super().__new__(cls, draws, trace)
@@ -131,7 +156,7 @@ def windowed_adaptive_mala(
   *,
   n_chains: int | Sequence[int] = 64,
   num_adaptation_steps: int = 500,
-  preconditioner: Any = 'auto',
+  preconditioner: Preconditioner = 'auto',
   discretization: Discretization = 'euler',
   init: Any = None,
   bijectors: Any = None,
