@@ -91,7 +91,7 @@ def execute(notebook, small):
     kernel_name='python3',
     record_timing=False,
     coalesce_streams=True,
-    # What TensorFlow's libraries say while they are loaded is no output.
+    # What XLA says of a slow machine is no output.
     extra_arguments=['--IPKernelApp.capture_fd_output=False'],
   )
   client.execute(env=environment)
