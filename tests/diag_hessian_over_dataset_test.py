@@ -165,6 +165,8 @@ def test_probes_differ_between_batches_and_repeat_with_the_seed():
   assert np.abs(one - two).max() > 1e-3
   np.testing.assert_array_equal(one, run(same, tf.constant([0, 1])))
   assert np.abs(one - run(same, [0, 2])).max() > 1e-3
+  # None: another seed each time.
+  assert np.abs(run(same, None) - run(same, None)).max() > 1e-3
 
 
 def test_one_graph_for_each_size_of_a_batch():
@@ -235,8 +237,8 @@ def test_any_iterable_and_a_progress_bar(capsys):
     (ValueError, 'a scalar is needed', {'loss_fn': losses}),
     (ValueError, '`reduction` is', {'reduction': 'median'}),
     (ValueError, '`method` is', {'method': 'guess'}),
-    (ValueError, 'draws nothing', {'seed': [0, 1]}),
-    (ValueError, "`seed` is 1, but `method='exact'`", {'seed': 1}),
+    (ValueError, r'`seed` is \[0, 1\], but .* has no probes', {'seed': [0, 1]}),
+    (ValueError, '`seed` is 1, but .* has no probes', {'seed': 1}),
     (
       ValueError,
       '`num_probes` is 10, but .* has no probes',

@@ -91,8 +91,6 @@ def execute(notebook, small):
     kernel_name='python3',
     record_timing=False,
     coalesce_streams=True,
-    # What XLA says of a slow machine is no output.
-    extra_arguments=['--IPKernelApp.capture_fd_output=False'],
   )
   client.execute(env=environment)
   return notebook

@@ -25,7 +25,7 @@ from tfp_diag.diagonal.probes import Seed
 from tfp_diag.diagonal.request import Request
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.problem import HessianProblem
-from tfp_diag.internal.seeds import as_seed, some_seed
+from tfp_diag.internal.seeds import some_seed
 from tfp_diag.stochastic_diagonal import estimate_diagonal
 
 __all__ = ['DatasetDiagonal', 'diag_hessian_over_dataset']
@@ -145,16 +145,18 @@ def diag_hessian_over_dataset(
   chunk_size = arguments.check_chunk('chunk_size', chunk_size)
   if num_probes is not None:
     arguments.as_count('num_probes', num_probes, 1, 'how many probes are used')
-    if method == 'exact':
-      raise ValueError(
-        f"`num_probes` is {num_probes}, but `method='exact'` has no probes. "
-        "Leave it out, or pass `method='stochastic'`."
-      )
+  if method == 'stochastic':
+    seed = some_seed(seed)
+  else:
+    for option, value in (('num_probes', num_probes), ('seed', seed)):
+      if value is not None:
+        raise ValueError(
+          f"`{option}` is {arguments.shown(value)}, but `method='exact'` has "
+          "no probes. Leave it out, or pass `method='stochastic'`."
+        )
   arguments.check_flag(
     'progress_bar', progress_bar, 'to show it on a terminal only'
   )
-  given_seed = seed
-  seed = some_seed(seed) if method == 'stochastic' else as_seed(seed)
   parts = batching.convert_parts(nest.flatten(variables), 'variables')
   if (
     not isinstance(dataset, Iterable)
@@ -175,11 +177,6 @@ def diag_hessian_over_dataset(
     raise TypeError(
       '`variables` has a part that is not a `tf.Variable`. For Tensors use '
       '`tfp_diag.diag_hessian`, which takes a function of them.'
-    )
-  if seed is not None and method == 'exact':
-    raise ValueError(
-      f"`seed` is {arguments.shown(given_seed)}, but `method='exact'` draws "
-      "nothing. Leave it out, or pass `method='stochastic'`."
     )
   # In half precision a sum stands still where it is large.
   totals = [tf.zeros_like(p, tf.float64) for p in parts]

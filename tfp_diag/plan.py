@@ -51,9 +51,7 @@ __all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
 # Raised when the meaning of what is saved changes.
 _FORMAT = 3
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
-PlanMode = Literal[
-  'auto', 'forward', 'reverse', 'forward_over_reverse', 'reverse_over_reverse'
-]
+PlanMode = Mode | Literal['forward_over_reverse', 'reverse_over_reverse']
 _MODE_NAMES: dict[PlanKind, dict[Mode, PlanMode]] = {
   'jacobian': {'forward': 'forward', 'reverse': 'reverse', 'auto': 'auto'},
   'hessian': {

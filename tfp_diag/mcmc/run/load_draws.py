@@ -32,7 +32,10 @@ class LoadedDraws(typing.NamedTuple):
 
   Attributes:
     draws: Dict from names to read-only `np.memmap`s [draws, chains...,
-      event...].
+      event...]. The names are those of `to_arviz`: keys and fields of the
+      state, or x, or x0, x1, ... Those of `sample_posterior` are unconstrained
+      and called so: 'unconstrained.rate' is the logarithm of a rate, say. So
+      are those of `windowed_adaptive_mala`, which are called x0, x1, ...
     trace: Dict of such, as `trace_fn` called them.
 
   #### Examples
@@ -69,13 +72,7 @@ def load_draws(checkpoint: str | os.PathLike) -> LoadedDraws:
     checkpoint: Path of the directory that `sample` was given.
 
   Returns:
-    A `LoadedDraws`, which unpacks as
-    draws: Dict from names to read-only `np.memmap`s [draws, chains...,
-      event...]. The names are those of `to_arviz`: keys and fields of the
-      state, or x, or x0, x1, ... Those of `sample_posterior` are unconstrained
-      and called so: 'unconstrained.rate' is the logarithm of a rate, say. So
-      are those of `windowed_adaptive_mala`, which are called x0, x1, ...
-    trace: Dict of such, as `trace_fn` called them.
+    `LoadedDraws`.
 
   Raises:
     FileNotFoundError: if no run has begun there.

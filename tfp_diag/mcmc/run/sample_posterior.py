@@ -91,11 +91,7 @@ class PosteriorDraws(typing.NamedTuple):
       'n_steps', the gradients that the draw took.
     summary: `Summary` of the draws, with its warnings; None if Ctrl-C came
       while it was computed.
-    warm_up: `WarmUp`, a namedtuple: the settings that were found, and how. Its
-      fields are `step_size`, `integration_time` and `damping` of a trajectory;
-      `scale`, the preconditioner; `state`, where the chains were at its end;
-      `autocorrelation_time`, how many trajectories an independent draw takes;
-      and `windows`, a namedtuple for each window, which `print` shows.
+    warm_up: `WarmUp`: the settings that were found, and how.
     num_gradients: Python int: how many gradients of the log density each chain
       has taken for the draws, those of the trajectories between them estimated
       from 'n_steps'.

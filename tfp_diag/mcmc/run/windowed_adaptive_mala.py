@@ -62,15 +62,8 @@ from tfp_diag.mcmc.run.unconstrained_target import (
 __all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
 
 Preconditioner = (
-  Literal[
-    'auto',
-    'fisher_divergence',
-    'fisher',
-    'variance',
-    'hessian',
-    'full_fisher_divergence',
-    'full_fisher',
-  ]
+  Estimator
+  | Literal['auto', 'full_fisher_divergence', 'full_fisher']
   | LocalHessianPreconditioner
   | tf.linalg.LinearOperator
   | tf.Tensor
