@@ -141,6 +141,53 @@ def test_ops_that_pfor_does_not_know(name, is_open):
   assert name.split()[0] in types and not types & {'While', 'StatelessWhile'}
 
 
+@pytest.mark.parametrize('count', [3, 4, 1])
+@pytest.mark.parametrize('differ', ['items', 'indices', 'both'])
+def test_items_gathered_from_a_list(count, differ):
+  """Also as many as there are rows, where the axes may be in any order."""
+  rows = tf.constant(RNG.normal(size=[3, 5, 2]))
+  picks = tf.constant(RNG.integers(0, 5, [3, count]), tf.int32)
+
+  def gathered(both):
+    row, pick = both
+    row = row if differ != 'indices' else rows[0]
+    pick = pick if differ != 'items' else picks[0]
+    return tf.TensorArray(row.dtype, 5).unstack(row).gather(pick)
+
+  def run(elems):
+    return vectorize.vectorized_map(gathered, elems)
+
+  expected = np.stack([gathered(both) for both in zip(rows, picks)])
+  for function in (run, tf.function(run, autograph=False)):
+    np.testing.assert_array_equal(function((rows, picks)), expected)
+
+
+@pytest.mark.parametrize('parallel_iterations', [4, 6])
+@pytest.mark.parametrize('reads', ['stack', 'gather'])
+def test_derivatives_through_scattered_lists(reads, parallel_iterations):
+  """Whose gradients gather from lists."""
+  before, after = tf.constant(RNG.normal(size=[2, 6, 6]))
+
+  def fn(x):
+    columns = tf.transpose(tf.matmul(x, before) ** 2)
+    items = tf.TensorArray(x.dtype, 6).scatter([3, 1, 0, 5, 2, 4], columns)
+    rest = (list(range(6)),) if reads == 'gather' else ()
+    columns = tf.ensure_shape(getattr(items, reads)(*rest), [6, None])
+    return tf.matmul(tf.transpose(columns), after)
+
+  def diagonal(schedule):
+    x = tf.constant(ROWS.reshape([-1, 5])[:6, :1] + np.arange(6.0))
+    return tfp_diag.diag_jacobian(
+      x,
+      fn=fn,
+      sample_shape=[6],
+      schedule=schedule,
+      parallel_iterations=parallel_iterations,
+    )[1][0]
+
+  np.testing.assert_allclose(diagonal('pfor'), diagonal('unrolled'), rtol=1e-10)
+
+
 def _refuse(row):
   raise tf.errors.UnimplementedError(None, None, 'not this one')
 

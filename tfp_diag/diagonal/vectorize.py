@@ -204,14 +204,21 @@ def _own(op_type: str) -> Callable:
   """An entry of the table in place of another one, or of none."""
   if op_type == 'Roll':
     return lambda convert: lambda given: convert(_CountedAxis(given))
+  if op_type == 'TensorListGather':
+    return lambda convert: convert and _gathered_items(convert)
   own = _CONVERTERS[op_type]
   # Later versions of TensorFlow may know the op.
   return lambda convert: convert or (lambda given: wrap(own(given), True))
 
 
-# While it is entered, axes of rolls are counted from the front.
+# While it is entered, axes of rolls are counted from the front, and so are
+# those of what is gathered from lists.
 _OWN_FUNCTIONS = Replaced(
-  _REGISTRY, {op_type: _own(op_type) for op_type in ('Roll', *_CONVERTERS)}
+  _REGISTRY,
+  {
+    op_type: _own(op_type)
+    for op_type in ('Roll', 'TensorListGather', *_CONVERTERS)
+  },
 )
 
 
@@ -229,6 +236,43 @@ class _CountedAxis:
     if rolled.shape.rank is not None:
       rank = tf.constant(rolled.shape.rank, axis.dtype)
     return tf.where(axis < 0, axis + rank, axis)
+
+  def __getattr__(self, name: str) -> Any:
+    return getattr(self._pfor_input, name)
+
+
+def _gathered_items(convert: Callable) -> Callable:
+  """Items of a list whose content differs between the elements of a loop.
+
+  pfor has their first two axes in the wrong order: wrong numbers, if there are
+  as many items as elements. Of all items stacked, it has them in the right one.
+  """
+
+  def converted(given):
+    _, handle_stacked, _ = given.input(0)
+    indices, indices_stacked, _ = given.input(1)
+    if not handle_stacked:
+      return convert(given)
+    items = _REGISTRY['TensorListStack'](_WholeList(given)).t
+    batch_dims = 1 if indices_stacked else 0
+    return wrap(tf.gather(items, indices, axis=1, batch_dims=batch_dims), True)
+
+  return converted
+
+
+class _WholeList:
+  """What pfor would know of a `TensorListStack` of the same list."""
+
+  def __init__(self, pfor_input: Any) -> None:
+    self._pfor_input = pfor_input
+
+  def unstacked_input(self, index: int) -> Any:
+    """The shape of an item, where a gather has its indices."""
+    return self._pfor_input.unstacked_input(index + 1)
+
+  def get_attr(self, name: str) -> Any:
+    """An attribute; the number of items is not known."""
+    return -1 if name == 'num_elements' else self._pfor_input.get_attr(name)
 
   def __getattr__(self, name: str) -> Any:
     return getattr(self._pfor_input, name)
