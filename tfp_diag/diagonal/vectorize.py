@@ -17,7 +17,9 @@
 Where TensorFlow (2.21 and before) vectorizes `tf.roll`, it adds one to the axis
 for the new axis in front, also to a negative one: -1 becomes 0, and it is the
 passes that are rolled. The gradient of `tf.roll(x, 1, axis=-1)` is such an op,
-and the result is wrong without an error.
+and the result is wrong without an error. Items that are gathered from a list
+come with their first two axes in the wrong order; the gradient of
+`tf.TensorArray.scatter` gathers them.
 
 It does not know how to vectorize some ops in which derivatives of common
 functions consist, such as `ScatterNd`, the gradient of `tf.gather_nd`. They are
