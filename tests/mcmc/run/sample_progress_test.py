@@ -186,6 +186,24 @@ def test_into_a_file_goes_a_line_at_the_end(capsys):
   assert line.startswith('sampling: 100 of 100 steps, acceptance 0.25')
 
 
+def test_lines_say_how_much_time_is_left(capsys, monkeypatch):
+  seconds = iter(np.arange(0.0, 1e5, 5.0))
+  monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(seconds))
+  monkeypatch.setattr(progress, '_SECONDS_BETWEEN_LINES', 0.0)
+  monkeypatch.setattr(progress, '_SECONDS_BETWEEN_RHATS', np.inf)
+  sample(50, progress_bar=True)
+  lines = capsys.readouterr().err.splitlines()
+  left = [re.search(r'steps, (\d\d:\d\d) left', line) for line in lines]
+  # Nothing is known in the first block, and nothing is left in the last one.
+  assert left[0] is None and left[-1] is None
+  per_block = 20.0
+  expected = [per_block * num_blocks for num_blocks in (3, 2, 1)]
+  minutes = [found[1].split(':') for found in left[1:-1]]
+  np.testing.assert_allclose(
+    [60 * int(m) + int(s) for m, s in minutes], expected
+  )
+
+
 def test_lines_become_rarer(capsys, monkeypatch):
   seconds = iter(np.arange(0.0, 1e5, 5.0))
   monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(seconds))

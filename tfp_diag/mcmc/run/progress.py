@@ -193,12 +193,14 @@ class _Lines(_Shown):
   def __init__(self, schedule, num_steps_done, chain_ndims):
     super().__init__(schedule, num_steps_done, chain_ndims)
     self._line = None
+    self._first = None
     self._next_seconds = _SECONDS_BETWEEN_LINES
 
   def update(self, step, acceptance, read_draws):
     """Writes a line if the last one is old enough."""
     facts = [
       f'{self.phase(step - 1)}: {step:,} of {self._schedule.num_steps:,} steps',
+      *self._left(step),
       *self.facts(step, acceptance, read_draws),
       *self.speed(step),
     ]
@@ -207,6 +209,20 @@ class _Lines(_Shown):
       self._write()
       # A run ten times as long writes twice the lines, not ten times.
       self._next_seconds *= 1.5
+
+  def _left(self, step):
+    """The time that is left in words, in a list, as a bar shows it."""
+    now = time.perf_counter()
+    if self._first is None:
+      # The first block, which is compiled, says nothing about it.
+      self._first = step, now
+      return []
+    first_step, first_seconds = self._first
+    num_left = self._schedule.num_steps - step
+    if not num_left:
+      return []
+    seconds = num_left * (now - first_seconds) / (step - first_step)
+    return [f'{tqdm.tqdm.format_interval(seconds)} left']
 
   def close(self):
     """Writes the line of the end."""

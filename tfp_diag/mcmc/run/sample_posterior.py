@@ -145,7 +145,7 @@ def sample_posterior(
   preconditioner: Literal[
     'auto', 'dense', 'low_rank', 'diagonal', 'local'
   ] = 'auto',
-  init: Any = None,
+  init: Literal['prior'] | Any = None,
   bijectors: Any = None,
   use_curvature: bool = True,
   target_accept_prob: float | None = None,

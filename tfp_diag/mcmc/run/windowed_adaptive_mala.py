@@ -151,7 +151,7 @@ def windowed_adaptive_mala(
   num_adaptation_steps: int = 500,
   preconditioner: Preconditioner = 'auto',
   discretization: Discretization = 'euler',
-  init: Any = None,
+  init: Literal['prior'] | Any = None,
   bijectors: Any = None,
   init_step_size: Any = None,
   target_accept_prob: float = 0.574,
