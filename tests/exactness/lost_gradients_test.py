@@ -50,6 +50,19 @@ def sparse_sum(x):
   return tf.sparse.to_dense(y)[tf.newaxis]
 
 
+def read_twice(x):
+  items = tf.TensorArray(x.dtype, 6).unstack(tf.transpose(x))
+  items = tf.ensure_shape(items.gather([0, 1, 1, 3, 5, 4]), [6, None])
+  return tf.transpose(items)
+
+
+def overwritten(x):
+  items = tf.TensorArray(x.dtype, 6).scatter(
+    [0, 1, 1, 3, 5, 4], tf.transpose(x)
+  )
+  return tf.transpose(tf.ensure_shape(items.stack(), [6, None]))
+
+
 LOST = {f.__name__: f for f in (resized, quantized, pooled, sparse_sum)}
 SECOND = {
   'hessian': lambda fn, x: tfp_diag.diag_hessian(
@@ -84,6 +97,36 @@ def test_first_derivatives_are_right(name):
   plan = tfp_diag.plan_diag_jacobian(LOST[name], x, sample_shape=x.shape[:1])
   _, diag = plan(x)
   np.testing.assert_allclose(tf.reshape(diag, x.shape), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize('kind', ['jacobian', *SECOND])
+@pytest.mark.parametrize('fn', [read_twice, overwritten])
+def test_an_item_that_is_there_twice_is_refused(fn, kind):
+  # TensorFlow takes one of the two cotangents of the item, or one for both.
+  with pytest.raises(
+    MissingGradientError, match=r'TensorList.* does not say so'
+  ):
+    {'jacobian': first, **SECOND}[kind](fn, draw(2, 6))
+
+
+def first(fn, x):
+  return tfp_diag.diag_jacobian(x, sample_shape=x.shape[:1], fn=fn)
+
+
+@pytest.mark.parametrize('order', [[0, 2, 1, 3, 5, 4], [5, 1, 3]])
+def test_items_that_differ_are_not_refused(order):
+  def fn(x):
+    items = tf.TensorArray(x.dtype, 6).unstack(tf.transpose(x**2))
+    chosen = tf.ensure_shape(items.gather(order), [len(order), None])
+    items = tf.TensorArray(x.dtype, 6).scatter(order, chosen * chosen[::-1])
+    return tf.transpose(tf.ensure_shape(items.stack(), [6, None]))
+
+  x = draw(3, 6)
+  expected = by_samples(jacobian_diagonal, fn, x)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=x.shape[:1])
+  assert plan.num_passes == 2
+  for diag in (first(fn, x)[1], plan(x)[1]):
+    np.testing.assert_allclose(tf.reshape(diag, x.shape), expected, rtol=1e-10)
 
 
 def test_what_does_not_reach_them_is_not_refused():

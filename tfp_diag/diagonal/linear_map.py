@@ -453,7 +453,8 @@ def _check_paths(
     f'`fn` cannot be differentiated as often as this derivative needs: '
     f'TensorFlow has no right derivative of {op.type} (op {op.name!r}), and '
     'does not say so. Write that part with other ops, for example as a product '
-    'with a matrix, or give it a gradient with `tf.custom_gradient`. First '
+    'with a matrix, or give it a gradient with `tf.custom_gradient`. If `fn` '
+    'does not call it, but TensorFlow does for a gradient, then first '
     'derivatives in reverse mode are right.'
   )
 

@@ -184,6 +184,23 @@ def pushed(x):
   return last * length
 
 
+def gathered(rows, indices):
+  chosen = raw.TensorListGather(
+    input_handle=rows,
+    indices=indices,
+    element_shape=[2],
+    element_dtype=tf.float64,
+  )
+  return tf.ensure_shape(chosen, [len(indices), 2])
+
+
+def scattered(x, indices, size=4):
+  rows = raw.TensorListScatterIntoExistingList(
+    input_handle=reserve(size), tensor=x, indices=indices
+  )
+  return tf.ensure_shape(stack(rows, [2]), [4, 2])
+
+
 def set_at(x, i):
   rows = raw.TensorListSetItem(input_handle=reserve(3), index=i, item=x[0])
   return tf.ensure_shape(stack(rows, [2]), [3, 2])
@@ -198,6 +215,18 @@ LISTS = [
     BY_CASES,
   ),
   ('TensorListStack', listed(lambda rows, x: stack(rows, [2])), {}),
+  ('TensorListGather', listed(lambda rows, x: gathered(rows, [2, 0])), {}),
+  (
+    'TensorListScatterIntoExistingList',
+    lambda x: scattered(x**2, [3, 0, 2]),
+    {},
+  ),
+  (
+    'TensorListScatterIntoExistingList',
+    # The list grows.
+    lambda x: scattered(x, [3, 0, 2], size=2),
+    {},
+  ),
   ('TensorListReserve', lambda x: set_at(x, 1), {}),
   ('TensorListSetItem', lambda x: set_at(x, 2), {}),
   ('EmptyTensorList', pushed, {}),
@@ -271,6 +300,22 @@ def test_lists_against_differences(op_type, fn, options, check_rule):
 def test_every_op_type_is_in_a_test(op_types_of):
   assert op_types_of(tensor_lists) == {case[0] for case in LISTS}
   assert op_types_of(loops) == {'StatelessWhile', 'While'}
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    listed(lambda rows, x: gathered(rows, [0, 2, 0, 1])),
+    lambda x: scattered(x, [3, 0, 3]),
+    listed(lambda rows, x: gathered(rows, [0, tf.identity(INDEX)])),
+  ],
+  ids=['read twice', 'overwritten', 'unknown'],
+)
+def test_items_that_may_be_the_same_are_dense(fn):
+  # TensorFlow gives the derivative of one of the two.
+  pattern = jacobian_sparsity(fn, tf.TensorSpec([3, 2], tf.float64))
+  assert pattern.nnz == np.prod(pattern.shape)
+  assert 'TensorList' in pattern.fallback_ops[0]
 
 
 def test_unknown_ops_on_lists_are_dense():

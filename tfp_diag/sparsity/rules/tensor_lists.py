@@ -17,6 +17,7 @@
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import (
@@ -144,6 +145,56 @@ def _stack(walker, scope, instruction, inputs):
   if isinstance(inputs[0], ListSummary):
     return [_repeated(walker, instruction, inputs[0])]
   return [_joined(walker, instruction, inputs[0], stacked=True)]
+
+
+def _lost_where_repeated(part, indices):
+  """A function of an op: what loses derivatives if an item is there twice."""
+
+  def lost_inputs(op):
+    numbers = tf.get_static_value(op.inputs[indices])
+    if numbers is None or len(np.unique(numbers)) == numbers.size:
+      return ()
+    return (part,)
+
+  return lost_inputs
+
+
+@register_expansion(
+  'TensorListGather',
+  shape_inputs=(2,),
+  lost_inputs=_lost_where_repeated(0, 1),
+)
+def _gather(walker, scope, instruction, inputs):
+  """Some items along a new first axis."""
+  del scope
+  items = _items(inputs[0])
+  chosen = TensorList(items[k] for k in _different(inputs[1]))
+  return [_joined(walker, instruction, chosen, stacked=True)]
+
+
+@register_expansion(
+  'TensorListScatterIntoExistingList',
+  lost_inputs=_lost_where_repeated(1, 2),
+)
+def _scatter(walker, scope, instruction, inputs):
+  """The list with the slices of a tensor in place of some items."""
+  del walker, scope, instruction
+  items, indices = list(_items(inputs[0])), _different(inputs[2])
+  items += [None] * (max(indices, default=-1) + 1 - len(items))
+  for row, k in enumerate(indices):
+    items[k] = (inputs[1], row)
+  return [TensorList(items)]
+
+
+def _different(indices):
+  """The numbers of items, each of which is there only once.
+
+  TensorFlow loses derivatives of an item that one op reads or writes twice.
+  """
+  numbers = np.ravel(indices.value()).tolist()
+  if len(set(numbers)) < len(numbers) or min(numbers, default=0) < 0:
+    raise CannotSay('one item more than once')
+  return numbers
 
 
 @register_expansion('TensorListConcatV2')
