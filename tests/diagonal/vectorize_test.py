@@ -162,30 +162,35 @@ def test_items_gathered_from_a_list(count, differ):
     np.testing.assert_array_equal(function((rows, picks)), expected)
 
 
-@pytest.mark.parametrize('parallel_iterations', [4, 6])
+MIXING = tf.constant(RNG.normal(size=[2, 12, 12]))
+
+
+def scattered(x, reads='stack'):
+  """A dense function through a list, whose gradient gathers from a list."""
+  columns = tf.transpose(tf.matmul(x, MIXING[0]) ** 2)
+  order = np.roll(np.arange(12)[::-1], 3)
+  items = tf.TensorArray(x.dtype, 12).scatter(order, columns)
+  rest = (np.arange(12),) if reads == 'gather' else ()
+  columns = tf.ensure_shape(getattr(items, reads)(*rest), [12, None])
+  return tf.matmul(tf.transpose(columns), MIXING[1])
+
+
+# As many passes in a chunk as items, or fewer.
+@pytest.mark.parametrize('parallel_iterations', [12, 8])
 @pytest.mark.parametrize('reads', ['stack', 'gather'])
 def test_derivatives_through_scattered_lists(reads, parallel_iterations):
-  """Whose gradients gather from lists."""
-  before, after = tf.constant(RNG.normal(size=[2, 6, 6]))
-
-  def fn(x):
-    columns = tf.transpose(tf.matmul(x, before) ** 2)
-    items = tf.TensorArray(x.dtype, 6).scatter([3, 1, 0, 5, 2, 4], columns)
-    rest = (list(range(6)),) if reads == 'gather' else ()
-    columns = tf.ensure_shape(getattr(items, reads)(*rest), [6, None])
-    return tf.matmul(tf.transpose(columns), after)
-
-  def diagonal(schedule):
-    x = tf.constant(ROWS.reshape([-1, 5])[:6, :1] + np.arange(6.0))
-    return tfp_diag.diag_jacobian(
+  x = tf.constant(np.random.default_rng(8).normal(size=(3, 12)))
+  found = [
+    tfp_diag.diag_jacobian(
       x,
-      fn=fn,
-      sample_shape=[6],
+      fn=lambda x: scattered(x, reads),
+      sample_shape=[3],
       schedule=schedule,
       parallel_iterations=parallel_iterations,
     )[1][0]
-
-  np.testing.assert_allclose(diagonal('pfor'), diagonal('unrolled'), rtol=1e-10)
+    for schedule in ('pfor', 'unrolled')
+  ]
+  np.testing.assert_allclose(*found, rtol=1e-10)
 
 
 def _refuse(row):
@@ -259,14 +264,17 @@ def test_derivatives_through_rolls(mode, jit_compile):
   np.testing.assert_allclose(curvature, expected, atol=1e-6)
 
 
-def test_another_tensorflow_takes_the_loop(monkeypatch):
+@pytest.mark.parametrize(
+  'fn, op_type', [(ring, 'Roll'), (scattered, 'TensorListGather')]
+)
+def test_another_tensorflow_takes_the_loop(monkeypatch, fn, op_type):
   monkeypatch.setattr(vectorize, '_REGISTRY', None)
   x = tf.constant(np.random.default_rng(7).normal(size=(2, 12)))
-  with pytest.warns(RuntimeWarning, match='cannot vectorize the op Roll'):
+  with pytest.warns(RuntimeWarning, match=f'cannot vectorize the op {op_type}'):
     _, diag = tfp_diag.diag_jacobian(
-      x, fn=ring, sample_shape=[2], schedule='pfor'
+      x, fn=fn, sample_shape=[2], schedule='pfor'
     )
   _, loop = tfp_diag.diag_jacobian(
-    x, fn=ring, sample_shape=[2], schedule='while_loop'
+    x, fn=fn, sample_shape=[2], schedule='while_loop'
   )
   np.testing.assert_allclose(diag[0], loop[0], rtol=1e-10)

@@ -28,8 +28,8 @@ here.
 There is no public way to say how an op is vectorized, nor to replace the
 gradient of one on a tape. So while `vectorized_map` runs, the table of
 TensorFlow holds functions of this module. Where TensorFlow keeps the table
-elsewhere, an op that may roll along a negative axis is refused, and the other
-ones are not vectorized.
+elsewhere, what it may get wrong is refused, and what it does not know is not
+vectorized.
 """
 
 from collections.abc import Callable
@@ -63,12 +63,12 @@ def vectorized_map(fn: Callable, elems: Any) -> Any:
     What `tf.vectorized_map` returns.
 
   Raises:
-    NotImplementedError: if `fn` rolls along an axis that may be negative, and
-      this version of TensorFlow cannot be told how.
+    NotImplementedError: if `fn` rolls along an axis that may be negative, or
+      gathers from a list, and this version of TensorFlow cannot be told how.
   """
-  if _REGISTRY is None or 'Roll' not in _REGISTRY:
+  if _REGISTRY is None or not _CORRECTED.keys() <= _REGISTRY.keys():
     return tf.vectorized_map(
-      _without_negative_rolls(fn), elems, fallback_to_while_loop=False
+      _without_wrong_ops(fn), elems, fallback_to_while_loop=False
     )
   with _OWN_FUNCTIONS:
     return tf.vectorized_map(fn, elems, fallback_to_while_loop=False)
@@ -202,26 +202,10 @@ _CONVERTERS = {
 }
 
 
-def _own(op_type: str) -> Callable:
-  """An entry of the table in place of another one, or of none."""
-  if op_type == 'Roll':
-    return lambda convert: lambda given: convert(_CountedAxis(given))
-  if op_type == 'TensorListGather':
-    return lambda convert: convert and _gathered_items(convert)
+def _missing(op_type: str) -> Callable:
+  """An entry where there is none; later versions of TensorFlow may have one."""
   own = _CONVERTERS[op_type]
-  # Later versions of TensorFlow may know the op.
   return lambda convert: convert or (lambda given: wrap(own(given), True))
-
-
-# While it is entered, axes of rolls are counted from the front, and so are
-# those of what is gathered from lists.
-_OWN_FUNCTIONS = Replaced(
-  _REGISTRY,
-  {
-    op_type: _own(op_type)
-    for op_type in ('Roll', 'TensorListGather', *_CONVERTERS)
-  },
-)
 
 
 class _CountedAxis:
@@ -280,18 +264,30 @@ class _WholeList:
     return getattr(self._pfor_input, name)
 
 
-def _without_negative_rolls(fn: Callable) -> Callable:
-  """The same function, but it raises where it rolls along a negative axis."""
+# Entries for ops that TensorFlow gets wrong, made of those that it has.
+_CORRECTED: dict[str, Callable] = {
+  'Roll': lambda convert: lambda given: convert(_CountedAxis(given)),
+  'TensorListGather': _gathered_items,
+}
+# While it is entered, both are in the table of TensorFlow.
+_OWN_FUNCTIONS = Replaced(
+  _REGISTRY, {**{t: _missing(t) for t in _CONVERTERS}, **_CORRECTED}
+)
+
+
+def _without_wrong_ops(fn: Callable) -> Callable:
+  """The same function, but it raises where TensorFlow may be wrong."""
 
   def checked(element):
     result = fn(element)
     for op in tf.compat.v1.get_default_graph().get_operations():
-      if op.type == 'Roll':
-        axis = tf.get_static_value(op.inputs[2])
-        if axis is None or (axis < 0).any():
-          raise NotImplementedError(
-            'No vectorization defined for Roll along a negative axis'
-          )
+      if op.type in _CORRECTED and not _rolls_counted_axis(op):
+        raise NotImplementedError(f'No vectorization defined for {op.type}')
     return result
 
   return checked
+
+
+def _rolls_counted_axis(op: tf.Operation) -> bool:
+  axis = tf.get_static_value(op.inputs[2]) if op.type == 'Roll' else None
+  return axis is not None and bool((axis >= 0).all())

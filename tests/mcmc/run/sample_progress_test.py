@@ -196,8 +196,8 @@ def test_lines_say_how_much_time_is_left(capsys, monkeypatch):
   left = [re.search(r'steps, (\d\d:\d\d) left', line) for line in lines]
   # Nothing is known in the first block, and nothing is left in the last one.
   assert left[0] is None and left[-1] is None
-  per_block = 20.0
-  expected = [per_block * num_blocks for num_blocks in (3, 2, 1)]
+  # A block looks at the clock four times.
+  expected = [4 * 5.0 * num_blocks for num_blocks in (3, 2, 1)]
   minutes = [found[1].split(':') for found in left[1:-1]]
   np.testing.assert_allclose(
     [60 * int(m) + int(s) for m, s in minutes], expected
