@@ -118,3 +118,22 @@ def sample_diagonal(fn, x):
     y = fn(x)
   matrix = tape.batch_jacobian(y, x, experimental_use_pfor=False)
   return tf.linalg.diag_part(matrix)
+
+
+def unmixed_diagonals(fn, x):
+  """Second and third derivatives, each by one coordinate; as before."""
+
+  def gradient(y):
+    with tf.GradientTape() as tape:
+      tape.watch(y)
+      value = fn(y)
+    return tape.gradient(value, y)
+
+  @tf.function
+  def both(x):
+    return (
+      sample_diagonal(gradient, x),
+      sample_diagonal(lambda y: sample_diagonal(gradient, y), x),
+    )
+
+  return both(x)

@@ -19,8 +19,9 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import sample_diagonal
-from tfp_diag.diagonal import proposals
+from tests.oracles import sample_diagonal, unmixed_diagonals
+from tfp_diag.diagonal import proposals, squared_sweeps
+from tfp_diag.diagonal.third_order import ThirdOrder
 from tfp_diag.sparsity import analysis, frontiers
 
 RNG = np.random.default_rng(3)
@@ -718,6 +719,52 @@ def test_differentiated_once_more():
   assert_equal(got, expected, rtol=1e-5, atol=1e-9)
 
 
+PLANE = tf.constant(np.random.default_rng(8).normal(size=[DATA, 2]))
+
+
+def mixture_of_planes(x):
+  """Each scale reaches its density on two paths, of each of two axes."""
+  means, scales = split(x, (3, 2), (3, 2))
+  z = (PLANE[:, tf.newaxis] - means[..., tf.newaxis, :, :]) * tf.exp(
+    -scales[..., tf.newaxis, :, :]
+  )
+  logs = -tf.reduce_sum(0.5 * z**2 + scales[..., tf.newaxis, :, :], -1)
+  return tf.reduce_sum(tf.reduce_logsumexp(logs, -1), -1)
+
+
+def mixture_on_a_line(x):
+  means, scales = split(x, (1, 3), (1, 3))
+  z = (RESPONSE[:, tf.newaxis] - means) * tf.exp(-scales)
+  return tf.reduce_sum(tf.reduce_logsumexp(-0.5 * z**2 - scales, -1), -1)
+
+
+@pytest.mark.parametrize('how', ['graph', 'xla'])
+@pytest.mark.parametrize(
+  'fn, size, most', [(mixture_of_planes, 12, 4), (mixture_on_a_line, 6, 2)]
+)
+def test_terms_share_the_way_to_their_frontier(
+  fn, size, most, how, monkeypatch
+):
+  """Of the sum in a logarithm, and of the exponentials in the sum."""
+  ways, linked = [], squared_sweeps._Walk._linked
+
+  def counting(self, link, *args):
+    ways.append((link.value, link.num_passes))
+    return linked(self, link, *args)
+
+  monkeypatch.setattr(squared_sweeps._Walk, '_linked', counting)
+  x = state(size, 2)
+  run = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=how == 'xla'
+  )
+  assert_equal(run(x), dense(fn, x))
+  last = ways[-1][0]
+  # Once to the frontier at the scales, one pass for each tensor on the way.
+  assert [value for value, _ in ways].count(last) == 1
+  assert all(num_passes == 1 for _, num_passes in ways)
+  assert 0 < len(ways) <= most
+
+
 # What is not finite stays where it is.
 
 MIXED = constant(4, 2)
@@ -745,7 +792,7 @@ def test_what_is_not_finite_touches_nothing_else(bad):
 
 @pytest.mark.parametrize('how', ['eager', 'graph', 'xla'])
 @pytest.mark.parametrize(
-  'fn', [horseshoe, softmax_regression, network, network_of_silu]
+  'fn', [horseshoe, softmax_regression, network, classifier_in_full]
 )
 def test_third_derivatives(fn, how):
   size = next(size for model, size, _ in MODELS if model is fn)
@@ -756,28 +803,44 @@ def test_third_derivatives(fn, how):
 
   if how != 'eager':
     third = tf.function(third, jit_compile=how == 'xla')
+  check_third_derivatives(third, fn, x)
 
-  @tf.function
-  def nested(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      diag = tf.linalg.diag_part(sample_hessian(fn, x))
-    rows = tape.batch_jacobian(diag, x, experimental_use_pfor=False)
-    return diag, tf.linalg.diag_part(rows)
 
-  found, (second, want) = third(x), nested(x)
+@pytest.mark.parametrize(
+  'fn',
+  [
+    network_of_silu,
+    deep_network_of_silu,
+    gelu_network,
+    deep_network,
+    deep_network_of_several_outputs,
+    residual_network,
+    classifier_by_softmax,
+    classifier_by_log_softmax,
+    classifier_by_cross_entropy,
+    layer_norm,
+  ],
+)
+def test_third_derivatives_of_networks_take_no_pass(fn, monkeypatch):
+  """A joint frontier for what follows a layer gives them, too."""
+  size = next(size for model, size, _ in MODELS if model is fn)
+  passes, apply = [], ThirdOrder.apply
+
+  def counting(self, *args):
+    passes.append(args)
+    return apply(self, *args)
+
+  monkeypatch.setattr(ThirdOrder, 'apply', counting)
+  third = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))
+  check_third_derivatives(third, fn, state(size, 2))
+  # One coordinate at most, a bias at the end, is cheaper by itself.
+  assert len(passes) <= 1
+
+
+def check_third_derivatives(third, fn, x):
+  found, (second, want) = third(x), unmixed_diagonals(fn, x)
   assert_equal(found.second, second)
   assert_equal(found.third, want)
-
-
-def sample_hessian(fn, x):
-  with tf.GradientTape() as outer:
-    outer.watch(x)
-    with tf.GradientTape() as inner:
-      inner.watch(x)
-      value = fn(x)
-    gradient = inner.gradient(value, x)
-  return outer.batch_jacobian(gradient, x, experimental_use_pfor=False)
 
 
 @pytest.mark.parametrize('jit_compile', [None, True])

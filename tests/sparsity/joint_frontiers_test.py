@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from tests.oracles import by_samples, hessian_diagonal
+from tests.oracles import by_samples, hessian_diagonal, unmixed_diagonals
 from tfp_diag.sparsity import frontiers
 from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.graph import trace
@@ -219,6 +219,48 @@ def test_conditions(fn, covered, joint_frontiers):
   # Passes would run instead of what is wrong.
   assert plan.ways[0].name == 'squared sweeps'
   np.testing.assert_allclose(plan(x)[2], hessian(fn, x), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+  'fn, size',
+  [
+    (long_formula_of_one, 3),
+    (two_paths_to_an_element, 3),
+    (another_way, 3),
+    (elements_meet, 3),
+    (formula_of_a_formula, 3),
+    (LIKELIHOODS['normal'], 6),
+    (LIKELIHOODS['truncated'], 6),
+    (LIKELIHOODS['ordered'], 6),
+  ],
+)
+def test_third_derivatives(fn, size, joint_frontiers):
+  x = state(size)
+  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(x)
+  second, third = unmixed_diagonals(fn, x)
+  for got, want in ((found.second, second), (found.third, third)):
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+
+
+def test_a_product_with_what_does_not_depend_on_it(joint_frontiers):
+  """The weights that a layer is multiplied by are none of its elements."""
+
+  def fn(x):
+    hidden = tf.matmul(DESIGN, tf.reshape(x[..., :6], [-1, 3, 2]))
+    logits = tf.matmul(tf.tanh(hidden), tf.reshape(x[..., 6:], [-1, 2, 3]))
+    logits -= tf.math.log(tf.reduce_sum(tf.exp(logits), -1, keepdims=True))
+    return tf.reduce_sum(tf.sin(logits) * tf.exp(logits), [-1, -2])
+
+  x = state(12)
+  first, second = sweeps_of(fn, x)[-1].sweeps
+  np.testing.assert_array_equal(np.flatnonzero(first.coordinates), range(6))
+  (joint,) = first.joints
+  assert (joint.value.known_shape, joint.shape) == ((2, ROWS, 2), (2,))
+  (joint,) = second.joints
+  assert (joint.value.known_shape, joint.shape) == ((2, ROWS, 3), (3,))
+  np.testing.assert_allclose(
+    tfp_diag.diag_hessian(fn, x)[2], hessian(fn, x), rtol=1e-9
+  )
 
 
 def test_one_frontier_in_front_of_another(joint_frontiers):

@@ -404,12 +404,16 @@ class Evaluation:
       adjoints = _tape_gradient(first)([value], tensors, [tf.ones_like(value)])
     return LinearMap(_tape_gradient(second), adjoints, tensors)
 
-  def derivative_of(self, compute: Callable) -> tuple:
+  def derivative_of(
+    self, compute: Callable, tensors: Sequence | None = None
+  ) -> tuple:
     """The transposed Jacobian of what is computed from a Hessian.
 
     Args:
       compute: Python callable without arguments; returns a list with a Tensor
         or None for each part.
+      tensors: List of Tensors that the function computed on the way, by which
+        it is differentiated. Default: `xs`.
 
     Returns:
       results: What `compute` has returned.
@@ -418,7 +422,8 @@ class Evaluation:
     third = self._tapes[2]
     with _recording([third]):
       results = compute()
-    return results, LinearMap(_tape_gradient(third), results, self.xs)
+    sources = self.xs if tensors is None else tensors
+    return results, LinearMap(_tape_gradient(third), results, sources)
 
 
 def _check_paths(

@@ -128,8 +128,8 @@ def _sweeps(
   """Those of the sweeps that cost less than passes would."""
   kept = [s for s in sweeps.sweeps if _cost_of_sweep(s) < s.coordinates.sum()]
   if reading.problem.order == 3:
-    # A frontier says nothing about third derivatives.
-    kept = [s for s in kept if not s.stand_ins]
+    # A frontier of one term says nothing about third derivatives.
+    kept = [s for s in kept if not s.frontiers]
   if not kept:
     return
   sweeps = sweeps.only(kept).joined()
@@ -147,10 +147,7 @@ def _cost_of_sweep(one: Sweep) -> float:
   links = [link for frontier in one.frontiers for link in frontier.links]
   return (
     _SWEEP
-    + sum(
-      (2 if link.is_by_rows else 3) * _VJP * link.num_passes * link.work
-      for link in links
-    )
+    + sum(_VJP * link.cost for link in links)
     + sum(
       _PRODUCT_BEHIND * joint.num_passes * joint.work for joint in one.joints
     )

@@ -22,8 +22,8 @@ the value by each of its elements, where the other elements are held:
     a is used twice:          the contributions add up
 
 `sparsity.unique_paths` says for which coordinates that is exact, and where the
-sweep has to start anew from a frontier. Where it need not, `c`, the derivative
-of third order, goes along:
+sweep has to start anew from a frontier. `c`, the derivative of third order, can
+go along, but for frontiers of one term:
 
     c(a) = phi'^3 c(v) + 3 phi' phi'' q(v) + phi''' adjoint(v)
     c(a_j) = sum_i A_ij^3 c(v_i)
@@ -32,7 +32,7 @@ of third order, goes along:
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -62,7 +62,7 @@ class SquaredSweeps:
 
   Attributes:
     found: `Sweeps` of the graph at hand; for third derivatives without
-      frontiers.
+      frontiers of one term.
     colors: int32 array, one per coordinate: the colors of those that are left
       over, and -1 for the others.
     evaluation: `Evaluation` to which the ops of `found` belong.
@@ -168,6 +168,9 @@ class _Walk:
     self._adjoints = dict(zip(ops, adjoints))
     self._tensors = dict(zip(self._walked.inputs, call.xs))
     self._tensors.update(tensors_at_hand(self._walked))
+    self._makers = {
+      y: step for step in self._walked.tape.steps for y in step.outputs
+    }
 
   def swept(
     self, one: Sweep, wanted: Sequence[bool], order: int
@@ -189,10 +192,10 @@ class _Walk:
         needed.update(y for y in step.outputs if y.depends)
         steps.append(step)
     found = _Sums(order)
-    for frontier in one.frontiers:
-      found.add(frontier.value, [self._from_frontier(frontier)])
+    for value, q in self._from_frontiers(one.frontiers):
+      found.add(value, [q])
     for joint in one.joints:
-      found.add(joint.value, [self._from_joint_frontier(joint)])
+      found.add(joint.value, self._from_joint_frontier(joint, order))
     curved = {
       (term.step, term.left)
       for term in self._found.squares
@@ -272,21 +275,110 @@ class _Walk:
       argument = _wide(argument)
     return local.slopes(op, group, argument, order)
 
-  def _from_frontier(self, frontier: Frontier) -> tf.Tensor | None:
-    """The second derivatives of a term by the elements of the frontier."""
-    term = frontier.term
-    op = self._op(term.step)
-    weight = self._weight(term)
-    if weight is None:
-      return None
-    ends = [op.inputs[which[0]] for which in (term.left, term.right)]
-    for link in frontier.links:
-      weight = self._linked(link, ends, weight)
-      ends = [self._tensors[link.value]] * 2
-    return weight
+  def _from_frontiers(self, frontiers: Sequence[Frontier]) -> Iterator[tuple]:
+    """The second derivatives of terms by the elements of their frontiers.
 
-  def _from_joint_frontier(self, joint: JointFrontier) -> tf.Tensor:
-    """The diagonal of the Hessian of the value by the elements of a tensor."""
+    Where the weights of several terms come to the same tensor, the rest of the
+    way is gone once for their sum.
+
+    Args:
+      frontiers: Those of one sweep.
+
+    Yields:
+      Pairs of the `Value` that is the frontier, and a Tensor or None.
+    """
+    waiting = {}
+
+    def wait(values, ends, shape, weight, links):
+      weight = _wide(weight)
+      if values[0] is values[1] and values[0].known_shape == shape:
+        value, weight = self._moved(values[0], weight, links[0].value)
+        ends = [self._tensors[value]] * 2
+      key = *(end.ref() for end in ends), links
+      waiting.setdefault(key, []).append(weight)
+
+    for frontier in frontiers:
+      term, step = frontier.term, frontier.term.step
+      weight = self._weight(term)
+      if weight is not None:
+        ends = [which[0] for which in (term.left, term.right)]
+        wait(
+          [step.inputs[k] for k in ends],
+          [self._op(step).inputs[k] for k in ends],
+          step.outputs[0].known_shape,
+          weight,
+          # What is the same for all terms.
+          tuple(link._replace(work=0.0) for link in frontier.links),
+        )
+    while waiting:
+      key = max(waiting, key=lambda key: len(key[-1]))
+      *ends, (link, *links) = key
+      ends = [end.deref() for end in ends]
+      weight = self._linked(link, ends, tf.add_n(waiting.pop(key)))
+      if links:
+        values, tensor = [link.value] * 2, self._tensors[link.value]
+        shape = link.value.known_shape
+        wait(values, [tensor] * 2, shape, weight, tuple(links))
+      else:
+        yield link.value, weight
+
+  def _moved(
+    self, value: Value, weight: tf.Tensor, frontier: Value
+  ) -> tuple[Value, tf.Tensor]:
+    """Weights of the squares of a value, as those of an earlier one.
+
+    If each element depends on the frontier through that element of one argument
+    of an elementwise op, then its derivatives by the frontier are those of the
+    argument times the slope of the op.
+
+    Args:
+      value: `Value`.
+      weight: Tensor of its shape.
+      frontier: `Value`.
+
+    Returns:
+      The earliest value of this kind, and its weights.
+    """
+    reach = self._descendants(frontier)
+    while value is not frontier:
+      step = self._makers.get(value)
+      if not isinstance(step, Step):
+        break
+      through = {v for v in step.inputs if v in reach}
+      groups = [each for each in self._groups(step) if each[0] in through]
+      if len(through) != 1 or len(groups) != 1:
+        break
+      ((argument, kind, group),) = groups
+      is_same = argument.known_shape == value.known_shape
+      if kind != 'elementwise' or not is_same or argument not in self._tensors:
+        break
+      (moved,) = self._elementwise(step, group, False, (weight,))
+      if moved is None:
+        break
+      value, weight = argument, moved
+    return value, weight
+
+  def _descendants(self, value: Value) -> set:
+    """A value, and what depends on it."""
+    found = {value}
+    for step in self._walked.tape.steps:
+      if any(v in found for v in step.inputs):
+        found.update(step.outputs)
+    return found
+
+  def _from_joint_frontier(self, joint: JointFrontier, order: int) -> list:
+    """The unmixed derivatives of the value by the elements of a tensor.
+
+    Elements of one group have no mixed second derivatives, hence no mixed third
+    ones: those of their products with the Hessian are unmixed.
+
+    Args:
+      joint: `JointFrontier`.
+      order: 2, or 3 for derivatives of second and third order.
+
+    Returns:
+      List of Tensors of the shape of the tensor, for each order.
+    """
     tensor = self._tensors[joint.value]
     hessian = self._evaluation.hessian_between([tensor])
     # Of the size of the tensor: then products have room where adjoints have.
@@ -296,16 +388,26 @@ class _Walk:
 
     def one_pass(k):
       mask = _mask(joint.shape, k, tensor.dtype)
-      (product,) = hessian.apply([0], [size * mask], [0])
-      return [None if product is None else _wide(product * mask) / _wide(size)]
+
+      def product():
+        return hessian.apply([0], [size * mask], [0])
+
+      if order == 2:
+        products = product()
+      else:
+        products, derivative = self._evaluation.derivative_of(product, [tensor])
+        products += derivative.apply([0], [tf.ones_like(tensor) * mask], [0])
+      return [
+        None if p is None else _wide(p * mask) / _wide(size) for p in products
+      ]
 
     return sweep.add_up(
       one_pass,
-      [tf.zeros_like(_wide(tensor))],
+      [tf.zeros_like(_wide(tensor))] * (order - 1),
       joint.num_passes,
       self._call.chunk_size,
       self._evaluation.loop_type,
-    )[0]
+    )
 
   def _linked(self, link: Link, ends: Sequence, weight: tf.Tensor) -> tf.Tensor:
     """The sum of `w_i (C_a)_ie (C_b)_ie` over i, for each element e.

@@ -60,7 +60,8 @@ __all__ = ['MAX_ROWS', 'Frontier', 'Frontiers', 'Link', 'Rows', 'Term']
 
 # The most groups of rows or elements for a frontier: each takes passes.
 MAX_ROWS = 64
-# Frontiers with at most this many groups are looked for first.
+# Frontiers with at most this many groups are looked for before those with more,
+# and a chain instead of one of them has to cost less.
 _FEW_PASSES = 4
 # The search for frontiers looks at this many elements, a few seconds' work, or
 # at 20 times those of the function if that is more. An op counts `_STEP` more.
@@ -117,6 +118,11 @@ class Link(NamedTuple):
   def num_passes(self) -> int:
     """How many groups have passes of their own."""
     return math.prod(self.shape)
+
+  @property
+  def cost(self) -> float:
+    """The work of all of its passes; that of the function is one."""
+    return (2 if self.is_by_rows else 3) * self.num_passes * self.work
 
 
 class Frontier(NamedTuple):
@@ -242,8 +248,11 @@ class Frontiers:
     """
     found, bad = [], bad.copy()
     looked_at: dict[tuple, tuple] = {}
+    # What a chain has to cost less than, for each coordinate.
+    least = np.full(len(bad), np.inf)
     # First cheap links, then those that need a further one, then costly ones.
-    for is_once, most in ((True, _FEW_PASSES), (False, 1), (True, MAX_ROWS)):
+    kinds = ((True, 1), (False, 1), (True, _FEW_PASSES), (True, MAX_ROWS))
+    for is_once, most in kinds:
       parts = zip(self._walked.inputs, self._walked.graph.xs)
       for value, tensor in itertools.chain(self.candidates(between), parts):
         if not bad.any():
@@ -262,7 +271,11 @@ class Frontiers:
             return found
           looked_at[key] = self._link(value, tensor, rows, asked, inside)
         covered, link = looked_at[key]
-        if link is None or link.num_passes > most:
+        if link is None:
+          continue
+        if link.num_passes > most:
+          if is_once and link.num_passes <= _FEW_PASSES:
+            least[covered] = np.minimum(least[covered], link.cost)
           continue
         if is_once:
           found.append((covered, (link,)))
@@ -272,8 +285,11 @@ class Frontiers:
           inner = Rows(ends, value.known_shape, tensor)
           steps = self._ancestors([value], len(self._steps))
           for part, links in self._covers(inner, covered, steps, depth + 1):
-            found.append((part, (link, *links)))
-            bad &= ~part
+            chain = (link, *links)
+            part = part & (sum(each.cost for each in chain) < least)
+            if part.any():
+              found.append((part, chain))
+              bad &= ~part
     return found
 
   def affords(self, inside: Sequence) -> bool:
@@ -313,16 +329,15 @@ class Frontiers:
     """
     numbers = self._sets.within(self._numbers[value], asked)
     numbers = self._sets.support(numbers)
-    found = self._by_rows(
-      value, rows, numbers, asked, inside
-    ) or self._by_columns(value, tensor, rows, numbers, asked, inside)
-    if found is None:
+    ways = [self._by_rows(value, rows, numbers, asked, inside)]
+    if ways[0] is None or ways[0][1].num_passes > 1:
+      ways.append(self._by_columns(value, tensor, rows, numbers, asked, inside))
+    ways = [way for way in ways if way is not None]
+    if not ways:
       return asked, None
-    covered, (is_by_rows, shape) = found
+    covered, link = min(ways, key=lambda way: (-way[0].sum(), way[1].cost))
     covered = covered & ~self._reached_beside(value, rows, inside)
-    if not covered.any():
-      return covered, None
-    return covered, Link(value, is_by_rows, shape, self.share(inside))
+    return covered, link if covered.any() else None
 
   def _by_rows(
     self,
@@ -335,8 +350,8 @@ class Frontiers:
     """Whether blocks of elements of a value reach few rows, none in common.
 
     Returns:
-      The coordinates that reach at most one element of each block, and (True,
-      shape) as in `Link`; or None.
+      The coordinates that reach at most one element of each block, and a
+      `Link`; or None.
     """
     shape = value.known_shape
     for rank in range(len(shape), -1, -1):
@@ -351,7 +366,7 @@ class Frontiers:
         return None
       row_shape = self._rows_of_blocks(value, block, rank, rows, inside)
       if row_shape is not None:
-        return covered, (True, row_shape)
+        return covered, Link(value, True, row_shape, self.share(inside))
     return None
 
   def _rows_of_blocks(
@@ -403,8 +418,8 @@ class Frontiers:
     """Whether each row depends on few elements of a value.
 
     Returns:
-      The coordinates that reach at most one of the elements of each row, and
-      (False, shape) as in `Link`; or None.
+      The coordinates that reach at most one of the elements of each row, and a
+      `Link`; or None.
     """
     covered = asked
     for some in (self.some_elements(value), np.ones(value.rows, bool)):
@@ -419,7 +434,9 @@ class Frontiers:
       if not covered.any():
         return None
     shape = self.colors(sets, united, value, tensor)
-    return None if shape is None else (covered, (False, shape))
+    if shape is None:
+      return None
+    return covered, Link(value, False, shape, self.share(inside))
 
   @staticmethod
   def some_elements(value: Value) -> np.ndarray | None:

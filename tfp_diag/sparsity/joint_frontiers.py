@@ -91,13 +91,22 @@ class JointFrontiers:
     """
     found = []
     self._search(troubles, found)
-    # Others that reach the same steps are covered, too: otherwise they would
-    # need a sweep of their own.
-    self._search(self._bystanders(found), found)
+    # Others that reach the same steps are covered, too, where they can share a
+    # sweep then: otherwise they would need one of their own.
+    self._search(self._bystanders(found), found, may_meet=False)
     return [(joint, covered) for joint, covered in found if covered.any()]
 
-  def _search(self, troubles: Sequence, found: list) -> None:
-    """Adds joint frontiers to the list of those that were found."""
+  def _search(
+    self, troubles: Sequence, found: list, may_meet: bool = True
+  ) -> None:
+    """Adds joint frontiers to the list of those that were found.
+
+    Args:
+      troubles: As for `of`.
+      found: list of a `JointFrontier`, and the coordinates that it covers.
+      may_meet: whether a coordinate may reach one frontier, and be covered by
+        another one, for the same steps. That takes a sweep for each of them.
+    """
     steps = self._steps
     for most in (1, MAX_ROWS):
       for value, tensor in self._frontiers.candidates(steps):
@@ -113,6 +122,8 @@ class JointFrontiers:
         joint, covered = self._seen[key]
         if joint is None or joint.num_passes > most:
           continue
+        if not may_meet and not self._saves_a_sweep(joint, found):
+          continue
         covered = covered.copy()
         for other, known in found:
           # What is covered twice would be counted twice.
@@ -125,6 +136,19 @@ class JointFrontiers:
           if step in joint.steps:
             bad &= ~covered
         found.append((joint, covered))
+
+  def _saves_a_sweep(self, joint: JointFrontier, found: Sequence) -> bool:
+    """Whether a joint frontier beside others costs less than a sweep."""
+    if joint.num_passes * joint.work >= 1.0:
+      return False
+    # What another one covers for the same steps must not reach it.
+    reached = self._paths.sets.members(self._paths.numbers[joint.value])
+    return not any(
+      other.value is not joint.value
+      and not set(other.steps).isdisjoint(joint.steps)
+      and np.any(reached & covered)
+      for other, covered in found
+    )
 
   def _bystanders(self, found: Sequence) -> list[tuple]:
     """Pairs of a step after joint frontiers, and uncovered coordinates."""
@@ -209,8 +233,12 @@ class JointFrontiers:
     rows, curved = [np.zeros(0, np.int64)], {}
     for step in inside:
       for sides in self._curved(step, sets, reach):
-        curved[step] = True
-        rows.append(sets.plus(*sides) if len(sides) == 2 else sides[0])
+        # A product with what does not depend on the value is linear in it.
+        met = np.all([side != EMPTY for side in sides], axis=0)
+        if met.any():
+          curved[step] = True
+          sides = [side[met] for side in sides]
+          rows.append(sets.plus(*sides) if len(sides) == 2 else sides[0])
     return sets, sets.distinct(np.concatenate(rows))[0], tuple(curved)
 
   def _curved(self, step: Step | Loop, sets: Multisets, numbers: dict) -> list:
