@@ -128,8 +128,7 @@ def _sweeps(
   """Those of the sweeps that cost less than passes would."""
   kept = [s for s in sweeps.sweeps if _cost_of_sweep(s) < s.coordinates.sum()]
   if reading.problem.order == 3:
-    # A frontier of one term says nothing about third derivatives.
-    kept = [s for s in kept if not s.frontiers]
+    kept = [s for s in kept if all(map(sweeps.gives_third, s.frontiers))]
   if not kept:
     return
   sweeps = sweeps.only(kept).joined()

@@ -23,7 +23,7 @@ the value by each of its elements, where the other elements are held:
 
 `sparsity.unique_paths` says for which coordinates that is exact, and where the
 sweep has to start anew from a frontier. `c`, the derivative of third order, can
-go along, but for frontiers of one term:
+go along, but for most frontiers of one term:
 
     c(a) = phi'^3 c(v) + 3 phi' phi'' q(v) + phi''' adjoint(v)
     c(a_j) = sum_i A_ij^3 c(v_i)
@@ -61,8 +61,8 @@ class SquaredSweeps:
   """A Hessian whose diagonal takes a sweep for each class of coordinates.
 
   Attributes:
-    found: `Sweeps` of the graph at hand; for third derivatives without
-      frontiers of one term.
+    found: `Sweeps` of the graph at hand; for third derivatives with such
+      frontiers alone that `Sweeps.gives_third`.
     colors: int32 array, one per coordinate: the colors of those that are left
       over, and -1 for the others.
     evaluation: `Evaluation` to which the ops of `found` belong.
@@ -185,39 +185,52 @@ class _Walk:
     Returns:
       List of tuples of a Tensor or None, for each order.
     """
-    needed = {v for v, w in zip(self._walked.inputs, wanted) if w}
-    steps = []
-    for step in self._walked.tape.steps:
-      if any(v in needed for v in step.inputs):
-        needed.update(y for y in step.outputs if y.depends)
-        steps.append(step)
+    starts = [v for v, w in zip(self._walked.inputs, wanted) if w]
     found = _Sums(order)
-    for value, q in self._from_frontiers(one.frontiers):
-      found.add(value, [q])
+    if order == 3:
+      for frontier in one.frontiers:
+        found.add(frontier.value, self._third_from_frontier(frontier))
+    else:
+      for value, q in self._from_frontiers(one.frontiers):
+        found.add(value, [q])
     for joint in one.joints:
       found.add(joint.value, self._from_joint_frontier(joint, order))
-    curved = {
-      (term.step, term.left)
+    adjoints = {
+      (term.step, term.left): self._adjoints[self._op(term.step)]
       for term in self._found.squares
       if term not in one.left_out
     }
-    for step in reversed(steps):
-      if isinstance(step, Loop):
-        continue
-      after = [found.of(y) for y in step.outputs]
-      for value, kind, group in self._groups(step):
-        if value not in needed:
-          continue
-        if kind == 'elementwise':
-          is_curved = (step, group) in curved
-          found.add(value, self._elementwise(step, group, is_curved, after[0]))
-        else:
-          for k in group:
-            found.add(value, self._linear(step, kind, k, after))
+    self._descend(starts, adjoints, found)
     return [
       found.of(v) if w else (None,) * (order - 1)
       for v, w in zip(self._walked.inputs, wanted)
     ]
+
+  def _descend(
+    self, starts: Sequence[Value], adjoints: dict, found: '_Sums'
+  ) -> None:
+    """Goes through the function from its end, and adds to what is found.
+
+    Args:
+      starts: The `Value`s by which derivatives are asked for.
+      adjoints: dict from curved ops, a step and the inputs that are its
+        argument, to a Tensor or None.
+      found: `_Sums`.
+    """
+    reach = self._descendants(starts)
+    for step in reversed(self._walked.tape.steps):
+      if isinstance(step, Loop) or reach.isdisjoint(step.outputs):
+        continue
+      after = [found.of(y) for y in step.outputs]
+      for value, kind, group in self._groups(step):
+        if value not in reach:
+          continue
+        if kind == 'elementwise':
+          adjoint = adjoints.get((step, group))
+          found.add(value, self._elementwise(step, group, adjoint, after[0]))
+        else:
+          for k in group:
+            found.add(value, self._linear(step, kind, k, after))
 
   def _groups(self, step: Step) -> list[tuple]:
     """The arguments of an op: the value, its kind, and which inputs it is."""
@@ -339,7 +352,7 @@ class _Walk:
     Returns:
       The earliest value of this kind, and its weights.
     """
-    reach = self._descendants(frontier)
+    reach = self._descendants([frontier])
     while value is not frontier:
       step = self._makers.get(value)
       if not isinstance(step, Step):
@@ -352,19 +365,95 @@ class _Walk:
       is_same = argument.known_shape == value.known_shape
       if kind != 'elementwise' or not is_same or argument not in self._tensors:
         break
-      (moved,) = self._elementwise(step, group, False, (weight,))
+      (moved,) = self._elementwise(step, group, None, (weight,))
       if moved is None:
         break
       value, weight = argument, moved
     return value, weight
 
-  def _descendants(self, value: Value) -> set:
-    """A value, and what depends on it."""
-    found = {value}
+  def _descendants(self, values: Sequence[Value]) -> set:
+    """Some values, and what depends on them."""
+    found = set(values)
     for step in self._walked.tape.steps:
       if any(v in found for v in step.inputs):
-        found.update(step.outputs)
+        found.update(y for y in step.outputs if y.depends)
     return found
+
+  def _third_from_frontier(self, frontier: Frontier) -> list:
+    """Second and third derivatives of a term by the elements of its frontier.
+
+    Of a frontier by rows: each element e leads to one row a of each group, so
+    that there w2 a1^2 and w3 a1^3 + 3 w2 a1 a2 are the derivatives of the
+    term, with those of the op times its adjoint, w2 and w3, and those of a by
+    e, a1 and a2.
+
+    Args:
+      frontier: `Frontier` that `Sweeps.gives_third`.
+
+    Returns:
+      Pair of Tensors of the shape of the frontier, or of None.
+    """
+    term, (link,) = frontier.term, frontier.links
+    op = self._op(term.step)
+    adjoint = self._adjoints[op]
+    if adjoint is None:
+      return [None, None]
+    _, *slopes = self._slopes(term.step, term.left, 3)
+    weights = [None if d is None else _wide(d) * _wide(adjoint) for d in slopes]
+    rows, start = op.inputs[term.left[0]], self._tensors[link.value]
+    reverse = self._call.derivative.between([rows], [start])
+
+    def one_pass(k):
+      mask = _mask(link.shape, k, rows.dtype)
+      ones = tf.ones_like(rows) * mask
+
+      def by_start(weight):
+        if weight is None:
+          return None
+        seed = tf.cast(weight, rows.dtype) * mask
+        (result,) = reverse.apply([0], [seed], [0])
+        return None if result is None else _wide(result)
+
+      first, *weighted = map(by_start, [ones, *weights])
+      second = self._second_of_rows(rows, link.value, ones)
+      return [
+        _product(weighted[0], first),
+        local.add(
+          [_product(weighted[1], first, first)],
+          [_product(weighted[0], second, tf.constant(3.0, tf.float64))],
+        )[0],
+      ]
+
+    return sweep.add_up(
+      one_pass,
+      [tf.zeros_like(_wide(start))] * 2,
+      link.num_passes,
+      self._call.chunk_size,
+      self._evaluation.loop_type,
+    )
+
+  def _second_of_rows(
+    self, rows: tf.Tensor, start: Value, weights: tf.Tensor
+  ) -> tf.Tensor | None:
+    """Unmixed second derivatives of a weighted sum of rows: a sweep by itself.
+
+    Args:
+      rows: Tensor that the function computed on the way.
+      start: `Value` by whose elements, which lead there on single paths.
+      weights: Tensor shaped as `rows`.
+
+    Returns:
+      Tensor of the shape of `start`, or None.
+    """
+    squares = self._found.squares
+    outputs = [self._op(term.step).outputs[0] for term in squares]
+    adjoints = self._call.derivative.between([rows], outputs).apply(
+      [0], [weights], list(range(len(outputs)))
+    )
+    keys = [(term.step, term.left) for term in squares]
+    found = _Sums(2)
+    self._descend([start], dict(zip(keys, adjoints)), found)
+    return found.of(start)[0]
 
   def _from_joint_frontier(self, joint: JointFrontier, order: int) -> list:
     """The unmixed derivatives of the value by the elements of a tensor.
@@ -457,11 +546,10 @@ class _Walk:
     )[0]
 
   def _elementwise(
-    self, step: Step, group: tuple, is_curved: bool, after: tuple
+    self, step: Step, group: tuple, adjoint: tf.Tensor | None, after: tuple
   ) -> list:
     """The derivatives by an argument of an op, from those by its result."""
     op = self._op(step)
-    adjoint = self._adjoints[op] if is_curved else None
     if adjoint is None and all(d is None for d in after):
       return []
     order = len(after) + 1 if adjoint is not None else 1
@@ -556,6 +644,11 @@ def _mask(shape: tuple, number: int, dtype: tf.DType) -> tf.Tensor:
     return tf.ones([], dtype)
   mask = tf.one_hot(number, math.prod(shape), dtype=dtype)
   return tf.reshape(mask, shape)
+
+
+def _product(*factors: tf.Tensor | None) -> tf.Tensor | None:
+  """The product; None if a factor is, which stands for zero."""
+  return None if any(x is None for x in factors) else math.prod(factors)
 
 
 def _times(x: tf.Tensor, power: int) -> tf.Tensor:

@@ -516,6 +516,11 @@ class Frontiers:
     self._spread(self._sets, numbers, inside, held=value, counts=False)
     return self._sets.members(np.concatenate(rows.of(self._sets, numbers)))
 
+  def between(self, start: Value, end: Value) -> list:
+    """The steps on the way from one value to another one."""
+    steps = self._ancestors([end], len(self._steps))
+    return self.descendants(start, steps)
+
   def _ancestors(self, values: Sequence, place: int) -> list:
     """The steps before a position that some values depend on, in order."""
     wanted = {v for v in values if v.depends}

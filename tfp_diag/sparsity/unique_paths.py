@@ -40,7 +40,7 @@ import numpy as np
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.frontiers import Frontier, Frontiers, Term
 from tfp_diag.sparsity.joint_frontiers import JointFrontier, JointFrontiers
-from tfp_diag.sparsity.multisets import MANY
+from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, kind_of_squares, op_of
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
@@ -85,6 +85,9 @@ class Sweeps(NamedTuple):
       of which coordinates are `left_over`.
     reaches: Callable that takes a bool array over the coordinates of one
       sample, and a `Value` or `Term`. Tells whether any of them reaches it.
+    gives_third: Callable that takes a `Frontier`. Tells whether third
+      derivatives go through it, too: if it is one link by rows, and each of
+      its elements leads to the rows on single paths.
   """
 
   walked: Walked
@@ -93,6 +96,7 @@ class Sweeps(NamedTuple):
   left_over: np.ndarray
   reasons: tuple
   reaches: Callable
+  gives_third: Callable
 
   def only(self, sweeps: Sequence[Sweep]) -> 'Sweeps':
     """The same with some of the sweeps; other coordinates are left over."""
@@ -215,6 +219,7 @@ class _Finder:
       left_over,
       tuple(reasons.items()),
       self._reaches,
+      self._gives_third,
     )
 
   def _leave(
@@ -353,6 +358,31 @@ class _Finder:
       )
       self._reach[what] = self._of_one_sample(found)
     return bool(self._reach[what][coordinates].any())
+
+  def _gives_third(self, frontier: Frontier) -> bool:
+    """As `Sweeps.gives_third`."""
+    term, (link, *more) = frontier.term, frontier.links
+    if more or not link.is_by_rows or not term.is_square:
+      return False
+    rows = term.step.inputs[term.left[0]]
+    if rows.known_shape != term.step.outputs[0].known_shape:
+      return False
+    inside = self._frontiers.between(link.value, rows)
+    sets = Multisets(link.value.rows)
+    numbers = {link.value: sets.singletons(link.value.rows)}
+    self._paths.spread(sets, numbers, inside, held=link.value)
+    for step in inside:
+      if isinstance(step, Loop):
+        return False
+      terms = self._terms(step)
+      for sides in self._paths.curved(step, self._alive, sets, numbers):
+        if len(sides) == 2:
+          bad = sets.common(*sides)
+        else:
+          bad = terms is None or sets.members(*sides, MANY)
+        if np.any(bad):
+          return False
+    return True
 
   def _of_one_sample(
     self, mask: np.ndarray, join: Callable = np.any
