@@ -22,7 +22,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import hessian_diagonal
+from tests.oracles import hessian_diagonal, unmixed_diagonals
 from tfp_diag.sparsity import budget, unique_paths
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.graph import trace
@@ -515,6 +515,39 @@ def test_paths_that_part_and_meet_again(fn, parted, prefers_sweeps):
   np.testing.assert_array_equal(np.flatnonzero(~squared), parted)
   # Paths are followed for some of them at least.
   assert len(sweeps.sweeps) > 1 and sweeps.left_over.sum() < len(parted)
+
+
+def behind_two_layers(x):
+  """The row of the first layer has a formula, to which several paths lead."""
+  hidden, second, _ = layers(x)
+  hidden = tf.tanh(tf.matmul(hidden, second))
+  outputs = tf.matmul(hidden, OUTER)
+  return tf.reduce_sum(tf.reduce_logsumexp(outputs, -1), 1)
+
+
+@pytest.mark.parametrize(
+  'fn, gives',
+  [
+    (deep, True),
+    (deep_of_reversed_data, True),
+    (of_several_outputs, True),
+    (normalized, True),
+    (tied, False),
+    (behind_two_layers, False),
+    (product_of_networks, False),
+    (scaled, False),
+    (scaled_twice, False),
+  ],
+)
+def test_third_derivatives_where_paths_part(fn, gives, prefers_sweeps):
+  x = state(FIRST + SECOND + 2, samples=2)
+  sweeps, _ = diagonal(fn, x)
+  frontiers = [f for one in sweeps.sweeps for f in one.frontiers]
+  assert frontiers and all(map(sweeps.gives_third, frontiers)) == gives
+  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(x)
+  second, third = unmixed_diagonals(fn, x)
+  for got, want in ((found.second, second), (found.third, third)):
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
 def test_kinds_of_which_there_are_too_many_are_left_over(
