@@ -648,7 +648,10 @@ def _mask(shape: tuple, number: int, dtype: tf.DType) -> tf.Tensor:
 
 def _product(*factors: tf.Tensor | None) -> tf.Tensor | None:
   """The product; None if a factor is, which stands for zero."""
-  return None if any(x is None for x in factors) else math.prod(factors)
+  known = [x for x in factors if x is not None]
+  if len(known) < len(factors):
+    return None
+  return math.prod(known[1:], start=known[0])
 
 
 def _times(x: tf.Tensor, power: int) -> tf.Tensor:

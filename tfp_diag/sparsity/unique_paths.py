@@ -379,7 +379,7 @@ class _Finder:
         if len(sides) == 2:
           bad = sets.common(*sides)
         else:
-          bad = terms is None or sets.members(*sides, MANY)
+          bad = terms is None or sets.members(sides[0], MANY)
         if np.any(bad):
           return False
     return True
