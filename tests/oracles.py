@@ -61,6 +61,18 @@ def _is_long(num_rows):
   return num_rows > _MANY_ROWS and tf.executing_eagerly()
 
 
+def gradient_of(fn):
+  """The function that returns the gradient of the sum of what `fn` returns."""
+
+  def gradient(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      value = fn(x)
+    return tape.gradient(value, x)
+
+  return gradient
+
+
 def dense_jacobian(fn, x):
   """Of all entries of what `fn` returns by all of `x`: a matrix."""
   if _is_long(x.shape.num_elements()):
@@ -74,14 +86,7 @@ def dense_jacobian(fn, x):
 
 def dense_hessian(fn, x):
   """Of the sum of what `fn` returns, by all entries of `x`: a matrix."""
-
-  def gradient(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      value = fn(x)
-    return tape.gradient(value, x)
-
-  return dense_jacobian(gradient, x)
+  return dense_jacobian(gradient_of(fn), x)
 
 
 def jacobian_diagonal(fn, x):
@@ -122,12 +127,7 @@ def sample_diagonal(fn, x):
 
 def unmixed_diagonals(fn, x):
   """Second and third derivatives, each by one coordinate; as before."""
-
-  def gradient(y):
-    with tf.GradientTape() as tape:
-      tape.watch(y)
-      value = fn(y)
-    return tape.gradient(value, y)
+  gradient = gradient_of(fn)
 
   @tf.function
   def both(x):

@@ -33,7 +33,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import sample_diagonal, unmixed_diagonals
+from tests.oracles import gradient_of, sample_diagonal, unmixed_diagonals
 from tests.preferred_ways import prefer_sweeps
 from tfp_diag.sparsity.analysis import Analysis
 
@@ -270,16 +270,6 @@ def whatever_sweeps_cost(is_joint):
     yield
 
 
-def gradient(fn):
-  def of(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      value = fn(x)
-    return tape.gradient(value, x)
-
-  return of
-
-
 def diagonals(model, x):
   """Those asked for, and whether sweeps have made them, as far as is known."""
   if model.regime == 'third':
@@ -309,7 +299,7 @@ def check(model):
   if model.regime == 'third':
     wanted = unmixed_diagonals(model, x)
   else:
-    wanted = [sample_diagonal(gradient(model), x)]
+    wanted = [sample_diagonal(gradient_of(model), x)]
   if not all(np.abs(want).max() < 1e9 for want in wanted):
     return False
   forced = (

@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import sample_diagonal, unmixed_diagonals
+from tests.oracles import gradient_of, sample_diagonal, unmixed_diagonals
 from tfp_diag.diagonal import proposals, squared_sweeps
 from tfp_diag.diagonal.third_order import ThirdOrder
 from tfp_diag.sparsity import analysis, frontiers
@@ -282,17 +282,10 @@ def mixture(x):
   return tf.reduce_sum(tf.reduce_logsumexp(joint, -1), -1)
 
 
-def one_gradient(fn, x):
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    value = fn(x)
-  return tape.gradient(value, x)
-
-
 def dense(fn, x):
   """By tapes, one row of the Hessians of all samples after the other."""
   flat = tf.reshape(x, [-1, x.shape[-1]])
-  diag = sample_diagonal(lambda y: one_gradient(fn, y), flat)
+  diag = sample_diagonal(gradient_of(fn), flat)
   return tf.reshape(diag, x.shape)
 
 
@@ -599,7 +592,7 @@ def test_in_a_graph(fn, size, jit_compile):
 
   value, gradient, diag = diagonal(x)
   assert_equal(value, fn(x))
-  assert_equal(gradient, one_gradient(fn, x))
+  assert_equal(gradient, gradient_of(fn)(x))
   assert_equal(diag, dense(fn, x))
 
 
@@ -822,7 +815,7 @@ def test_third_derivatives(fn, how):
   ],
 )
 def test_third_derivatives_of_networks_take_no_pass(fn, monkeypatch):
-  """A joint frontier for what follows a layer gives them, too."""
+  """Frontiers by rows, and joint ones for what follows a layer, give them."""
   size = next(size for model, size, _ in MODELS if model is fn)
   passes, apply = [], ThirdOrder.apply
 

@@ -147,9 +147,7 @@ def _cost_of_sweep(one: Sweep) -> float:
   return (
     _SWEEP
     + sum(_VJP * link.cost for link in links)
-    + sum(
-      _PRODUCT_BEHIND * joint.num_passes * joint.work for joint in one.joints
-    )
+    + sum(_PRODUCT_BEHIND * joint.cost for joint in one.joints)
   )
 
 

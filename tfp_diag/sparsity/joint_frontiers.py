@@ -67,6 +67,11 @@ class JointFrontier(NamedTuple):
     """How many products with the Hessian it takes."""
     return int(np.prod(self.shape))
 
+  @property
+  def cost(self) -> float:
+    """The work of all of its products; that of the function is one."""
+    return self.num_passes * self.work
+
 
 class JointFrontiers:
   """The search for joint frontiers."""
@@ -139,7 +144,7 @@ class JointFrontiers:
 
   def _saves_a_sweep(self, joint: JointFrontier, found: Sequence) -> bool:
     """Whether a joint frontier beside others costs less than a sweep."""
-    if joint.num_passes * joint.work >= 1.0:
+    if joint.cost >= 1.0:
       return False
     # What another one covers for the same steps must not reach it.
     reached = self._paths.sets.members(self._paths.numbers[joint.value])
