@@ -15,7 +15,8 @@
 """Contestants of the sampler benchmark, each behind one function.
 
 A step contestant is `make() -> run(count)`, which takes so many steps of 1000
-chains in d = 100 inside one compiled loop. A sampler is
+chains in d = 100 inside one compiled loop; those of a case of the diagonals are
+`make(case)`, with as many chains as it has samples. A sampler is
 `make(model, sizes, **options) -> run(seed)`, which adapts and draws, and
 returns a `Drawn`. What a sampler needs to know beforehand (the step size of
 TFP's MALA, tuned by hand) is found while it is made, which costs nothing.
@@ -30,6 +31,8 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
+from benchmarks.cases import make_case
+from benchmarks.tools.tensorflow_ways import function_of
 from tfp_diag.mcmc import PreconditionedMALA
 
 __all__ = [
@@ -103,8 +106,30 @@ def tfp_elementwise(jit_compile=True):
   return _steps(kernel, jit_compile)
 
 
-def _steps(kernel, jit_compile):
-  start = tf.random.stateless_normal([NUM_CHAINS, DIMENSION], (0, 1))
+def constant_on(case):
+  """`PreconditionedMALA` on a case of the diagonals, with a number as scale."""
+  return _steps_on(case, None)
+
+
+def local_hessian_on(case):
+  """The same with `LocalHessianPreconditioner`.
+
+  Its drift takes third derivatives at each step.
+  """
+  local = tfp_diag.mcmc.LocalHessianPreconditioner(softness=1e-2)
+  return _steps_on(case, local)
+
+
+def _steps_on(case, preconditioner):
+  case = make_case(*case)
+  log_prob = function_of(case, tf.constant(1.0))
+  kernel = PreconditionedMALA(log_prob, 1e-3, preconditioner)
+  return _steps(kernel, jit_compile=True, start=tf.constant(case.start()))
+
+
+def _steps(kernel, jit_compile, start=None):
+  if start is None:
+    start = tf.random.stateless_normal([NUM_CHAINS, DIMENSION], (0, 1))
   results = kernel.bootstrap_results(start)
 
   @tf.function(jit_compile=jit_compile, autograph=False)
@@ -154,6 +179,8 @@ STEPS = {
   'TFP elementwise': tfp_elementwise,
   'tfp_diag elementwise, graph': functools.partial(ours_elementwise, False),
   'TFP elementwise, graph': functools.partial(tfp_elementwise, False),
+  'constant': constant_on,
+  'local Hessian': local_hessian_on,
 }
 
 

@@ -25,12 +25,12 @@ import numpy as np
 __all__ = ['JOBS', 'efficiency', 'funnel', 'low_error', 'step_time', 'zoo']
 
 
-def step_time(contestant):
+def step_time(contestant, **options):
   """Seconds of so many steps, as often as asked."""
   from benchmarks.sampler_contestants import STEPS
 
   try:
-    run = STEPS[contestant]()
+    run = STEPS[contestant](**options)
   except ImportError as e:
     yield {'status': 'missing', 'reason': str(e)}
     return

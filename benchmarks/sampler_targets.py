@@ -76,6 +76,20 @@ EFFICIENCY = {
   'gaussian_aligned': (DIAGONAL, 3.0),
   'logistic_regression': (DENSE, 1.0),
 }
+# A step with a local Hessian, in steps with a constant scale, at most.
+LOCAL_HESSIAN = {
+  'logistic_regression': (['logistic_regression', [25, 100, 1000]], 3.0),
+  'softmax_regression': (['softmax_regression', [20, 10, 500, 16]], 3.0),
+  'network_weights': (['network_weights', [4, 8, 64, 16]], 6.0),
+  'classifier_weights': (['classifier_weights', [8, 16, 128, 16]], 6.0),
+  'deep_network_weights': (
+    ['deep_network_weights', [8, 16, 16, 128, 16]],
+    6.0,
+  ),
+}
+QUICK_LOCAL_HESSIAN = {
+  'classifier_weights': (['classifier_weights', [2, 4, 16, 4, 3]], 6.0),
+}
 # The largest R-hat of 64 chains whose ESS means something.
 CONVERGED = 1.05
 BESIDE = ['TFP NUTS', 'TFP HMC', 'numpyro NUTS']
@@ -244,6 +258,24 @@ def _volatility(contestants, quick, rounds):
   ]
 
 
+def _local_hessian(contestants, quick, rounds):
+  """The same with a scale from the Hessian at hand, on several models."""
+  figures, targets = {}, []
+  models = QUICK_LOCAL_HESSIAN if quick else LOCAL_HESSIAN
+  for model, (case, bound) in models.items():
+    names = {f'{way}, {model}': way for way in ('constant', 'local Hessian')}
+    found = _timed_in_turn(
+      contestants, names, quick, max(rounds, 9), {'case': case}
+    )
+    constant, local = (found[name] for name in names)
+    ratio = _ratio(local, constant, 'least_s')
+    targets.append(
+      at_most(f'{model}: a local Hessian, in constant steps', ratio, bound)
+    )
+    figures |= found
+  return figures, targets
+
+
 def _efficiency(contestants, quick, rounds, model):
   """Effective draws per second, adaptation included."""
   options, bound = EFFICIENCY[model]
@@ -337,20 +369,35 @@ def _low_error(contestants, quick, rounds):
 ROWS = {
   'step_time': _step_time,
   'volatility': _volatility,
+  'local_hessian': _local_hessian,
   'efficiency': _efficiency,
   'funnel': _funnel,
   'low_error': _low_error,
 }
 
 
-def _timed_in_turn(contestants, names, quick, rounds):
-  """Seconds of one step of each, the least and the median of some rounds."""
+def _timed_in_turn(contestants, names, quick, rounds, options=None):
+  """Seconds of one step of each, the least and the median of some rounds.
+
+  Args:
+    contestants: `_Contestants`.
+    names: List of names of `STEPS`, or dict from other names to those.
+    quick: Python bool, whether to take hardly any steps.
+    rounds: Python int.
+    options: Dict of further arguments of all of them, or None.
+
+  Returns:
+    Dict of the figures of each.
+  """
   figures = {}
   for name in names:
-    figures[name] = contestants.start(name, 'step_time', {'contestant': name})
-  counts, seconds = {}, {name: [] for name in contestants.names()}
+    contestant = names[name] if isinstance(names, dict) else name
+    arguments = {'contestant': contestant, **(options or {})}
+    figures[name] = contestants.start(name, 'step_time', arguments)
+  ready = [name for name in contestants.names() if name in figures]
+  counts, seconds = {}, {name: [] for name in ready}
   for _ in range(1 if quick else rounds):
-    for name in contestants.names():
+    for name in [n for n in ready if n in contestants.names()]:
       if name not in counts:
         # One of them takes a hundred times as long as another.
         once = contestants.ask(name, 2).get('seconds', 1.0) / 2

@@ -115,6 +115,13 @@ def test_a_step_is_timed():
   assert job.send(1)['seconds'] > 0
 
 
+def test_a_step_of_a_local_hessian_is_timed():
+  [(case, _)] = sampler_targets.QUICK_LOCAL_HESSIAN.values()
+  job = sampler_jobs.step_time('local Hessian', case=case)
+  assert next(job) == {'status': 'ready'}
+  assert job.send(1)['seconds'] > 0
+
+
 def test_a_missing_contestant_is_reported(monkeypatch):
   monkeypatch.setitem(sys.modules, 'blackjax', None)
   answer = next(sampler_jobs.step_time('blackjax constant'))
@@ -181,7 +188,7 @@ def told(monkeypatch):
 def test_the_report_judges_every_target(told, monkeypatch, capsys):
   rows = sampler_targets.run(quick=True)
   holds = {t['what']: t['holds'] for r in rows.values() for t in r['targets']}
-  assert len(holds) == 2 + 3 + 2 * len(MODELS) + 2 + 1
+  assert len(holds) == 2 + 3 + 1 + 2 * len(MODELS) + 2 + 1
   # The constant scale was told to do as well as the local one.
   failing = [what for what, held in holds.items() if not held]
   assert failing == ['funnel, constant scale: fails, in MCSEs or R-hat']

@@ -22,6 +22,7 @@ derivative runs on the Tensors and Variables that the function closes over now.
 """
 
 import collections
+import contextlib
 import hashlib
 import threading
 import weakref
@@ -30,6 +31,9 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+
+# The only way to options of functions that run in one thread.
+from tensorflow.python.eager import context as eager_context
 
 from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.sparsity.expansion import check_only_reads, execute
@@ -397,6 +401,29 @@ def concrete(
     traced, autograph=False, jit_compile=jit_compile or None
   )
   return function.get_concrete_function(*specs)
+
+
+@contextlib.contextmanager
+def unoptimized() -> Iterator[None]:
+  """Runs functions of this thread as they were traced.
+
+  What runs once does not pay for an optimizer of graphs, which takes most of
+  the time of such a run (4 s with constants of five million entries).
+  `tf.config.optimizer` can switch it off, too; but it does so for all threads,
+  and every function that has run before is optimized again afterwards.
+  """
+  context = eager_context.context()
+  options = context.function_call_options
+  config = tf.compat.v1.ConfigProto()
+  config.ParseFromString(options.config_proto_serialized)
+  config.graph_options.rewrite_options.disable_meta_optimizer = True
+  context.function_call_options = eager_context.FunctionCallOptions(
+    options.executor_type, config
+  )
+  try:
+    yield
+  finally:
+    context.function_call_options = options
 
 
 def _remember(key: Any, entry: _Entry) -> None:

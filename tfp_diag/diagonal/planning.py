@@ -166,7 +166,9 @@ def try_out(problem: Problem, request: Request) -> Trial:
   results = traced.structured_outputs
   try:
     if results:
-      results = traced(*map(_value, parts))
+      values = [_value(part) for part in parts]
+      with graphs.unoptimized():
+        results = traced(*values)
   except tf.errors.OpError as e:  # Any op of the function may have raised.
     trial.judge_failure(e)
     return trial

@@ -23,7 +23,14 @@ import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
 
-__all__ = ['Csr', 'Dependency', 'distinct_keys', 'ranges', 'scramble']
+__all__ = [
+  'Csr',
+  'Dependency',
+  'distinct_keys',
+  'is_rising',
+  'ranges',
+  'scramble',
+]
 
 # `scipy.sparse.csr_matrix`; SciPy does not say of which types its fields are.
 Csr = Any
@@ -267,6 +274,11 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
   return np.repeat(starts - (ends - counts), counts) + np.arange(counts.sum())
 
 
+def is_rising(numbers: np.ndarray) -> bool:
+  """Whether each number is larger than the one before."""
+  return bool(np.all(numbers[1:] > numbers[:-1]))
+
+
 def distinct_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
   """Finds the distinct keys, as `np.unique` does with index and inverse.
 
@@ -280,8 +292,8 @@ def distinct_keys(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     some: int array: `keys[some]` are the distinct keys in ascending order.
     place: int array: `keys` is `keys[some][place]`.
   """
-  if not len(keys):
-    return np.zeros(0, np.int64), np.zeros(0, np.int64)
+  if is_rising(keys):
+    return np.arange(len(keys)), np.arange(len(keys))
   keys = keys.astype(np.uint64)
   bits = np.uint64((len(keys) - 1).bit_length())
   free = np.uint64(64 - max(int(keys.max()).bit_length(), 1))

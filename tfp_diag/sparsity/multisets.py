@@ -23,7 +23,8 @@ million. Multisets are compared by 64-bit hashes. Any two of a million multisets
 have the same hash with a probability of 3 in 100 million.
 """
 
-from typing import NamedTuple
+import dataclasses
+import functools
 
 import numpy as np
 import scipy.sparse
@@ -33,6 +34,7 @@ from tfp_diag.sparsity.dependency import (
   Csr,
   Dependency,
   distinct_keys,
+  is_rising,
   ranges,
   scramble,
 )
@@ -82,7 +84,7 @@ class Multisets:
   @property
   def _rows(self) -> '_Rows':
     if len(self._chunks) > 1:
-      self._chunks = [_Rows(*map(np.concatenate, zip(*self._chunks)))]
+      self._chunks = [_Rows.concat(self._chunks)]
     return self._chunks[0]
 
   def singletons(self, count: int, start: int = 0) -> np.ndarray:
@@ -132,6 +134,8 @@ class Multisets:
       pairs: int array [number of pairs, 2].
       place: int array, the row of `pairs` that each element is.
     """
+    if is_rising(left) or is_rising(right):  # No pair occurs twice.
+      return np.stack([left, right], 1), np.arange(len(left))
     one, i = self.distinct(left)
     other, j = self.distinct(right)
     keys, count = i * len(other) + j, len(one) * len(other)
@@ -151,7 +155,7 @@ class Multisets:
     """The same members, each of them once."""
     first, inverse = self.distinct(numbers)
     rows = self._rows.at(first)
-    rows = rows._replace(often=np.ones_like(rows.often))
+    rows = _Rows(rows.sizes, rows.members, np.ones_like(rows.often))
     return self._interned(rows)[inverse]
 
   def members(self, numbers: np.ndarray, at_least: int = 1) -> np.ndarray:
@@ -276,6 +280,8 @@ class Multisets:
 
   def distinct(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct numbers, and which one each is."""
+    if is_rising(numbers):
+      return numbers, np.arange(len(numbers))
     if len(numbers) < self._size // 8:
       some, place = distinct_keys(numbers)
       return numbers[some], place
@@ -313,7 +319,8 @@ class Multisets:
     return result
 
 
-class _Rows(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Rows:
   """Some multisets, as the rows of a sparse matrix.
 
   It is not one of SciPy, whose checks would take most of the time if there are
@@ -329,12 +336,12 @@ class _Rows(NamedTuple):
   members: np.ndarray
   often: np.ndarray
 
-  @property
+  @functools.cached_property
   def starts(self) -> np.ndarray:
     """The position of the first member of each multiset."""
     return np.cumsum(self.sizes) - self.sizes
 
-  @property
+  @functools.cached_property
   def place(self) -> np.ndarray:
     """The multiset that each member belongs to."""
     return np.repeat(np.arange(len(self.sizes)), self.sizes)
@@ -346,6 +353,15 @@ class _Rows(NamedTuple):
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
     starts = self.starts
     return sums[starts + self.sizes] - sums[starts]
+
+  @classmethod
+  def concat(cls, chunks: list['_Rows']) -> '_Rows':
+    """The multisets of several tables, one after the other."""
+    return cls(
+      np.concatenate([rows.sizes for rows in chunks]),
+      np.concatenate([rows.members for rows in chunks]),
+      np.concatenate([rows.often for rows in chunks]),
+    )
 
   def at(self, numbers: np.ndarray) -> '_Rows':
     """The multisets at some positions, which may repeat."""

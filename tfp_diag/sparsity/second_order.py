@@ -106,15 +106,18 @@ class SecondOrder:
     return matrix
 
   def _add_pairs(self, left: Dependency, right: Dependency) -> None:
-    counts = left.counts.astype(np.int64) * right.counts
-    row = np.repeat(np.arange(left.rows), counts)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-    width = right.counts[row]
-    i = left.indices[left.indptr[row] + place // width]
-    j = right.indices[right.indptr[row] + place % width]
-    i, j = np.minimum(i, j), np.maximum(i, j)
-    self._waiting.append(i.astype(np.int64) * _BASE + j)
-    self._num_waiting += len(row)
+    # Most rows have as many columns as many others: those go together.
+    kinds = left.counts * _BASE + right.counts
+    for kind in np.unique(kinds):
+      rows = np.flatnonzero(kinds == kind)
+      i, j = (
+        side.indices[side.indptr[rows, None] + np.arange(count)]
+        for side, count in zip((left, right), divmod(kind, _BASE))
+      )
+      i, j = i[:, :, None].astype(np.int64), j[:, None, :]
+      keys = np.minimum(i, j) * _BASE + np.maximum(i, j)
+      self._waiting.append(keys.reshape(-1))
+      self._num_waiting += keys.size
     if self._num_waiting > _WAITING:
       self._merge()
 
