@@ -412,7 +412,7 @@ def unoptimized() -> Iterator[None]:
   `tf.config.optimizer` can switch it off, too; but it does so for all threads,
   and every function that has run before is optimized again afterwards.
   """
-  context = eager_context.context()
+  context: Any = eager_context.context()
   options = context.function_call_options
   config = tf.compat.v1.ConfigProto()
   config.ParseFromString(options.config_proto_serialized)
