@@ -121,7 +121,7 @@ def local_hessian_on(case):
 
 
 def _steps_on(case, preconditioner):
-  case = make_case(*case)
+  case = make_case(case)
   log_prob = function_of(case, tf.constant(1.0))
   kernel = PreconditionedMALA(log_prob, 1e-3, preconditioner)
   return _steps(kernel, jit_compile=True, start=tf.constant(case.start()))

@@ -198,7 +198,7 @@ def run(
       results.add_seconds(time.monotonic() - begin)
       bar.write(f'\n{name}')
       for contestant, figure in figures.items():
-        bar.write(f'  {contestant:30s}{_line(figure)}')
+        bar.write(f'  {contestant:38s} {_line(figure)}')
       for target in targets:
         bar.write(f'  {sentence(target)}')
       sys.stdout.flush()
