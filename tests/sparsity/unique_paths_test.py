@@ -474,6 +474,32 @@ def scaled_twice(x):
   return tf.reduce_sum(tf.math.softplus(logits), 1)
 
 
+def bent(x):
+  """A scale on several paths, all of them curved, and further coordinates."""
+  scale = tf.exp(x[:, :1]) * tf.sin(x[:, 1:2])
+  logits = tf.tanh(scale * tf.matmul(x[:, 2:], SMALL[1:])) + scale**2
+  return tf.reduce_sum(tf.math.softplus(logits), 1)
+
+
+def scales_in_turn(x):
+  """Each row depends on two of three scales, and on one of them twice."""
+  scales = tf.repeat(tf.exp(x[:, :3]) * tf.sin(x[:, 3:6]), 3, 1)
+  rows = tf.tanh(scales * x[:, 6:15]) + tf.sin(scales)
+  rows += tf.cos(tf.roll(scales, 3, 1))
+  return tf.reduce_sum(tf.math.softplus(rows), 1)
+
+
+def mixture_with_scales(x):
+  """From a normalizer by rows to the normal densities, and on by columns."""
+  means, log_scales = (
+    tf.reshape(part, [-1, 1, 3, 2]) for part in (x[:, :6], x[:, 6:12])
+  )
+  data = tf.constant(np.random.default_rng(8).normal(size=[5, 1, 2]))
+  z = (data - means) * tf.exp(-log_scales)
+  of_components = tf.reduce_sum(-0.5 * z**2 - log_scales, -1)
+  return tf.reduce_sum(tf.reduce_logsumexp(of_components, -1), -1)
+
+
 def normalized(x):
   hidden, second, _ = layers(x)
   return tf.reduce_sum(tf.reduce_logsumexp(tf.matmul(hidden, second), -1), 1)
@@ -535,8 +561,11 @@ def behind_two_layers(x):
     (tied, False),
     (behind_two_layers, False),
     (product_of_networks, False),
-    (scaled, False),
-    (scaled_twice, False),
+    (scaled, True),
+    (scaled_twice, True),
+    (bent, True),
+    (scales_in_turn, True),
+    (mixture_with_scales, True),
   ],
 )
 def test_third_derivatives_where_paths_part(fn, gives, prefers_sweeps):

@@ -160,6 +160,7 @@ class _Walk:
     (value,) = evaluation.ys
     frontiers = [f for one in found.sweeps for f in one.frontiers]
     terms = [*found.squares, *(f.term for f in frontiers)]
+    self._curved = {(term.step, term.left) for term in found.squares}
     ops = list(dict.fromkeys(self._op(term.step) for term in terms))
     outputs = [op.outputs[0] for op in ops]
     adjoints = call.derivative.between([value], outputs).apply(
@@ -187,12 +188,8 @@ class _Walk:
     """
     starts = [v for v, w in zip(self._walked.inputs, wanted) if w]
     found = _Sums(order)
-    if order == 3:
-      for frontier in one.frontiers:
-        found.add(frontier.value, self._third_from_frontier(frontier))
-    else:
-      for value, q in self._from_frontiers(one.frontiers):
-        found.add(value, [q])
+    for value, derivatives in self._from_frontiers(one.frontiers, order):
+      found.add(value, derivatives)
     for joint in one.joints:
       found.add(joint.value, self._from_joint_frontier(joint, order))
     adjoints = {
@@ -249,15 +246,24 @@ class _Walk:
       raise LookupError(f'{step.label} is not in the graph of this call')
     return op
 
-  def _weight(self, term: Term) -> tf.Tensor | None:
-    """The second derivatives of an op, times its adjoint, of its own shape."""
+  def _weights(self, term: Term, order: int) -> list | None:
+    """The derivatives of an op from the second on, times its adjoint.
+
+    Args:
+      term: `Term`; a square, if the order is 3.
+      order: 2, or 3 for derivatives of second and third order.
+
+    Returns:
+      List of Tensors of the shape of the op, or of None; None without any.
+    """
     op = self._op(term.step)
     adjoint = self._adjoints[op]
     if adjoint is None:
       return None
     if term.is_square:
-      _, curvature = self._slopes(term.step, term.left, 2)
-      return None if curvature is None else _wide(curvature) * _wide(adjoint)
+      _, *higher = self._slopes(term.step, term.left, order)
+      found = [None if d is None else _wide(d) * _wide(adjoint) for d in higher]
+      return None if all(d is None for d in found) else found
     groups = [term.left, term.right]
     if term.step.own_gradient is not None:
       # Nothing says that what the user wrote is symmetric.
@@ -269,11 +275,11 @@ class _Walk:
         )
         if found[1] is not None
       ]
-      return tf.add_n(mixed) if mixed else None
+      return [tf.add_n(mixed)] if mixed else None
     arguments = [_wide(_broadcast(op, group)) for group in groups]
     hessian = local.local_hessian(op, groups, arguments, [_wide(adjoint)])
     (weight,) = hessian.apply([0], [tf.ones_like(arguments[0])], [1])
-    return None if weight is None else 2 * weight
+    return None if weight is None else [2 * weight]
 
   def _slopes(self, step: Step, group: tuple, order: int) -> list:
     """The derivatives of an elementwise op by an argument, of its own shape."""
@@ -288,38 +294,42 @@ class _Walk:
       argument = _wide(argument)
     return local.slopes(op, group, argument, order)
 
-  def _from_frontiers(self, frontiers: Sequence[Frontier]) -> Iterator[tuple]:
-    """The second derivatives of terms by the elements of their frontiers.
+  def _from_frontiers(
+    self, frontiers: Sequence[Frontier], order: int
+  ) -> Iterator[tuple]:
+    """The derivatives of terms by the elements of their frontiers.
 
     Where the weights of several terms come to the same tensor, the rest of the
     way is gone once for their sum.
 
     Args:
       frontiers: Those of one sweep.
+      order: 2, or 3 for derivatives of second and third order.
 
     Yields:
-      Pairs of the `Value` that is the frontier, and a Tensor or None.
+      Pairs of the `Value` that is the frontier, and a list of a Tensor or None
+      for each order.
     """
     waiting = {}
 
-    def wait(values, ends, shape, weight, links):
-      weight = _wide(weight)
+    def wait(values, ends, shape, weights, links):
       if values[0] is values[1] and values[0].known_shape == shape:
-        value, weight = self._moved(values[0], weight, links[0].value)
+        value, weights = self._moved(values[0], weights, links[0].value)
         ends = [self._tensors[value]] * 2
       key = *(end.ref() for end in ends), links
-      waiting.setdefault(key, []).append(weight)
+      known = waiting.get(key)
+      waiting[key] = weights if known is None else local.add(known, weights)
 
     for frontier in frontiers:
       term, step = frontier.term, frontier.term.step
-      weight = self._weight(term)
-      if weight is not None:
+      weights = self._weights(term, order)
+      if weights is not None:
         ends = [which[0] for which in (term.left, term.right)]
         wait(
           [step.inputs[k] for k in ends],
           [self._op(step).inputs[k] for k in ends],
           step.outputs[0].known_shape,
-          weight,
+          weights,
           # What is the same for all terms.
           tuple(link._replace(work=0.0) for link in frontier.links),
         )
@@ -327,18 +337,22 @@ class _Walk:
       key = max(waiting, key=lambda key: len(key[-1]))
       *ends, (link, *links) = key
       ends = [end.deref() for end in ends]
-      weight = self._linked(link, ends, tf.add_n(waiting.pop(key)))
+      weights = waiting.pop(key)
+      if order == 3:
+        weights = self._linked_in_third(link, ends[0], weights)
+      else:
+        weights = [self._linked(link, ends, *weights)]
       if links:
         values, tensor = [link.value] * 2, self._tensors[link.value]
         shape = link.value.known_shape
-        wait(values, [tensor] * 2, shape, weight, tuple(links))
+        wait(values, [tensor] * 2, shape, weights, tuple(links))
       else:
-        yield link.value, weight
+        yield link.value, weights
 
   def _moved(
-    self, value: Value, weight: tf.Tensor, frontier: Value
-  ) -> tuple[Value, tf.Tensor]:
-    """Weights of the squares of a value, as those of an earlier one.
+    self, value: Value, weights: list, frontier: Value
+  ) -> tuple[Value, list]:
+    """Weights of the powers of a value, as those of an earlier one.
 
     If each element depends on the frontier through that element of one argument
     of an elementwise op, then its derivatives by the frontier are those of the
@@ -346,7 +360,7 @@ class _Walk:
 
     Args:
       value: `Value`.
-      weight: Tensor of its shape.
+      weights: List of Tensors of its shape, or of None, for each order.
       frontier: `Value`.
 
     Returns:
@@ -365,11 +379,11 @@ class _Walk:
       is_same = argument.known_shape == value.known_shape
       if kind != 'elementwise' or not is_same or argument not in self._tensors:
         break
-      (moved,) = self._elementwise(step, group, None, (weight,))
-      if moved is None:
+      moved = self._elementwise(step, group, None, tuple(weights))
+      if all(weight is None for weight in moved):
         break
-      value, weight = argument, moved
-    return value, weight
+      value, weights = argument, moved
+    return value, weights
 
   def _descendants(self, values: Sequence[Value]) -> set:
     """Some values, and what depends on them."""
@@ -379,50 +393,69 @@ class _Walk:
         found.update(y for y in step.outputs if y.depends)
     return found
 
-  def _third_from_frontier(self, frontier: Frontier) -> list:
-    """Second and third derivatives of a term by the elements of its frontier.
+  def _linked_in_third(
+    self, link: Link, rows: tf.Tensor, weights: Sequence
+  ) -> list:
+    """Second and third derivatives of weighted powers of rows, by elements.
 
-    Of a frontier by rows: each element e leads to one row a of each group, so
-    that there w2 a1^2 and w3 a1^3 + 3 w2 a1 a2 are the derivatives of the
-    term, with those of the op times its adjoint, w2 and w3, and those of a by
-    e, a1 and a2.
+    With the derivatives a1 and a2 of a row by an element on which it depends,
+    they are the sums over the rows of w2 a1^2, and of w3 a1^3 + 3 w2 a1 a2. By
+    rows, each element leads to one row of each group: then sums are products of
+    sums. By columns, each row depends on one element of each group: then
+    derivatives by that element are those along the group.
 
     Args:
-      frontier: `Frontier` that `Sweeps.gives_third`.
+      link: `Link` of a `Frontier` that `Sweeps.gives_third`.
+      rows: Tensor.
+      weights: Pair of Tensors of its shape, w2 and w3, or of None.
 
     Returns:
-      Pair of Tensors of the shape of the frontier, or of None.
+      Pair of Tensors of the shape of the link's value.
     """
-    term, (link,) = frontier.term, frontier.links
-    op = self._op(term.step)
-    adjoint = self._adjoints[op]
-    if adjoint is None:
-      return [None, None]
-    _, *slopes = self._slopes(term.step, term.left, 3)
-    weights = [None if d is None else _wide(d) * _wide(adjoint) for d in slopes]
-    rows, start = op.inputs[term.left[0]], self._tensors[link.value]
+    start = self._tensors[link.value]
     reverse = self._call.derivative.between([rows], [start])
+    three = tf.constant(3.0, tf.float64)
 
-    def one_pass(k):
-      mask = _mask(link.shape, k, rows.dtype)
+    def by_start(linear, *factors):
+      seed = _product(*factors)
+      if seed is None:
+        return None
+      (result,) = linear.apply([0], [tf.cast(seed, rows.dtype)], [0])
+      return None if result is None else _wide(result)
+
+    def by_rows(mask):
       ones = tf.ones_like(rows) * mask
-
-      def by_start(weight):
-        if weight is None:
-          return None
-        seed = tf.cast(weight, rows.dtype) * mask
-        (result,) = reverse.apply([0], [seed], [0])
-        return None if result is None else _wide(result)
-
-      first, *weighted = map(by_start, [ones, *weights])
+      first, *weighted = (
+        by_start(reverse, _wide(ones), w)
+        for w in (tf.ones([], tf.float64), *weights)
+      )
       second = self._second_of_rows(rows, link.value, ones)
       return [
         _product(weighted[0], first),
         local.add(
           [_product(weighted[1], first, first)],
-          [_product(weighted[0], second, tf.constant(3.0, tf.float64))],
+          [_product(weighted[0], second, three)],
         )[0],
       ]
+
+    def by_columns(mask):
+      def along():
+        ones = tf.ones_like(start) * mask
+        return reverse.transposed().apply([0], [ones], [0])
+
+      (tangent,), derivative = self._evaluation.derivative_of(along, [start])
+      if tangent is None:
+        return [None, None]
+      tangent, (w2, w3) = _wide(tangent), weights
+      square = by_start(reverse, w2, tangent)
+      cube = by_start(reverse, w3, tangent, tangent)
+      bend = by_start(derivative, w2, tangent, three)
+      found = [square, local.add([cube], [bend])[0]]
+      return [None if d is None else d * _wide(mask) for d in found]
+
+    def one_pass(k):
+      mask = _mask(link.shape, k, rows.dtype)
+      return by_rows(mask) if link.is_by_rows else by_columns(mask)
 
     return sweep.add_up(
       one_pass,
@@ -552,7 +585,12 @@ class _Walk:
     op = self._op(step)
     if adjoint is None and all(d is None for d in after):
       return []
-    order = len(after) + 1 if adjoint is not None else 1
+    is_curved = (step, group) in self._curved
+    order = len(after)
+    if adjoint is not None:
+      order += 1
+    elif not is_curved:
+      order = 1
     first, *higher = self._slopes(step, group, order)
     results = []
     for power, d in enumerate(after, start=2):
@@ -562,7 +600,7 @@ class _Walk:
       if adjoint is not None and higher[power - 2] is not None:
         terms.append(_wide(higher[power - 2]) * _wide(adjoint))
       q = after[0]
-      if power == 3 and q is not None and adjoint is not None:
+      if power == 3 and q is not None and is_curved:
         if first is not None and higher[0] is not None:
           terms.append(3 * _wide(first) * _wide(higher[0]) * q)
       results.append(

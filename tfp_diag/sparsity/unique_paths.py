@@ -86,8 +86,8 @@ class Sweeps(NamedTuple):
     reaches: Callable that takes a bool array over the coordinates of one
       sample, and a `Value` or `Term`. Tells whether any of them reaches it.
     gives_third: Callable that takes a `Frontier`. Tells whether third
-      derivatives go through it, too: if it is one link by rows, and each of
-      its elements leads to the rows on single paths.
+      derivatives go through it, too: if it is of a square, and each element
+      of a link by rows leads to these on single paths.
   """
 
   walked: Walked
@@ -361,16 +361,23 @@ class _Finder:
 
   def _gives_third(self, frontier: Frontier) -> bool:
     """As `Sweeps.gives_third`."""
-    term, (link, *more) = frontier.term, frontier.links
-    if more or not link.is_by_rows or not term.is_square:
-      return False
+    term = frontier.term
     rows = term.step.inputs[term.left[0]]
-    if rows.known_shape != term.step.outputs[0].known_shape:
+    is_whole = rows.known_shape == term.step.outputs[0].known_shape
+    if not term.is_square or not is_whole:
       return False
-    inside = self._frontiers.between(link.value, rows)
-    sets = Multisets(link.value.rows)
-    numbers = {link.value: sets.singletons(link.value.rows)}
-    self._paths.spread(sets, numbers, inside, held=link.value)
+    for link in frontier.links:
+      if link.is_by_rows and not self._leads_on_single_paths(link.value, rows):
+        return False
+      rows = link.value
+    return True
+
+  def _leads_on_single_paths(self, value: Value, rows: Value) -> bool:
+    """Whether rows have unmixed second derivatives by a value in a sweep."""
+    inside = self._frontiers.between(value, rows)
+    sets = Multisets(value.rows)
+    numbers = {value: sets.singletons(value.rows)}
+    self._paths.spread(sets, numbers, inside, held=value)
     for step in inside:
       if isinstance(step, Loop):
         return False
