@@ -80,6 +80,7 @@ EFFICIENCY = {
 LOCAL_HESSIAN = {
   'logistic_regression': (['logistic_regression', [25, 100, 1000]], 3.0),
   'softmax_regression': (['softmax_regression', [20, 10, 500, 16]], 3.0),
+  'mixture': (['mixture', [5, 500, 16]], 6.0),
   'network_weights': (['network_weights', [4, 8, 64, 16]], 6.0),
   'classifier_weights': (['classifier_weights', [8, 16, 128, 16]], 6.0),
   'deep_network_weights': (
