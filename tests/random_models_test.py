@@ -120,7 +120,11 @@ def network(p):
     before = hidden.shape[-1]
     if p.chance(0.3):
       width = int(p.rng.integers(1, 5))
-    if p.chance(0.3) and shared is not None and before == width:
+    if (
+      p.chance(0.3)
+      and shared is not None
+      and shared.shape[1:] == (before, width)
+    ):
       weights = shared
     else:
       weights = p.take(before, width)

@@ -22,6 +22,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfp_diag.sparsity import greedy
 from tfp_diag.sparsity.coloring import (
   Coloring,
   check_diagonal_coloring,
@@ -347,3 +348,19 @@ def test_validator_refuses_colors_that_do_not_fit():
     check_diagonal_coloring(np.eye(3), [0, 0])
   with pytest.raises(ValueError, match='nonnegative'):
     check_diagonal_coloring(np.eye(3), [0, -1, 0])
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_nodes_of_a_block_are_colored_as_one_by_one(seed, monkeypatch):
+  rng = np.random.default_rng(seed)
+  size = int(rng.integers(20, 60))
+  monkeypatch.setattr(greedy, '_BLOCK', int(rng.integers(1, 20)))
+  matrix = rng.uniform(size=[size, size]) < rng.uniform(0.05, 0.4)
+  matrix = np.triu(matrix, 1) | np.triu(matrix, 1).T
+  order = rng.permutation(size)
+  wanted = np.full(size, -1)
+  for node in order:
+    taken = wanted[matrix[node]]
+    wanted[node] = next(c for c in range(size) if c not in taken)
+  graph = scipy.sparse.csr_matrix(matrix)
+  np.testing.assert_array_equal(greedy._color_in_order(graph, order), wanted)
