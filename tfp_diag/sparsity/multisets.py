@@ -138,6 +138,8 @@ class Multisets:
       return np.stack([left, right], 1), np.arange(len(left))
     one, i = self.distinct(left)
     other, j = self.distinct(right)
+    if len(one) == 1 or len(other) == 1:
+      return np.stack(np.broadcast_arrays(one, other), 1), i + j
     keys, count = i * len(other) + j, len(one) * len(other)
     if count <= 8 * len(keys):
       distinct, place = _distinct_small(keys, count)
