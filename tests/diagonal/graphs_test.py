@@ -14,6 +14,7 @@
 # ============================================================================
 """The eager cache: one graph for each function, never a stale one."""
 
+import contextlib
 import functools
 import gc
 import threading
@@ -24,6 +25,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tf_keras
+from tensorflow.python.eager import context as eager_context
 
 import tfp_diag
 from tfp_diag.diagonal import graphs, linear_map
@@ -672,3 +674,33 @@ def test_functions_can_be_made_to_run_eagerly(calls):
       assert slope(calls, closure_over(scale)) == scale
   finally:
     tf.config.run_functions_eagerly(False)
+
+
+def test_what_is_not_optimized_leaves_other_runs_as_they_were():
+  context = eager_context.context()
+  before = context.function_call_options
+  with pytest.raises(ZeroDivisionError), graphs.unoptimized():
+    config = tf.compat.v1.ConfigProto()
+    config.ParseFromString(
+      context.function_call_options.config_proto_serialized
+    )
+    assert config.graph_options.rewrite_options.disable_meta_optimizer
+    found = tf.function(lambda x: 2.0 * x)(tf.constant(3.0))
+    assert float(found) == 6.0
+    raise ZeroDivisionError
+  assert context.function_call_options is before
+
+
+def test_a_plan_is_tried_without_an_optimizer(monkeypatch):
+  entered = []
+
+  @contextlib.contextmanager
+  def unoptimized():
+    entered.append(True)
+    yield
+
+  monkeypatch.setattr(graphs, 'unoptimized', unoptimized)
+  tfp_diag.plan_diag_hessian(
+    lambda x: tf.reduce_sum(tf.exp(x[1:] * x[:-1])), tf.ones([3])
+  )
+  assert entered == [True]

@@ -489,6 +489,16 @@ def scales_in_turn(x):
   return tf.reduce_sum(tf.math.softplus(rows), 1)
 
 
+def twelve_scales(x):
+  """Each row depends on all of them twice: vectorized passes, by columns."""
+  rng = np.random.default_rng(9)
+  scales = tf.exp(x[:, :12, tf.newaxis])
+  one, other = rng.normal(size=[2, 12, 20]) / 4.0
+  rows = tf.reduce_sum(tf.tanh(scales * one) + tf.sin(scales * other), 1)
+  rows = tf.tanh(rows + tf.matmul(x[:, 12:], rng.normal(size=[18, 20]) / 4.0))
+  return tf.reduce_sum(tf.math.softplus(rows), 1)
+
+
 def mixture_with_scales(x):
   """From a normalizer by rows to the normal densities, and on by columns."""
   means, log_scales = (
@@ -565,6 +575,7 @@ def behind_two_layers(x):
     (scaled_twice, True),
     (bent, True),
     (scales_in_turn, True),
+    (twelve_scales, True),
     (mixture_with_scales, True),
   ],
 )
