@@ -32,14 +32,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-# The only way to options of functions that run in one thread.
-from tensorflow.python.eager import context as eager_context
-
 from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.sparsity.expansion import check_only_reads, execute
 from tfp_diag.sparsity.graph import Graph, function_graph, function_names
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Recipe
+
+try:
+  # The only way to options of the functions that run in one thread.
+  from tensorflow.python.eager import context as eager_context
+
+  _OPTIONS: Any = eager_context.FunctionCallOptions
+except (AttributeError, ImportError):  # Another version of TensorFlow.
+  _OPTIONS = None
 
 __all__ = ['call', 'clear_cache', 'compiled', 'concrete', 'traced_once']
 
@@ -405,21 +410,22 @@ def concrete(
 
 @contextlib.contextmanager
 def unoptimized() -> Iterator[None]:
-  """Runs functions of this thread as they were traced.
+  """Runs functions of this thread as they were traced, where TensorFlow can.
 
   What runs once does not pay for an optimizer of graphs, which takes most of
   the time of such a run (4 s with constants of five million entries).
   `tf.config.optimizer` can switch it off, too; but it does so for all threads,
   and every function that has run before is optimized again afterwards.
   """
+  if _OPTIONS is None:
+    yield
+    return
   context: Any = eager_context.context()
   options = context.function_call_options
   config = tf.compat.v1.ConfigProto()
   config.ParseFromString(options.config_proto_serialized)
   config.graph_options.rewrite_options.disable_meta_optimizer = True
-  context.function_call_options = eager_context.FunctionCallOptions(
-    options.executor_type, config
-  )
+  context.function_call_options = _OPTIONS(options.executor_type, config)
   try:
     yield
   finally:
