@@ -261,3 +261,22 @@ def test_too_many_entries_are_refused(method):
       sets.common(halves, halves)
   # What was known still is.
   assert sets.members(halves).all()
+
+
+@pytest.mark.parametrize(
+  'left, right',
+  [
+    ([3, 1, 3, 2, 1], [2, 2, 2, 2, 2]),
+    ([2, 2, 2, 2, 2], [3, 1, 3, 2, 1]),
+    ([4, 4, 4], [2, 2, 2]),
+    ([1, 2, 4], [3, 3, 1]),
+    ([3, 3, 1], [1, 2, 4]),
+    ([2, 1, 2, 1, 2], [3, 4, 3, 3, 3]),
+    ([], []),
+  ],
+)
+def test_distinct_pairs(left, right):
+  left, right = np.array(left, np.int64), np.array(right, np.int64)
+  pairs, place = Multisets(5).pairs(left, right)
+  np.testing.assert_array_equal(pairs[place], np.stack([left, right], 1))
+  assert len({*map(tuple, pairs.tolist())}) == len(pairs)

@@ -413,7 +413,7 @@ def unoptimized() -> Iterator[None]:
   """Runs functions of this thread as they were traced, where TensorFlow can.
 
   What runs once does not pay for an optimizer of graphs, which takes most of
-  the time of such a run (4 s with constants of five million entries).
+  the time of such a run.
   `tf.config.optimizer` can switch it off, too; but it does so for all threads,
   and every function that has run before is optimized again afterwards.
   """

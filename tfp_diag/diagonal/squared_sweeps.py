@@ -586,11 +586,7 @@ class _Walk:
     if adjoint is None and all(d is None for d in after):
       return []
     is_curved = (step, group) in self._curved
-    order = len(after)
-    if adjoint is not None:
-      order += 1
-    elif not is_curved:
-      order = 1
+    order = len(after) + (adjoint is not None) if is_curved else 1
     first, *higher = self._slopes(step, group, order)
     results = []
     for power, d in enumerate(after, start=2):
