@@ -435,22 +435,31 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       for h, x in zip(per_part(step_size, parts), parts)
     ]
     salt = UncalibratedPreconditionedLangevin.salt
-    first = self._leapfrog.draw_noise(
-      parts, tfp.random.sanitize_seed(seed, salt=salt)
-    )
-    point, correction = self._step(_Point(parts, before, first, None))
+    first_seed = tfp.random.sanitize_seed(seed, salt=salt)
 
     def step(i, point, total):
-      noise = self._leapfrog.draw_noise(parts, step_seed(seed, i))
+      # One body for all steps: a graph has the target's gradient once.
+      is_first = tf.equal(i, 0)
+      noise = self._leapfrog.draw_noise(
+        parts, tf.where(is_first, first_seed, step_seed(seed, i))
+      )
       velocity = [
-        refresh(v, z, decay)
+        refresh(v, z, tf.where(is_first, tf.zeros_like(decay), decay))
         for decay, v, z in zip(decays, point.velocity, noise)
       ]
       point, correction = self._step(point._replace(velocity=velocity))
       return i + 1, point, total + correction
 
+    point = _Point(
+      parts,
+      before,
+      [tf.zeros_like(x) for x in parts],
+      self._leapfrog.whiten(parts, before),
+    )
     _, point, total = tf.while_loop(
-      lambda i, *_: i < num_steps, step, (tf.constant(1), point, correction)
+      lambda i, *_: i < num_steps,
+      step,
+      (tf.constant(0), point, tf.zeros_like(before.target_log_prob)),
     )
     return point, total
 
@@ -512,7 +521,7 @@ class _Point(typing.NamedTuple):
     state: List of Tensors.
     results: An `UncalibratedPreconditionedLangevinResults` there.
     velocity: List of Tensors, standard normal, in whitened coordinates.
-    whitened: List of Tensors, h Lᵀ g, or None where it is not known yet.
+    whitened: List of Tensors, h Lᵀ g.
   """
 
   state: typing.Any

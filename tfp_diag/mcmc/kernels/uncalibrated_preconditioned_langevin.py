@@ -414,9 +414,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     )
     terms_before = per_part(before.grads_target_log_prob)
     if whitened is None:
-      whitened = [
-        d.whiten(t, r) for d, t, r in zip(dynamics, terms_before, roots)
-      ]
+      whitened = _whitened(dynamics, terms_before, roots)
     proposal = [
       tf.ensure_shape(d.propose(x, t, w, z, r), x.shape)
       for d, x, t, w, z, r in zip(
@@ -426,9 +424,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     target_log_prob, terms = self._evaluate(proposal)
     if self.validate_args and self.volatility_fn is not None:
       target_log_prob = _assert_positive_volatility(target_log_prob, terms)
-    whitened_after = [
-      d.whiten(t, r) for d, t, r in zip(dynamics, per_part(terms), roots)
-    ]
+    whitened_after = _whitened(dynamics, per_part(terms), roots)
     results = before._replace(
       target_log_prob=target_log_prob,
       grads_target_log_prob=terms,
@@ -458,6 +454,22 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       corrections.append(sum_over_shards(correction, shard_axis))
     results = results._replace(log_acceptance_correction=tf.add_n(corrections))
     return Move(proposal, results, whitened, whitened_after)
+
+  def whiten(self, parts, results):
+    """What `move` takes as `whitened` at a point.
+
+    Args:
+      parts: List of Tensors, the state.
+      results: An `UncalibratedPreconditionedLangevinResults` there.
+
+    Returns:
+      List of Tensors of the shapes of the parts.
+    """
+    return _whitened(
+      self._dynamics(parts, results.target_log_prob, results.preconditioner),
+      per_part(results.grads_target_log_prob),
+      step_size_roots(results.step_size, parts),
+    )
 
   @property
   def _has_volatility(self):
@@ -518,6 +530,10 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     if self.volatility_fn is None:
       return None
     return functools.partial(volatility_of_parts, self.volatility_fn)
+
+
+def _whitened(dynamics, terms, roots):
+  return [d.whiten(t, r) for d, t, r in zip(dynamics, terms, roots)]
 
 
 def _check_one_time_for_all(preconditioner, roots):
