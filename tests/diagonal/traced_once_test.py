@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_diag.diagonal.graphs import traced_once
+from tfp_diag.diagonal.graphs import TracedOnce
 
 SCALE = tf.Variable(2.0)
 X = tf.constant([0.3, -1.2, 0.7])
@@ -84,7 +84,7 @@ def derivatives(fn, x, order=2):
 def test_values_and_derivatives_are_those_of_the_function(name, jit_compile):
   fn = FUNCTIONS[name]
   order = 1 if 'alone' in name else 2
-  once = traced_once(fn)
+  once = TracedOnce(fn)
   run = tf.function(
     lambda x: derivatives(once, x, order),
     autograph=False,
@@ -102,7 +102,7 @@ def test_python_runs_once_for_each_kind_of_arguments():
     calls.append(x.shape)
     return tf.reduce_sum(x**2)
 
-  once = traced_once(fn)
+  once = TracedOnce(fn)
   for _ in range(3):
     run = tf.function(lambda x: once(x) + once(2.0 * x), autograph=False)
     np.testing.assert_allclose(run(X), 5.0 * np.sum(np.square(X)), rtol=1e-6)
@@ -114,14 +114,14 @@ def test_python_runs_once_for_each_kind_of_arguments():
 
 @pytest.mark.parametrize('name', ['calls one in a function', 'vectorized'])
 def test_graphs_hold_no_calls(name):
-  once = traced_once(FUNCTIONS[name])
+  once = TracedOnce(FUNCTIONS[name])
   graph = tf.function(once, autograph=False).get_concrete_function(X).graph
   assert not [op for op in graph.get_operations() if 'Call' in op.type]
 
 
 def test_variables_are_read_when_a_graph_runs():
   variable = tf.Variable(1.0)
-  once = traced_once(lambda x: tf.reduce_sum(x) * variable)
+  once = TracedOnce(lambda x: tf.reduce_sum(x) * variable)
   run = tf.function(once, autograph=False)
   first = run(X)
   variable.assign(3.0)
@@ -147,7 +147,7 @@ def counting(x):
 
 @pytest.mark.parametrize('fn', [random, asserting, counting])
 def test_what_does_more_than_return_is_called(fn):
-  once = traced_once(tf.function(fn, autograph=False))
+  once = TracedOnce(tf.function(fn, autograph=False))
   run = tf.function(lambda x: once(x) + 0.0 * once(x + 1.0), autograph=False)
   graph = run.get_concrete_function(X).graph
   assert [op for op in graph.get_operations() if 'Call' in op.type]

@@ -46,7 +46,7 @@ try:
 except (AttributeError, ImportError):  # Another version of TensorFlow.
   _OPTIONS = None
 
-__all__ = ['call', 'clear_cache', 'compiled', 'concrete', 'traced_once']
+__all__ = ['TracedOnce', 'call', 'clear_cache', 'compiled', 'concrete']
 
 # What all remembered graphs may hold together.
 MAX_BYTES = 256 << 20
@@ -143,6 +143,7 @@ def compiled(
   body: Callable,
   specs: Sequence,
   jit_compile: bool = False,
+  source: Graph | None = None,
 ) -> Callable:
   """A function as a compiled graph, for any number of calls.
 
@@ -155,6 +156,9 @@ def compiled(
     body: Python callable of Tensors to a structure of Tensors.
     specs: List of `tf.TensorSpec`s of the Tensors.
     jit_compile: Python bool, whether to compile with XLA.
+    source: `Graph` of the only function of a user that `body` calls, from
+      `TracedOnce.graph`, where `key` decides all else: a graph that is known is
+      then not traced again. `body` may not look for structure.
 
   Returns:
     Python callable of a list of Tensors.
@@ -165,55 +169,83 @@ def compiled(
     graph = tf.compat.v1.get_default_graph()
     before = len(graph.get_operations())
     result = body(*tensors)
-    present.look_up(
-      Graph(
-        graph,
-        tensors,
-        tuple(tf.nest.flatten(result)),
-        tuple(graph.get_operations()[before:]),
+    if source is None:
+      present.look_up(
+        Graph(
+          graph,
+          tensors,
+          tuple(tf.nest.flatten(result)),
+          tuple(graph.get_operations()[before:]),
+        )
       )
-    )
     return result
 
   traced.__name__ = name
   try:
+    if source is not None:
+      present.look_up(source)
     entry = _Entry(concrete(traced, specs, jit_compile), present)
-    _remember(present.full_key, entry)
+    if source is None or entry.has_no_others:
+      _remember(present.full_key, entry)
   except _Known as known:
     entry = known.entry
   return lambda tensors: entry(tensors, present)
 
 
-def traced_once(fn: Callable) -> Callable:
-  """A function that calls `fn` once for each kind of arguments.
+class TracedOnce:
+  """A function that is called once for each kind of arguments.
 
   Graphs made later repeat the ops of that trace, and those of the functions
   that it calls. So a derivative is one of plain ops. XLA takes what the
   gradient of a call of a function closes over for a constant of the program,
   and compiles anew for each value of it.
-
-  Args:
-    fn: Python callable of Tensors to a Tensor, which closes over no Tensor of a
-      graph. What else it closes over is read when it is traced.
-
-  Returns:
-    Python callable of Tensors.
   """
-  functions: dict = {}
 
-  def call(*tensors):
-    key = tuple((x.dtype, x.shape.rank and tuple(x.shape)) for x in tensors)
-    if key not in functions:
-      with tf.init_scope():
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
-        function = concrete(fn, specs)
-        functions[key] = function, _may_repeat(function, specs)
-    function, may_repeat = functions[key]
+  def __init__(self, fn: Callable) -> None:
+    """Initializes it; nothing is traced yet.
+
+    Args:
+      fn: Python callable of Tensors to a Tensor, which closes over no Tensor of
+        a graph. What else it closes over is read when it is traced.
+    """
+    self._fn = fn
+    self._functions: dict = {}
+
+  def __call__(self, *tensors: tf.Tensor) -> tf.Tensor:
+    """What the function returns."""
+    function, may_repeat = self._traced(tensors)
     if tf.executing_eagerly():
       return function(*tensors)
-    return _repeated(function, tensors) if may_repeat else fn(*tensors)
+    return _repeated(function, tensors) if may_repeat else self._fn(*tensors)
 
-  return call
+  def graph(self, tensors: Sequence) -> Graph | None:
+    """The graph of which others repeat the ops.
+
+    Args:
+      tensors: List of Tensors of the kind of the arguments.
+
+    Returns:
+      `Graph`; None if the function is called again for each of them.
+    """
+    function, may_repeat = self._traced(tensors)
+    if not may_repeat:
+      return None
+    graph = function.graph
+    return Graph(
+      graph,
+      tuple(graph.inputs[: len(tensors)]),
+      (graph.structured_outputs,),
+      tuple(graph.get_operations()),
+    )
+
+  def _traced(self, tensors: Sequence) -> tuple:
+    key = tuple((x.dtype, x.shape.rank and tuple(x.shape)) for x in tensors)
+    if key not in self._functions:
+      with tf.init_scope():
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
+        function = concrete(self._fn, specs)
+        self._functions[key] = function, _may_repeat(function, specs)
+    return self._functions[key]
 
 
 def _may_repeat(function: Any, specs: Sequence) -> bool:
@@ -312,11 +344,17 @@ def _content(tensor: Any, only_zeros: bool) -> bytes:
 
 
 class _Entry:
-  """A compiled graph, and which of its captures the next call replaces."""
+  """A compiled graph, and which of its captures the next call replaces.
+
+  Attributes:
+    has_no_others: Whether the next call replaces all of its captures.
+    num_bytes: About how many bytes the graph takes.
+  """
 
   def __init__(self, graph: Any, present: _Call) -> None:
     self._graph = graph
     self._slots = _slots(graph, present)
+    self.has_no_others = all(slot is not None for slot, _ in self._slots)
     # A tape watches the Variables of each call, not those of the first one.
     graph.set_variables([])
     self._pinned = {k: weakref.ref(present.captures[k]) for k in present.pinned}

@@ -16,6 +16,7 @@
 
 import contextlib
 import functools
+import typing
 
 import tensorflow as tf
 
@@ -24,7 +25,7 @@ from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.trace import acceptance
 
-__all__ = ['SamplingBlock', 'explaining_xla', 'to_tensors']
+__all__ = ['KnownBy', 'SamplingBlock', 'explaining_xla', 'to_tensors']
 
 
 @contextlib.contextmanager
@@ -59,11 +60,24 @@ def to_tensors(structure):
   ]
 
 
+class KnownBy(typing.NamedTuple):
+  """What is known of the steps of a kernel before they are traced.
+
+  Attributes:
+    key: Hashable: what decides, beside the log density, which steps a kernel
+      makes that has its settings in its results.
+    log_prob: `Graph` of its log density, or None if that is not known.
+  """
+
+  key: typing.Any
+  log_prob: typing.Any
+
+
 class SamplingBlock:
   """Makes steps of a kernel on the device, any number of them.
 
-  Where the block starts and how many steps it makes are Tensors, so that one
-  graph serves a whole run.
+  Where the block starts, how many steps it makes, and which of them are kept
+  are Tensors, so that one graph serves a whole run, and other runs.
 
   Attributes:
     row_specs: List of `tf.TensorSpec`s of what a step writes, the parts of the
@@ -74,7 +88,15 @@ class SamplingBlock:
   """
 
   def __init__(
-    self, kernel, trace_fn, schedule, state, results, jit_compile, name
+    self,
+    kernel,
+    trace_fn,
+    schedule,
+    state,
+    results,
+    jit_compile,
+    name,
+    known_by=None,
   ):
     """Initializes the block; nothing is traced yet.
 
@@ -86,6 +108,7 @@ class SamplingBlock:
       results: The structure of the kernel results, with Tensors.
       jit_compile: Python `bool`, whether XLA compiles the block.
       name: Python `str`, the name of the graph.
+      known_by: None; or a `KnownBy` that decides what steps the kernel makes.
     """
     self._kernel = kernel
     self._trace_fn = trace_fn
@@ -100,6 +123,7 @@ class SamplingBlock:
       tf.TensorSpec(x.shape, x.dtype) for x in _row_entries(state, trace)
     ]
     self._name = name
+    self._known_by = known_by or KnownBy((), None)
     self.num_traces = 0
     self._eager = None
     run = functools.partial(self._run)
@@ -132,6 +156,8 @@ class SamplingBlock:
       seed,
       tf.constant(first_step, tf.int32),
       tf.constant(num_steps, tf.int32),
+      tf.constant(self._schedule.num_burnin_steps, tf.int32),
+      tf.constant(self._schedule.stride, tf.int32),
     )
     with explaining_xla(self._jit_compile):
       if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
@@ -143,12 +169,14 @@ class SamplingBlock:
   def _remembered(self, given):
     """The compiled graph, that of an earlier run if it has made the same."""
     state, results, *_ = given
+    key, source = self._known_by
     return graphs.compiled(
-      (len(state), len(results)),
+      (len(state), len(results), self._schedule.rows_per_block, key),
       self._name,
       lambda *tensors: self._run(*tf.nest.pack_sequence_as(given, tensors)),
       [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(given)],
       self._jit_compile,
+      source,
     )
 
   def step(self, state, results, seed):
@@ -184,13 +212,28 @@ class SamplingBlock:
       for spec in self.row_specs
     ]
 
-  def row(self, step):
-    """`Schedule.num_rows` of a Tensor: the row of the next result."""
-    schedule = self._schedule
-    past_burnin = tf.maximum(step - schedule.num_burnin_steps, 0)
-    return (past_burnin + schedule.stride - 1) // schedule.stride
+  def row(self, step, first_step, num_burnin_steps, stride):
+    """In which row of its block a step writes.
 
-  def _run(self, state, results, seed, first_step, num_steps):
+    Args:
+      step: int32 scalar Tensor.
+      first_step: Of the block; as all others a Python `int` or int32 Tensor.
+      num_burnin_steps: Of the schedule.
+      stride: Of the schedule.
+
+    Returns:
+      int32 scalar Tensor: that of the next result.
+    """
+    # Of both `Schedule.num_rows`.
+    rows = [
+      (tf.maximum(i - num_burnin_steps, 0) + stride - 1) // stride
+      for i in (step, first_step)
+    ]
+    return rows[0] - rows[1]
+
+  def _run(
+    self, state, results, seed, first_step, num_steps, num_burnin_steps, stride
+  ):
     self.num_traces += 1
 
     def make_step(step, seed, state, results, accepted, arrays):
@@ -200,7 +243,7 @@ class SamplingBlock:
       )
       results = [_never_constant(step, *pair) for pair in zip(before, results)]
       seed = _never_constant(step, seed, seed)
-      row = self.row(step) - self.row(first_step)
+      row = self.row(step, first_step, num_burnin_steps, stride)
       arrays = [a.write(row, entry) for a, entry in zip(arrays, entries)]
       return step + 1, seed, state, results, accepted + now_accepted, arrays
 

@@ -81,6 +81,7 @@ class ReplicatedBlock:
       ValueError: if the chains, the kernel or the trace cannot be spread.
     """
     self._strategy = strategy
+    self._schedule = schedule
     self._num_replicas = strategy.num_replicas_in_sync
     self._check_chains(state)
     self._is_pooled = _check_kernel(kernel)
@@ -123,10 +124,15 @@ class ReplicatedBlock:
       self._spread(x, is_spread)
       for x, is_spread in zip(results, self._results_are_spread)
     ]
-    counts = (
-      tf.constant(first_step, tf.int32),
-      tf.constant(num_steps, tf.int32),
-    )
+    counts = [
+      tf.constant(n, tf.int32)
+      for n in (
+        first_step,
+        num_steps,
+        self._schedule.num_burnin_steps,
+        self._schedule.stride,
+      )
+    ]
     with explaining_xla(self._jit_compile):
       if self._is_pooled:
         made = self._run_pooled(state, results, seed, *counts)
@@ -148,7 +154,9 @@ class ReplicatedBlock:
       ],
     )
 
-  def _pooled_steps(self, state, results, seed, first_step, num_steps):
+  def _pooled_steps(
+    self, state, results, seed, first_step, num_steps, num_burnin_steps, stride
+  ):
     """The loop of a `SamplingBlock`, with the devices inside of each step."""
 
     def make_step(i, state, results, accepted, arrays):
@@ -156,7 +164,7 @@ class ReplicatedBlock:
       state, results, now_accepted, entries = self._strategy.run(
         self._block.step, (state, results, step_seed(seed, step))
       )
-      row = self._block.row(step) - self._block.row(first_step)
+      row = self._block.row(step, first_step, num_burnin_steps, stride)
       entries = zip(*(self._on_devices(entry) for entry in entries))
       arrays = [
         [a.write(row, entry) for a, entry in zip(device_arrays, device_entries)]

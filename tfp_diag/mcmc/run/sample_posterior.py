@@ -60,6 +60,7 @@ from tfp_diag.mcmc.run.warm_up import (
   Window,
   gradients_per_draw,
   kernel_of,
+  known_by,
   warm_up,
 )
 
@@ -384,6 +385,7 @@ def sample_posterior(
         use_curvature=use_curvature,
         tries_local=kernel == 'auto' and preconditioner == 'auto',
         jit_compile=jit_compile,
+        log_prob_graph=target.graph,
       )
       if checkpoint is not None:
         _keep_warm_up(found, checkpoint, settings, log_prob_at(found.state))
@@ -403,6 +405,7 @@ def sample_posterior(
     strategy=None,
     name='mcmc_sample',
     unconstrained=checkpoint and {'x': _parts(target)},
+    known_by=known_by(found, max_num_steps, target.graph),
   )
   run = results_of(sampling_run, schedule, stop_when, progress_bar, checkpoint)
   stride = num_steps_between_results + 1

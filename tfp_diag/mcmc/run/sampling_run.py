@@ -69,6 +69,7 @@ class SamplingRun:
     strategy,
     name,
     unconstrained=None,
+    known_by=None,
   ):
     """Begins a run, or takes it up where its checkpoint is, which it locks.
 
@@ -85,6 +86,7 @@ class SamplingRun:
       strategy: A `tf.distribute.Strategy`, or None.
       name: Python `str`.
       unconstrained: As `CheckpointDirectory` takes it.
+      known_by: As `SamplingBlock` takes it; without a `strategy`.
     """
     # In eager mode, where a kernel sees values and can say what is wrong.
     bootstrapped = kernel.bootstrap_results(state)
@@ -93,7 +95,7 @@ class SamplingRun:
     self._trace_fn = what_records(kernel, trace_fn)
     self._structures = state, results
     self._schedule = schedule
-    make_block = SamplingBlock
+    make_block = functools.partial(SamplingBlock, known_by=known_by)
     if strategy is not None:
       make_block = functools.partial(ReplicatedBlock, strategy)
     self._block = make_block(

@@ -79,13 +79,10 @@ class Schedule:
     """How many rows the steps of a block can write to.
 
     Each step writes to the row of the next result, so that the last of them
-    stays; the steps after the last result of a block have one of their own.
+    stays. The number is the same for all strides, so that one graph serves them.
     """
-    num_steps = min(self.block_size, self.num_steps)
-    if self.stride > 1:
-      num_steps = (num_steps - 1) // self.stride + 2
     # The steps of a burn-in alone write to a row as well.
-    return max(1, min(num_steps, self.num_results))
+    return max(1, min(self.block_size, self.num_steps, self.num_results))
 
   def num_rows(self, step):
     """How many results the first `step` steps make."""

@@ -62,12 +62,19 @@ class UnconstrainedTarget(typing.NamedTuple):
     constrain: Callable, list of parts of any leading shape to a state in the
       structure and the space of the model.
     model: The `tfd.JointDistribution`, pinned, or None.
+    traced: `TracedOnce` of `log_prob_fn`, or None in a graph.
   """
 
   log_prob_fn: typing.Any
   start: typing.Any
   constrain: typing.Any
   model: typing.Any = None
+  traced: graphs.TracedOnce | None = None
+
+  @property
+  def graph(self):
+    """`Graph` of the log density of the start, or None if it has no single one."""
+    return self.traced and self.traced.graph(self.start)
 
   def check_start(self, log_prob):
     """Refuses a start at which the log density is not finite.
@@ -192,11 +199,13 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     parts = [tf.convert_to_tensor(x) for x in parts]
     return _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
 
+  log_prob_fn, traced = _once(log_prob_fn, is_model=True)
   return UnconstrainedTarget(
-    log_prob_fn=_once(log_prob_fn, is_model=True),
+    log_prob_fn=log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
     constrain=constrain,
     model=pinned,
+    traced=traced,
   )
 
 
@@ -213,17 +222,20 @@ def _traced(fn, *parts):
 
 
 def _once(log_prob_fn, is_model):
-  """The same, traced once for all graphs of a run that begins in eager code."""
+  """The same, traced once for all graphs of a run that begins in eager code.
+
+  Also its `TracedOnce`, or None.
+  """
   if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
-    return log_prob_fn  # In a graph it may close over Tensors of that.
-  traced = graphs.traced_once(log_prob_fn)
+    return log_prob_fn, None  # In a graph it may close over Tensors of that.
+  traced = graphs.TracedOnce(log_prob_fn)
 
   def once(*parts):
     # Eager calls of what a user wrote find what cuts its gradients.
     is_run = tf.executing_eagerly() and not is_model
     return (log_prob_fn if is_run else traced)(*parts)
 
-  return once
+  return once, traced
 
 
 def _random_start(pinned, is_prior, chain_shape, seed):
@@ -335,10 +347,12 @@ def target_of_log_prob(
     ]
     return nest.call_fn(target_log_prob_fn, constrain(parts)) + sum(log_det)
 
+  log_prob_fn, traced = _once(log_prob_fn, is_model=False)
   return UnconstrainedTarget(
-    log_prob_fn=_once(log_prob_fn, is_model=False),
+    log_prob_fn=log_prob_fn,
     start=[tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)],
     constrain=constrain,
+    traced=traced,
   )
 
 

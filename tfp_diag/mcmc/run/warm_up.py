@@ -44,18 +44,27 @@ from tfp_diag.mcmc.kernels.langevin_trajectories import (
 )
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
-from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
+from tfp_diag.mcmc.run.block import KnownBy, SamplingBlock, to_tensors
 from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = ['WarmUp', 'Window', 'gradients_per_draw', 'kernel_of', 'warm_up']
+__all__ = [
+  'WarmUp',
+  'Window',
+  'gradients_per_draw',
+  'kernel_of',
+  'known_by',
+  'warm_up',
+]
 
 # Steps in a block, and in the first ones, whose step size is a guess.
 _BLOCK = 10
 _FIRST_BLOCKS = (2, 3, 5)
 # Of the draws of a window, positions and gradients.
 _MOST_NUMBERS = 2**26
+# Of the kernel; the time of each trajectory bounds its steps.
+_NO_BOUND = 1000
 # Steps of a trajectory, in the first windows, whose scale is a guess.
 _FIRST_NUM_STEPS = 16
 _FIRST_TIMES = Times(integration_time=2.0, damping=1.0)
@@ -199,7 +208,7 @@ def kernel_of(found, target_log_prob_fn, dtype, max_num_steps):
       tf.constant(found.step_size, dtype),
       found.scale.operator(dtype),
     )
-  return MetropolisAdjustedLangevinTrajectories(
+  return _CarriesScale(
     target_log_prob_fn,
     tf.constant(found.step_size, dtype),
     tf.constant(found.integration_time, dtype),
@@ -207,6 +216,41 @@ def kernel_of(found, target_log_prob_fn, dtype, max_num_steps):
     found.scale.operator(dtype),
     max_num_steps=max_num_steps,
   )
+
+
+class _CarriesScale(MetropolisAdjustedLangevinTrajectories):
+  """Trajectories that find their scale in their results, as all else.
+
+  A graph of a step has then no settings in it, and serves all runs.
+  """
+
+  def bootstrap_results(self, init_state):
+    """Those of the trajectories, and the scale."""
+    return with_scale(
+      super().bootstrap_results(init_state), self.preconditioner
+    )
+
+
+def with_scale(results, operator):
+  """Kernel results of trajectories of one part with another scale."""
+  accepted, proposed = (
+    r._replace(preconditioner=[operator])
+    for r in (results.accepted_results, results.proposed_results)
+  )
+  return results._replace(accepted_results=accepted, proposed_results=proposed)
+
+
+def known_by(found, max_num_steps, log_prob):
+  """What decides about the steps of `kernel_of`, a `KnownBy`, or None.
+
+  Args:
+    found: `WarmUp`.
+    max_num_steps: As for `kernel_of`.
+    log_prob: `Graph` of the log density, or None.
+  """
+  if log_prob is None or found.scale.kind == 'local':
+    return None  # A local scale looks for structure.
+  return KnownBy((found.scale.kind, max_num_steps), log_prob)
 
 
 def gradients_per_draw(found):
@@ -257,6 +301,7 @@ def warm_up(
   use_curvature,
   tries_local,
   jit_compile,
+  log_prob_graph=None,
 ):
   """Finds all that a kernel needs, and brings the chains to the typical set.
 
@@ -286,6 +331,7 @@ def warm_up(
     tries_local: Python bool, whether to try a kernel with the local curvature
       where a constant scale is found to be bad.
     jit_compile: Python bool.
+    log_prob_graph: `Graph` of `target_log_prob_fn`, if it has a single one.
 
   Returns:
     A `WarmUp`.
@@ -308,7 +354,9 @@ def warm_up(
   settings = _Settings(scale, _FIRST_TIMES)
   target = _TARGET_OF_ONE_STEP if is_single else _TARGET
   tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob or target)
-  block = _Blocks(target_log_prob_fn, state, settings, run_seed, jit_compile)
+  block = _Blocks(
+    target_log_prob_fn, state, settings, run_seed, jit_compile, log_prob_graph
+  )
 
   ends = adaptation_windows(int(SHARE_FOR_SCALE * num_steps))
   ends = [*ends, num_steps] if num_steps and not is_local else []
@@ -441,7 +489,15 @@ class _Blocks:
     state: Tensor of shape [chains, d].
   """
 
-  def __init__(self, target_log_prob_fn, state, settings, seed, jit_compile):
+  def __init__(
+    self,
+    target_log_prob_fn,
+    state,
+    settings,
+    seed,
+    jit_compile,
+    log_prob_graph,
+  ):
     dtype = state.dtype
     begun = WarmUp(
       state=state,
@@ -454,7 +510,7 @@ class _Blocks:
       num_newton_steps=0,
       num_gradients=0,
     )
-    kernel = kernel_of(begun, target_log_prob_fn, dtype, 1000)
+    kernel = kernel_of(begun, target_log_prob_fn, dtype, _NO_BOUND)
     self.state = state
     self._dtype = dtype
     self._seed = seed
@@ -470,6 +526,7 @@ class _Blocks:
       self._results,
       jit_compile,
       'mcmc_warm_up',
+      known_by(begun, _NO_BOUND, log_prob_graph),
     )
 
   def make(self, num_steps, settings, tuner, is_single, max_num_steps):
@@ -553,17 +610,10 @@ class _Blocks:
     return _Rows(draws, **traced, num_gradients=num_gradients, every=1)
 
   def _with_scale(self, results, scale):
-    accepted = results.accepted_results._replace(
-      preconditioner=[scale.operator(self._dtype)]
-    )
-    results = results._replace(
-      accepted_results=accepted,
-      proposed_results=results.proposed_results._replace(
-        preconditioner=accepted.preconditioner
-      ),
-    )
     return tf.nest.map_structure(
-      tf.convert_to_tensor, results, expand_composites=True
+      tf.convert_to_tensor,
+      with_scale(results, scale.operator(self._dtype)),
+      expand_composites=True,
     )
 
 
