@@ -158,7 +158,7 @@ def compiled(
     jit_compile: Python bool, whether to compile with XLA.
     source: `Graph` of the only function of a user that `body` calls, from
       `TracedOnce.graph`, where `key` decides all else: a graph that is known is
-      then not traced again. `body` may not look for structure.
+      then not traced again.
 
   Returns:
     Python callable of a list of Tensors.
@@ -182,9 +182,12 @@ def compiled(
 
   traced.__name__ = name
   try:
-    if source is not None:
-      present.look_up(source)
-    entry = _Entry(concrete(traced, specs, jit_compile), present)
+    with contextlib.ExitStack() as noted:
+      if source is not None:
+        present.look_up(source)
+        noted.enter_context(source.reads.of_all())
+      graph = concrete(traced, specs, jit_compile)
+    entry = _Entry(graph, present)
     if source is None or entry.has_no_others:
       _remember(present.full_key, entry)
   except _Known as known:
@@ -347,14 +350,14 @@ class _Entry:
   """A compiled graph, and which of its captures the next call replaces.
 
   Attributes:
-    has_no_others: Whether the next call replaces all of its captures.
+    has_no_others: Whether it depends on no other captures than those that the
+      next call replaces.
     num_bytes: About how many bytes the graph takes.
   """
 
   def __init__(self, graph: Any, present: _Call) -> None:
     self._graph = graph
     self._slots = _slots(graph, present)
-    self.has_no_others = all(slot is not None for slot, _ in self._slots)
     # A tape watches the Variables of each call, not those of the first one.
     graph.set_variables([])
     self._pinned = {k: weakref.ref(present.captures[k]) for k in present.pinned}
@@ -368,6 +371,9 @@ class _Entry:
       for recipe, only_zeros in recipes
       if all(id(c) in places for c in recipe.captures())
     ]
+    self.has_no_others = len(recipes) == len(self._conditions) and all(
+      slot is not None for slot, _ in self._slots
+    )
     self.num_bytes = _num_bytes(graph)
 
   def fits(self, captures: Sequence) -> bool:

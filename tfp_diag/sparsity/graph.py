@@ -20,6 +20,7 @@ whether it is the same function as before, whatever Python has changed since.
 """
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import hashlib
@@ -50,6 +51,10 @@ __all__ = [
 # How many levels of gradients of custom gradients are read: two for a Hessian,
 # and two more for tapes around it.
 MAX_DEPTH = 4
+# Where the graphs that are made note what they read; see `Reads.of_all`.
+_all_reads: contextvars.ContextVar = contextvars.ContextVar(
+  'all_reads', default=None
+)
 # Attributes that are only names, or repeat the shapes.
 _NAMES = frozenset(
   ['_class', '_gradient_op_type', '_output_shapes', 'output_shapes']
@@ -431,13 +436,25 @@ class Reads:
   """
 
   def __init__(self) -> None:
-    self.is_allowed = True
+    self._all: Reads | None = _all_reads.get()
+    self.is_allowed = self._all is None or self._all.is_allowed
     self._seen = {}
+
+  @contextlib.contextmanager
+  def of_all(self) -> Iterator[None]:
+    """Notes here, too, what is read for the graphs that are made meanwhile."""
+    token = _all_reads.set(self)
+    try:
+      yield
+    finally:
+      _all_reads.reset(token)
 
   def add(self, value: Any, only_zeros: bool) -> None:
     """Notes that a `Value` was read, or only which of its elements are zero."""
     _, before = self._seen.get(value, (value, True))
     self._seen[value] = value, before and only_zeros
+    if self._all is not None:
+      self._all.add(value, only_zeros)
 
   def update(self, other: 'Reads') -> None:
     """Adds what was read for another graph of the function."""

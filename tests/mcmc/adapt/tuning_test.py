@@ -135,7 +135,7 @@ def test_newton_starts_reach_the_typical_set(jit_compile):
     return -0.5 * tf.reduce_sum(precisions * tf.square(x - 1.0), -1)
 
   found = tf.function(
-    lambda x: newton_starts(log_prob, x), jit_compile=jit_compile
+    lambda x: newton_starts(log_prob, x, 200), jit_compile=jit_compile
   )(start)
   # Before: 10⁴. What is squared here is chi-squared with 20 degrees of freedom.
   squared = np.sum(precisions * (found.state.numpy() - 1.0) ** 2, axis=-1)
@@ -149,7 +149,7 @@ def test_newton_starts_reach_the_typical_set(jit_compile):
 
 def test_newton_starts_leave_chains_that_have_arrived():
   start = tf.constant(np.random.default_rng(0).uniform(-0.5, 0.5, [30, 5]))
-  found = newton_starts(lambda x: -tf.reduce_sum(tf.cosh(x), -1), start)
+  found = newton_starts(lambda x: -tf.reduce_sum(tf.cosh(x), -1), start, 200)
   np.testing.assert_array_equal(found.state, start)
 
 

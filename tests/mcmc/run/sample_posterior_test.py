@@ -65,7 +65,7 @@ def test_a_closed_form(kernel):
   assert (
     found.num_gradients_warmup
     == sum(w.num_gradients for w in windows)
-    + 4 * found.warm_up.num_newton_steps
+    + 3 * found.warm_up.num_newton_steps
   )
 
 

@@ -35,19 +35,30 @@ class NewtonStarts(typing.NamedTuple):
 
   Attributes:
     state: Tensor of shape [chains, d].
-    curvature: Tensor of shape [chains, d], positive: |∂²log p / ∂x_i²|, but not
-      less than a small share of the largest of the chain; ones where it is not
-      known. Taken where the last step began: of chains that have arrived, that
-      is where they are.
-    num_steps: int32 scalar Tensor, how many steps were made.
+    curvature: Tensor of shape [chains, d], positive: |∂²log p / ∂x_i²| there,
+      but not less than a small share of the largest of the chain; ones where it
+      is not known.
+    second: Tensor of shape [chains, d], ∂²log p / ∂x_i² there.
+    num_steps: int32 scalar Tensor, at how many points the derivatives were
+      taken.
   """
 
   state: typing.Any
   curvature: typing.Any
+  second: typing.Any
   num_steps: typing.Any
 
 
-def newton_starts(target_log_prob_fn, state, max_num_steps=200):
+class _Point(typing.NamedTuple):
+  """Where the chains are, and what is known of the log density there."""
+
+  state: typing.Any
+  log_prob: typing.Any
+  gradient: typing.Any
+  second: typing.Any
+
+
+def newton_starts(target_log_prob_fn, state, max_num_steps):
   """Moves chains towards the typical set, and stops when they are there.
 
   With the gradient g and the diagonal of the Hessian h of the log density, a
@@ -62,45 +73,55 @@ def newton_starts(target_log_prob_fn, state, max_num_steps=200):
     target_log_prob_fn: Python callable of a Tensor [chains, d] that returns one
       value per chain.
     state: Tensor of shape [chains, d], where the chains start.
-    max_num_steps: Python `int`.
+    max_num_steps: Python `int` or int32 scalar Tensor, positive. With 1 the
+      chains stay where they are.
 
   Returns:
     `NewtonStarts`.
   """
   size = tf.cast(state.shape[-1], state.dtype)
 
-  def step(i, x, radius, _, curvature):
+  def step(i, point, proposal, radius, _):
     log_prob, [gradient], [second] = unmixed_derivatives(
-      target_log_prob_fn, [x], order=2
+      target_log_prob_fn, [proposal], order=2
     )[:3]
-    curvature = _positive(second)
-    squared = tf.reduce_sum(tf.square(gradient) / curvature, axis=-1)
+    is_first = tf.equal(i, 0)
+    is_better = is_first | (log_prob >= point.log_prob)
+    point = _Point(
+      *(
+        tf.where(is_better if x.shape.rank == 1 else is_better[:, None], y, x)
+        for x, y in zip(point, (proposal, log_prob, gradient, second))
+      )
+    )
+    factor = tf.where(is_better, tf.cast(2.0, state.dtype), 0.25)
+    radius *= tf.where(is_first, tf.ones_like(factor), factor)[:, tf.newaxis]
+    curvature = _positive(point.second)
+    squared = tf.reduce_sum(tf.square(point.gradient) / curvature, axis=-1)
     # Also where nothing is finite: such a chain cannot be helped.
     has_arrived = ~(squared > size)
     # What is left to go, in units of the size of the typical set.
     left = tf.sqrt(tf.maximum(squared / size, 1.0))[:, tf.newaxis]
     share = tf.minimum(radius / left, 1.0 - _END / left)
-    proposal = x + share * gradient / curvature
-    is_better = target_log_prob_fn(proposal) >= log_prob
-    moves = is_better & ~has_arrived
-    x = tf.where(moves[:, tf.newaxis], proposal, x)
-    radius *= tf.where(is_better[:, tf.newaxis], tf.cast(2.0, x.dtype), 0.25)
-    return i + 1, x, radius, has_arrived, curvature
+    moved = point.state + share * point.gradient / curvature
+    proposal = tf.where(has_arrived[:, tf.newaxis], point.state, moved)
+    return i + 1, point, proposal, radius, has_arrived
 
-  num_chains = state.shape[0]
-  num_steps, state, _, _, curvature = tf.while_loop(
-    lambda i, x, radius, has_arrived, _: ~tf.reduce_all(has_arrived),
+  zeros = tf.zeros_like(state)
+  num_steps, point, *_ = tf.while_loop(
+    lambda i, point, proposal, radius, has_arrived: ~tf.reduce_all(has_arrived),
     step,
     (
       tf.constant(0),
+      _Point(state, zeros[:, 0], zeros, zeros),
       state,
-      tf.fill([num_chains, 1], tf.cast(_FIRST_RADIUS, state.dtype)),
-      tf.zeros([num_chains], tf.bool),
-      tf.ones_like(state),
+      tf.fill([state.shape[0], 1], tf.cast(_FIRST_RADIUS, state.dtype)),
+      tf.zeros([state.shape[0]], tf.bool),
     ),
     maximum_iterations=max_num_steps,
   )
-  return NewtonStarts(state, curvature, num_steps)
+  return NewtonStarts(
+    point.state, _positive(point.second), point.second, num_steps
+  )
 
 
 def _positive(second):

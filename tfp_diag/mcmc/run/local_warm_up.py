@@ -20,7 +20,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.mcmc.adapt.scales import LocalScale
 from tfp_diag.mcmc.adapt.tuning import autocorrelation_time
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
@@ -61,17 +60,16 @@ class LocalWarmUp(typing.NamedTuple):
   num_gradients: int
 
 
-def varies(target_log_prob_fn, state):
+def varies(curvature):
   """Whether curvatures change by orders of magnitude from chain to chain.
 
   Args:
-    target_log_prob_fn: Python callable of a Tensor [chains, d].
-    state: Tensor of shape [chains, d].
+    curvature: Array of shape [chains, d], the absolute second derivatives where
+      the chains are.
 
   Returns:
     Python bool.
   """
-  curvature = _curvature(target_log_prob_fn, state)
   low, high = np.nanquantile(curvature, _QUANTILES, axis=0)
   return bool(np.any(high > _MOST_RATIO * low))
 
@@ -79,6 +77,7 @@ def varies(target_log_prob_fn, state):
 def local_warm_up(
   target_log_prob_fn,
   state,
+  curvature,
   num_steps,
   seed,
   jit_compile,
@@ -89,6 +88,7 @@ def local_warm_up(
   Args:
     target_log_prob_fn: Python callable of a Tensor [chains, d].
     state: Tensor of shape [chains, d].
+    curvature: As for `varies`.
     num_steps: Python int, how many steps to adapt in. About as many again, 100
       at least, tell how fast the chains forget.
     seed: int32 Tensor of shape [2].
@@ -99,7 +99,6 @@ def local_warm_up(
   Returns:
     `LocalWarmUp`.
   """
-  curvature = _curvature(target_log_prob_fn, state)
   # Smaller curvatures than nearly all chains see are not believed.
   scale = LocalScale(max(np.nanquantile(curvature, _QUANTILES[0]), 1e-30))
   kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
@@ -134,9 +133,3 @@ def local_warm_up(
     gradients_per_step=each,
     num_gradients=each * (num_steps + stride * _NUM_DRAWS),
   )
-
-
-def _curvature(target_log_prob_fn, state):
-  """Absolute second derivatives, an array of shape [chains, d]."""
-  _, _, second = diag_hessian(target_log_prob_fn, state)
-  return np.abs(second.numpy().astype(np.float64))

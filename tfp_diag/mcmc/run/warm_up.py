@@ -24,7 +24,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments
 from tfp_diag.internal.text_table import as_html, text_table
-from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts, newton_starts
+from tfp_diag.mcmc.adapt.newton_starts import newton_starts
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.adapt.tuning import (
   StepSizeTuner,
@@ -80,6 +80,8 @@ _DEAR = 500.0
 _OPTIMISM = 2.0
 # Steps with the local curvature, for each trajectory of the other warm-up.
 _LOCAL_STEPS = 5
+# Towards the typical set.
+_MOST_NEWTON_STEPS = 200
 # What is printed of a window.
 _OF_WINDOW = ('window', 'steps', 'step size', 'T', 'acceptance', 'rescued')
 
@@ -339,12 +341,14 @@ def warm_up(
   run_seed, rescue_seed, local_seed = split_seed(seed, 3)
   rng = np.random.default_rng(np.asarray(rescue_seed).astype(np.uint32))
   num_chains, size = state.shape
+  newton = None
   if use_curvature:
-    starts = _starts(target_log_prob_fn, state, jit_compile)
-  else:
-    starts = _as_they_are(state)
-  state = starts.state
-  scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
+    newton = _newton(target_log_prob_fn, state, jit_compile, log_prob_graph)
+  scales, num_newton_steps = np.ones([size]), 0
+  if newton is not None:
+    starts = newton(state)
+    state, num_newton_steps = starts.state, int(starts.num_steps)
+    scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
   is_local = preconditioner == 'local'
   if preconditioner == 'auto':
     preconditioner = 'dense' if size <= MOST_FOR_MATRIX else 'low_rank'
@@ -396,7 +400,6 @@ def warm_up(
       )
     )
     begin = end
-  num_newton_steps = int(starts.num_steps)
   found = WarmUp(
     state=block.state.numpy(),
     scale=settings.scale,
@@ -406,19 +409,22 @@ def warm_up(
     autocorrelation_time=slowness,
     windows=tuple(windows),
     num_newton_steps=num_newton_steps,
-    num_gradients=4 * num_newton_steps + sum(w.num_gradients for w in windows),
+    # Of each step the gradient, and a diagonal of the Hessian.
+    num_gradients=3 * num_newton_steps + sum(w.num_gradients for w in windows),
   )
-  if not is_local:
-    tries_local = tries_local and use_curvature
-    is_local = tries_local and gradients_per_draw(found) > _DEAR
-    is_local = is_local and varies(target_log_prob_fn, block.state)
-  if not (is_local and num_steps):
+  if newton is None or not num_steps:
+    return found
+  if not is_local and not (tries_local and gradients_per_draw(found) > _DEAR):
+    return found
+  curvature = np.abs(newton(block.state, 1).second.numpy().astype(np.float64))
+  if not is_local and not varies(curvature):
     return found
   local = _with_local(
     found,
     local_warm_up(
       target_log_prob_fn,
       block.state,
+      curvature,
       _LOCAL_STEPS * num_steps,
       local_seed,
       jit_compile,
@@ -431,32 +437,36 @@ def warm_up(
   return found._replace(num_gradients=local.num_gradients)
 
 
-def _starts(target_log_prob_fn, state, jit_compile):
-  """`NewtonStarts`, or the start itself where there are no derivatives."""
+def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph):
+  """`newton_starts`, compiled: a callable of a state and the most steps.
+
+  None, with a warning, where there are no derivatives.
+  """
+  specs = [tf.TensorSpec(state.shape, state.dtype), tf.TensorSpec([], tf.int32)]
+
+  def steps(state, max_num_steps):
+    return newton_starts(target_log_prob_fn, state, max_num_steps)
+
+  def newton(state, max_num_steps=_MOST_NEWTON_STEPS):
+    return run([state, tf.constant(max_num_steps)])
+
   try:
     # XLA takes seconds, once for equal calls.
     run = graphs.compiled(
-      (),
-      'mcmc_starts',
-      lambda state: newton_starts(target_log_prob_fn, state),
-      [tf.TensorSpec(state.shape, state.dtype)],
-      jit_compile,
+      (), 'mcmc_starts', steps, specs, jit_compile, log_prob_graph
     )
-    return run([state])
+    newton(state, 0)
   except SampleMixingError:
     # The kernel refuses such a density, in words of chains.
-    return _as_they_are(state)
+    return None
   except (ValueError, TypeError, tf.errors.OpError) as e:
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '
       f'computed ({arguments.reason(e)}); the warm-up takes longer.',
       stacklevel=4,
     )
-    return _as_they_are(state)
-
-
-def _as_they_are(state):
-  return NewtonStarts(state, tf.ones_like(state), tf.constant(0))
+    return None
+  return newton
 
 
 class _Rows(typing.NamedTuple):
