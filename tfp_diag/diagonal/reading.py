@@ -14,6 +14,7 @@
 # ============================================================================
 """What can be read from the graph that is differentiated."""
 
+import collections
 import contextlib
 import functools
 import warnings
@@ -274,6 +275,11 @@ def fault(error: Exception, instead: str) -> str:
   return note
 
 
+# Graphs that were not refused, by their digests. A sampler asks for each run.
+_unmixed: collections.OrderedDict = collections.OrderedDict()
+_MOST_UNMIXED = 1000
+
+
 def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   """Raises if a function is seen to make one sample depend on another.
 
@@ -289,9 +295,14 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   if graph is None:
     graph = trace(problem.call, problem.outputs, problem.parts)
   rank = problem.rank_of(graph.ys)
-  if rank:
-    with contextlib.suppress(budget.UnknownShapeError):
-      analyze(graph, rank, _retrace(problem))
+  if not rank or (rank, graph.digest.key) in _unmixed:
+    return
+  with contextlib.suppress(budget.UnknownShapeError):
+    analyze(graph, rank, _retrace(problem))
+  if not graph.reads.values():  # Else other constants may be indices that mix.
+    _unmixed[rank, graph.digest.key] = None
+    while len(_unmixed) > _MOST_UNMIXED:
+      _unmixed.popitem(last=False)
 
 
 def _retrace(problem: Problem) -> Callable | None:

@@ -178,19 +178,22 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   check_variables_left(pinned, name)
   check_latent_variables(pinned, name)
   bijector = pinned.experimental_default_event_space_bijector()
-  if init is None or isinstance(init, str):
-    init = _random_start(pinned, init == _PRIOR, chain_shape, seed)
+  near_zero = None
+  if init is None:
+    near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
+    structure = near_zero.distribution.dtype
   else:
-    init = check_init(pinned, init, name)
-  unconstrained = _traced(lambda: bijector.inverse(init))
+    if isinstance(init, str):
+      init = _from_prior(pinned, chain_shape, seed)
+    else:
+      init = check_init(pinned, init, name)
+    structure = unconstrained = _traced(lambda: bijector.inverse(init))
 
   def pack(parts):
     # Copies: a bijector remembers by identity what it computed elsewhere.
-    return tf.nest.pack_sequence_as(
-      unconstrained, [tf.identity(x) for x in parts]
-    )
+    return tf.nest.pack_sequence_as(structure, [tf.identity(x) for x in parts])
 
-  def log_prob_fn(*parts):
+  def log_prob_of(*parts):
     z = pack(parts)
     log_det = bijector.forward_log_det_jacobian(z)
     return pinned.unnormalized_log_prob(bijector.forward(z)) + log_det
@@ -199,7 +202,15 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     parts = [tf.convert_to_tensor(x) for x in parts]
     return _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
 
-  log_prob_fn, traced = _once(log_prob_fn, is_model=True)
+  log_prob_fn, traced = _once(log_prob_of, is_model=True)
+  if near_zero is not None:
+    unconstrained = _finite(
+      near_zero.distribution.sample,
+      lambda z: log_prob_fn(*tf.nest.flatten(z)),
+      chain_shape,
+      seed,
+      lambda z: check_start(pinned, bijector.forward(z)),
+    )
   return UnconstrainedTarget(
     log_prob_fn=log_prob_fn,
     start=[tf.identity(x) for x in tf.nest.flatten(unconstrained)],
@@ -238,28 +249,30 @@ def _once(log_prob_fn, is_model):
   return once, traced
 
 
-def _random_start(pinned, is_prior, chain_shape, seed):
-  """A start of finite log density; raises a ValueError if there is none."""
-  if is_prior:
-    is_pinned = hasattr(pinned, 'sample_unpinned')
-    sample = pinned.sample_unpinned if is_pinned else pinned.sample
-  else:
-    near_zero = tfp.experimental.mcmc.init_near_unconstrained_zero(pinned)
-    sample = near_zero.sample
-
-  def draw():
-    return tfp.experimental.mcmc.retry_init(
+def _from_prior(pinned, chain_shape, seed):
+  """Draws of a model as if nothing were observed, of finite log density."""
+  is_pinned = hasattr(pinned, 'sample_unpinned')
+  sample = pinned.sample_unpinned if is_pinned else pinned.sample
+  return _traced(
+    lambda: _finite(
       sample,
-      target_fn=pinned.unnormalized_log_prob,
-      sample_shape=chain_shape,
-      seed=seed,
+      pinned.unnormalized_log_prob,
+      chain_shape,
+      seed,
+      lambda state: check_start(pinned, state),
     )
+  )
 
+
+def _finite(sample, log_prob_fn, chain_shape, seed, refuse):
+  """Draws, again where the log density is not finite; `refuse` says if never."""
   try:
-    return _traced(draw)
+    return tfp.experimental.mcmc.retry_init(
+      sample, target_fn=log_prob_fn, sample_shape=chain_shape, seed=seed
+    )
   except tf.errors.InvalidArgumentError:
     if tf.executing_eagerly():
-      check_start(pinned, sample(chain_shape, seed=seed))
+      refuse(sample(chain_shape, seed=seed))
     raise
 
 
