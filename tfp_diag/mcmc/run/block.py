@@ -171,13 +171,18 @@ class SamplingBlock:
     state, results, *_ = given
     key, source = self._known_by
     return graphs.compiled(
-      (len(state), len(results), self._schedule.rows_per_block, key),
+      (len(state), len(results), self.num_rows, key),
       self._name,
       lambda *tensors: self._run(*tf.nest.pack_sequence_as(given, tensors)),
       [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(given)],
       self._jit_compile,
       source,
     )
+
+  @property
+  def num_rows(self):
+    """How many rows the steps of a block can write to."""
+    return self._schedule.rows_per_block
 
   def step(self, state, results, seed):
     """Makes one step.
@@ -206,7 +211,7 @@ class SamplingBlock:
     return [
       tf.TensorArray(
         spec.dtype,
-        size=self._schedule.rows_per_block,
+        size=self.num_rows,
         element_shape=spec.shape,
       )
       for spec in self.row_specs

@@ -15,6 +15,7 @@
 """Draws from a posterior, with one call."""
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -34,6 +35,7 @@ from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.diagnose.summary import Summary
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
+from tfp_diag.mcmc.run.block import SamplingBlock
 from tfp_diag.mcmc.run.checkpoint import (
   TEMPORARY_WARM_UP,
   WARM_UP_NAME,
@@ -51,6 +53,10 @@ from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.trace import part_names
+from tfp_diag.mcmc.run.trajectory_block import (
+  WithoutGradients,
+  num_steps_of_blocks,
+)
 from tfp_diag.mcmc.run.unconstrained_target import (
   as_target,
   check_number_of_chains,
@@ -60,7 +66,6 @@ from tfp_diag.mcmc.run.warm_up import (
   Window,
   gradients_per_draw,
   kernel_of,
-  known_by,
   warm_up,
 )
 
@@ -70,8 +75,6 @@ _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
 # Of what is kept of a warm-up.
 _VERSION = 2
-# Of trajectories.
-_BLOCK_SIZE = 100
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.125
 # How many of the longest trajectories a draw may cost.
@@ -391,7 +394,12 @@ def sample_posterior(
         _keep_warm_up(found, checkpoint, settings, log_prob_at(found.state))
   if num_steps_between_results is None:
     num_steps_between_results = _num_steps_between(found, max_num_steps)
-  schedule = Schedule(num_draws, 0, num_steps_between_results, _BLOCK_SIZE)
+  schedule = Schedule(
+    num_draws, 0, num_steps_between_results, num_steps_of_blocks(state)
+  )
+  make_block = SamplingBlock
+  if found.scale.kind != 'local':
+    make_block = functools.partial(WithoutGradients, target.graph)
   sampling_run = SamplingRun(
     kernel_of(found, log_prob_fn, state.dtype, max_num_steps),
     tf.constant(found.state, state.dtype),
@@ -403,9 +411,9 @@ def sample_posterior(
     resume=resume,
     jit_compile=jit_compile,
     strategy=None,
-    name='mcmc_sample',
+    name='mcmc_trajectories',
     unconstrained=checkpoint and {'x': _parts(target)},
-    known_by=known_by(found, max_num_steps, target.graph),
+    make_block=make_block,
   )
   run = results_of(sampling_run, schedule, stop_when, progress_bar, checkpoint)
   stride = num_steps_between_results + 1

@@ -69,7 +69,7 @@ class SamplingRun:
     strategy,
     name,
     unconstrained=None,
-    known_by=None,
+    make_block=SamplingBlock,
   ):
     """Begins a run, or takes it up where its checkpoint is, which it locks.
 
@@ -86,7 +86,8 @@ class SamplingRun:
       strategy: A `tf.distribute.Strategy`, or None.
       name: Python `str`.
       unconstrained: As `CheckpointDirectory` takes it.
-      known_by: As `SamplingBlock` takes it; without a `strategy`.
+      make_block: What makes the block if there is no `strategy`, a callable of
+        what `SamplingBlock` takes.
     """
     # In eager mode, where a kernel sees values and can say what is wrong.
     bootstrapped = kernel.bootstrap_results(state)
@@ -95,7 +96,6 @@ class SamplingRun:
     self._trace_fn = what_records(kernel, trace_fn)
     self._structures = state, results
     self._schedule = schedule
-    make_block = functools.partial(SamplingBlock, known_by=known_by)
     if strategy is not None:
       make_block = functools.partial(ReplicatedBlock, strategy)
     self._block = make_block(

@@ -79,7 +79,7 @@ class Schedule:
     """How many rows the steps of a block can write to.
 
     Each step writes to the row of the next result, so that the last of them
-    stays. The number is the same for all strides, so that one graph serves them.
+    stays. There are as many for all strides, so that one graph serves them.
     """
     # The steps of a burn-in alone write to a row as well.
     return max(1, min(self.block_size, self.num_steps, self.num_results))

@@ -73,7 +73,7 @@ class UnconstrainedTarget(typing.NamedTuple):
 
   @property
   def graph(self):
-    """`Graph` of the log density of the start, or None if it has no single one."""
+    """`Graph` of the log density at the start, if it has a single one."""
     return self.traced and self.traced.graph(self.start)
 
   def check_start(self, log_prob):
@@ -265,7 +265,7 @@ def _from_prior(pinned, chain_shape, seed):
 
 
 def _finite(sample, log_prob_fn, chain_shape, seed, refuse):
-  """Draws, again where the log density is not finite; `refuse` says if never."""
+  """Draws, again where the log density is not finite, or refuses the draws."""
   try:
     return tfp.experimental.mcmc.retry_init(
       sample, target_fn=log_prob_fn, sample_shape=chain_shape, seed=seed

@@ -39,14 +39,18 @@ from tfp_diag.mcmc.adapt.windows import (
   SHARE_FOR_SCALE,
   adaptation_windows,
 )
-from tfp_diag.mcmc.kernels.langevin_trajectories import (
-  MetropolisAdjustedLangevinTrajectories,
-)
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
-from tfp_diag.mcmc.run.block import KnownBy, SamplingBlock, to_tensors
+from tfp_diag.mcmc.run.block import to_tensors
 from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
 from tfp_diag.mcmc.run.schedule import Schedule
+from tfp_diag.mcmc.run.trace import default_trace
+from tfp_diag.mcmc.run.trajectory_block import (
+  CarriesScale,
+  TrajectoryBlock,
+  num_steps_of_blocks,
+  with_scale,
+)
 from tfp_diag.sparsity.samples import SampleMixingError
 
 __all__ = [
@@ -54,7 +58,6 @@ __all__ = [
   'Window',
   'gradients_per_draw',
   'kernel_of',
-  'known_by',
   'warm_up',
 ]
 
@@ -63,8 +66,6 @@ _BLOCK = 10
 _FIRST_BLOCKS = (2, 3, 5)
 # Of the draws of a window, positions and gradients.
 _MOST_NUMBERS = 2**26
-# Of the kernel; the time of each trajectory bounds its steps.
-_NO_BOUND = 1000
 # Steps of a trajectory, in the first windows, whose scale is a guess.
 _FIRST_NUM_STEPS = 16
 _FIRST_TIMES = Times(integration_time=2.0, damping=1.0)
@@ -210,7 +211,7 @@ def kernel_of(found, target_log_prob_fn, dtype, max_num_steps):
       tf.constant(found.step_size, dtype),
       found.scale.operator(dtype),
     )
-  return _CarriesScale(
+  return CarriesScale(
     target_log_prob_fn,
     tf.constant(found.step_size, dtype),
     tf.constant(found.integration_time, dtype),
@@ -218,41 +219,6 @@ def kernel_of(found, target_log_prob_fn, dtype, max_num_steps):
     found.scale.operator(dtype),
     max_num_steps=max_num_steps,
   )
-
-
-class _CarriesScale(MetropolisAdjustedLangevinTrajectories):
-  """Trajectories that find their scale in their results, as all else.
-
-  A graph of a step has then no settings in it, and serves all runs.
-  """
-
-  def bootstrap_results(self, init_state):
-    """Those of the trajectories, and the scale."""
-    return with_scale(
-      super().bootstrap_results(init_state), self.preconditioner
-    )
-
-
-def with_scale(results, operator):
-  """Kernel results of trajectories of one part with another scale."""
-  accepted, proposed = (
-    r._replace(preconditioner=[operator])
-    for r in (results.accepted_results, results.proposed_results)
-  )
-  return results._replace(accepted_results=accepted, proposed_results=proposed)
-
-
-def known_by(found, max_num_steps, log_prob):
-  """What decides about the steps of `kernel_of`, a `KnownBy`, or None.
-
-  Args:
-    found: `WarmUp`.
-    max_num_steps: As for `kernel_of`.
-    log_prob: `Graph` of the log density, or None.
-  """
-  if log_prob is None or found.scale.kind == 'local':
-    return None  # A local scale looks for structure.
-  return KnownBy((found.scale.kind, max_num_steps), log_prob)
 
 
 def gradients_per_draw(found):
@@ -359,7 +325,13 @@ def warm_up(
   target = _TARGET_OF_ONE_STEP if is_single else _TARGET
   tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob or target)
   block = _Blocks(
-    target_log_prob_fn, state, settings, run_seed, jit_compile, log_prob_graph
+    target_log_prob_fn,
+    state,
+    settings,
+    run_seed,
+    jit_compile,
+    max_num_steps,
+    log_prob_graph,
   )
 
   ends = adaptation_windows(int(SHARE_FOR_SCALE * num_steps))
@@ -506,6 +478,7 @@ class _Blocks:
     settings,
     seed,
     jit_compile,
+    max_num_steps,
     log_prob_graph,
   ):
     dtype = state.dtype
@@ -520,7 +493,7 @@ class _Blocks:
       num_newton_steps=0,
       num_gradients=0,
     )
-    kernel = kernel_of(begun, target_log_prob_fn, dtype, _NO_BOUND)
+    kernel = kernel_of(begun, target_log_prob_fn, dtype, max_num_steps)
     self.state = state
     self._dtype = dtype
     self._seed = seed
@@ -528,15 +501,15 @@ class _Blocks:
     self._results = self._with_scale(
       kernel.bootstrap_results(state), settings.scale
     )
-    self._block = SamplingBlock(
+    self._block = TrajectoryBlock(
+      log_prob_graph,
       kernel,
-      _trace,
-      Schedule(2**30, 0, 0, _BLOCK),
+      lambda _, results: default_trace(kernel, results),
+      Schedule(2**30, 0, 0, num_steps_of_blocks(state)),
       state,
       self._results,
       jit_compile,
-      'mcmc_warm_up',
-      known_by(begun, _NO_BOUND, log_prob_graph),
+      'mcmc_trajectories',
     )
 
   def make(self, num_steps, settings, tuner, is_single, max_num_steps):
@@ -616,8 +589,15 @@ class _Blocks:
     )
     draws, *traced = (x.numpy()[:length] for x in rows)
     traced = tf.nest.pack_sequence_as(self._block.trace_structure, traced)
-    num_gradients = int(traced.pop('num_gradients').sum())
-    return _Rows(draws, **traced, num_gradients=num_gradients, every=1)
+    return _Rows(
+      draws,
+      traced['gradients'],
+      traced['target_log_prob'],
+      traced['is_accepted'],
+      traced['log_accept_ratio'],
+      num_gradients=int(traced['n_steps'].sum()),
+      every=1,
+    )
 
   def _with_scale(self, results, scale):
     return tf.nest.map_structure(
@@ -625,15 +605,3 @@ class _Blocks:
       with_scale(results, scale.operator(self._dtype)),
       expand_composites=True,
     )
-
-
-def _trace(state, results):
-  del state  # In the rows anyway.
-  accepted = results.accepted_results
-  return {
-    'gradients': accepted.grads_target_log_prob[0],
-    'log_prob': accepted.target_log_prob,
-    'is_accepted': results.is_accepted,
-    'log_accept_ratio': results.log_accept_ratio,
-    'num_gradients': results.leapfrogs_taken,
-  }
