@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
+from tfp_diag.diagonal import graphs
 from tfp_diag.diagonal.graphs import TracedOnce
 
 SCALE = tf.Variable(2.0)
@@ -160,3 +162,81 @@ def test_what_does_more_than_return_is_called(fn):
       run(X + 10.0)
   if fn is random:
     assert run(X) != run(X)
+
+
+POINTS = tf.constant(np.random.default_rng(1).normal(size=[3, 20]))
+# Of three colors, and of as many as there are coordinates.
+BANDED = np.triu(np.tril(np.random.default_rng(2).normal(size=[20, 20]), 1), -1)
+DENSE = np.random.default_rng(3).normal(size=[20, 20])
+
+
+def diagonal_by_a_known_graph(data, traces, key=()):
+  """The diagonal of a Jacobian, by `compiled` with a source."""
+  constant = tf.constant(data)
+  once = TracedOnce(lambda x: tf.linalg.matvec(constant, tf.tanh(x)) ** 3)
+
+  def body(x):
+    traces.append(data)
+    return tfp_diag.diag_jacobian(x, fn=once, sample_shape=[3])[1]
+
+  [diagonal] = graphs.compiled(
+    key,
+    'test',
+    body,
+    [tf.TensorSpec(POINTS.shape, POINTS.dtype)],
+    source=once.graph([POINTS]),
+  )([POINTS])
+  return diagonal
+
+
+def closed_form(data):
+  z = np.tanh(POINTS.numpy())
+  return 3.0 * (z @ data.T) ** 2 * np.diag(data) * (1.0 - z**2)
+
+
+def test_a_graph_that_is_known_is_not_traced_again():
+  tfp_diag.clear_cache()
+  traces = []
+  for data in (BANDED, 0.5 * BANDED, -BANDED):
+    found = diagonal_by_a_known_graph(data, traces)
+    np.testing.assert_allclose(found, closed_form(data), rtol=1e-12)
+  assert len(traces) == 1
+  diagonal_by_a_known_graph(BANDED, traces, key='another')
+  assert len(traces) == 2
+
+
+@pytest.mark.parametrize('forgets', [False, True])
+def test_structure_of_other_data_is_not_believed(forgets, monkeypatch):
+  tfp_diag.clear_cache()
+  if forgets:  # The negative control.
+    monkeypatch.setattr(graphs._Condition, 'holds', lambda *_: True)
+  traces = []
+  diagonal_by_a_known_graph(BANDED, traces)
+  found = diagonal_by_a_known_graph(DENSE, traces)
+  error = np.max(np.abs(found - closed_form(DENSE)))
+  assert (error > 0.1) == forgets
+  assert len(traces) == 1 + (not forgets)
+  tfp_diag.clear_cache()
+
+
+def test_a_graph_with_constants_of_its_own_is_not_remembered():
+  tfp_diag.clear_cache()
+  once = TracedOnce(lambda x: tf.reduce_sum(x**2, -1))
+
+  def found(factor):
+    # Too many numbers to be a part of the graph.
+    factor = tf.constant(factor, tf.float64, [200])
+    return graphs.compiled(
+      (),
+      'test',
+      lambda x: once(x) * factor[0],
+      [tf.TensorSpec(POINTS.shape, POINTS.dtype)],
+      source=once.graph([POINTS]),
+    )([POINTS])
+
+  np.testing.assert_allclose(found(3.0), 3.0 * found(1.0))
+
+
+def test_what_does_more_than_return_has_no_graph_of_its_own():
+  once = TracedOnce(tf.function(asserting, autograph=False))
+  assert once.graph([X]) is None

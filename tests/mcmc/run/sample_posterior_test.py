@@ -124,7 +124,7 @@ def test_xla_takes_nothing_for_a_constant_of_the_program(monkeypatch):
     yield tfd.Normal(mean[..., tf.newaxis] + effects, 1.0, name='observed')
 
   sample_posterior(schools, 5, num_warmup_steps=10, seed=0, observed=_COUNTS)
-  assert set(counts) == {'mcmc_warm_up', 'mcmc_sample'}
+  assert set(counts) == {'mcmc_trajectories'}
   for num_parameters, num_inputs in counts.values():
     assert num_parameters == num_inputs
 

@@ -19,6 +19,7 @@ import dataclasses
 import functools
 import hashlib
 import numbers
+from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -69,7 +70,7 @@ class SamplingRun:
     strategy,
     name,
     unconstrained=None,
-    make_block=SamplingBlock,
+    make_block: Callable = SamplingBlock,
   ):
     """Begins a run, or takes it up where its checkpoint is, which it locks.
 
