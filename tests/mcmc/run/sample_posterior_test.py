@@ -477,7 +477,7 @@ def test_it_is_public():
   assert tfp_diag.mcmc.sample_posterior is sample_posterior
 
 
-def test_draws_are_worth_an_eighth_of_an_independent_one(monkeypatch):
+def test_draws_are_worth_a_fifth_of_an_independent_one(monkeypatch):
   """One step each, in 30 coordinates: a random walk."""
 
   def log_prob(x):
@@ -488,8 +488,8 @@ def test_draws_are_worth_an_eighth_of_an_independent_one(monkeypatch):
   )
   found = sample_posterior(log_prob, 200, **options)
   stride = found.num_gradients // 200
-  assert stride == math.ceil(found.warm_up.autocorrelation_time / 8) > 1
-  assert np.min(found.summary.ess_bulk) > 200 * 16 / 16
+  assert stride == math.ceil(found.warm_up.autocorrelation_time / 5) > 1
+  assert np.min(found.summary.ess_bulk) > 200 * 16 / 10
   every = sample_posterior(
     log_prob, 100, num_steps_between_results=0, **options
   )

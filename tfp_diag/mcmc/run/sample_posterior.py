@@ -76,7 +76,7 @@ _PRECONDITIONERS = ('auto', *SCALES)
 # Of what is kept of a warm-up.
 _VERSION = 2
 # What share of an independent draw each draw should be.
-_SHARE_OF_DRAW = 0.125
+_SHARE_OF_DRAW = 0.2
 # How many of the longest trajectories a draw may cost.
 _MOST_TRAJECTORIES = 8
 # From which share of the steps on divergences are a fault of the model.
@@ -215,7 +215,7 @@ def sample_posterior(
       `num_steps_between_results`.
     num_steps_between_results: Python `int`, how many trajectories to leave out
       between two draws that are kept. Default: so many that each draw is worth
-      an eighth of an independent one, estimated at the end of the warm-up, but
+      a fifth of an independent one, estimated at the end of the warm-up, but
       not more than 8 `max_num_steps` gradients; 0 if no more is needed.
     stop_when: As for `mcmc.sample`; it sees the unconstrained draws, an array
       of shape [draws, chains, coordinates].
