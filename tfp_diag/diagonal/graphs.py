@@ -228,9 +228,13 @@ class TracedOnce:
       tensors: List of Tensors of the kind of the arguments.
 
     Returns:
-      `Graph`; None if the function is called again for each of them.
+      `Graph`; None if the function is called again for each of them, or cannot
+      be traced.
     """
-    function, may_repeat = self._traced(tensors)
+    try:
+      function, may_repeat = self._traced(tensors)
+    except Exception:  # The user's code: it raises again where it is needed.
+      return None
     if not may_repeat:
       return None
     graph = function.graph
