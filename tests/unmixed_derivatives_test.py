@@ -671,3 +671,27 @@ def test_an_op_without_a_third_derivative_is_named():
   np.testing.assert_allclose(second, (upper - lower) / (2 * step), rtol=1e-6)
   with pytest.raises(LookupError, match='cannot be differentiated as often'):
     unmixed_derivatives(fn, x)
+
+
+@pytest.mark.parametrize('num_ops, is_loop', [(20, False), (700, True)])
+def test_few_passes_over_a_long_function_are_a_loop(num_ops, is_loop):
+  """Written out, XLA would compile them for a minute."""
+
+  def fn(x):
+    z = x
+    for _ in range(num_ops):
+      z = z + 1.0 / num_ops
+    return tf.reduce_sum(tf.sin(z[..., 1:] * z[..., :-1]), -1)
+
+  x = draw([4, 6])
+  run_in_graph = tf.function(
+    lambda x: unmixed_derivatives(fn, x), autograph=False
+  )
+  found = run_in_graph(x)
+  z = x.numpy() + 1.0
+  products, third = z[:, 1:] * z[:, :-1], np.zeros(z.shape)
+  third[:, 1:] -= z[:, :-1] ** 3 * np.cos(products)
+  third[:, :-1] -= z[:, 1:] ** 3 * np.cos(products)
+  np.testing.assert_allclose(found.third, third, rtol=1e-9, atol=1e-9)
+  graph = run_in_graph.get_concrete_function(x).graph
+  assert any('While' in op.type for op in graph.get_operations()) == is_loop

@@ -37,6 +37,9 @@ __all__ = ['Decision', 'decide']
 # Of so many coordinates of a single sample even a few passes are vectorized: it
 # fills two threads, and what the passes hold stays in the caches.
 _VECTORIZED_ALONE = (800, 250_000)
+# Of third derivatives, the function's ops times the passes: more than that is a
+# loop. Written out, an op becomes five, and XLA takes a minute for 13,000.
+_MOST_OPS_OF_THIRD = 1500
 # What the passes of one chunk may hold at a time, unless the caller says else.
 # More than the caches hold made dense Hessians on a CPU up to 2.5 times slower;
 # a GPU is filled only by more.
@@ -145,6 +148,8 @@ def decide(
     mode = 'reverse'
   if ways[0].terms is not None or problem.order == 3:
     mode = 'reverse'
+    if ways[0].terms is None and schedule == 'auto':
+      schedule = _schedule_of_third(evaluation, num_passes)
   elif schedule == 'auto':
     schedule = _schedule(reading, num_passes)
   if ways[0].terms is not None:
@@ -330,6 +335,13 @@ def _schedule(reading: Reading, num_passes: int) -> Schedule:
   ):
     return 'pfor'
   return 'unrolled' if num_passes <= sweep.MAX_UNROLLED else 'pfor'
+
+
+def _schedule_of_third(evaluation: Evaluation, num_passes: int) -> Schedule:
+  """The order in which passes for third derivatives run."""
+  is_few = 1 < num_passes <= sweep.MAX_UNROLLED
+  is_long = len(evaluation.graph.ops) * num_passes > _MOST_OPS_OF_THIRD
+  return 'while_loop' if is_few and is_long else 'auto'
 
 
 def _chunk_size(
