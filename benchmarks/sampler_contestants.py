@@ -33,7 +33,10 @@ import tensorflow_probability as tfp
 import tfp_diag
 from benchmarks.cases import make_case
 from benchmarks.tools.tensorflow_ways import function_of
-from tfp_diag.mcmc import PreconditionedMALA
+from tfp_diag.mcmc import (
+  MetropolisAdjustedLangevinTrajectories,
+  PreconditionedMALA,
+)
 
 __all__ = [
   'SAMPLERS',
@@ -104,6 +107,74 @@ def tfp_elementwise(jit_compile=True):
     _log_prob, 0.2, volatility_fn=_volatility
   )
   return _steps(kernel, jit_compile)
+
+
+# Of trajectories: exact binary fractions, so that all have as many steps.
+_LENGTH, _NUM_STEPS, _DAMPING = 0.25, 16, 1.0
+
+
+def ours_trajectory():
+  """`MetropolisAdjustedLangevinTrajectories` with a scale per coordinate."""
+  kernel = MetropolisAdjustedLangevinTrajectories(
+    _log_prob, _LENGTH, _LENGTH * _NUM_STEPS, _DAMPING, _scales()
+  )
+  return _steps(kernel, True)
+
+
+def trajectory_by_hand():
+  """The same trajectories, written for this target, chains and scale alone."""
+  scales = _scales()
+  decay = np.exp(-_DAMPING * _LENGTH)
+
+  def value_and_gradient(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      value = _log_prob(x)
+    return value, tape.gradient(value, x)
+
+  def energy(log_prob, velocity):
+    return 0.5 * tf.reduce_sum(tf.square(velocity), -1) - log_prob
+
+  def trajectory(i, x, log_prob, gradient):
+    seeds = tf.random.split(tf.random.fold_in(tf.constant([3, 4]), i), 2)
+
+    def leap(k, x, log_prob, gradient, velocity, error):
+      seed = tf.random.fold_in(seeds[0], k)
+      noise = tf.random.stateless_normal(x.shape, seed)
+      kept = tf.where(k == 0, 0.0, decay)
+      velocity = kept * velocity + tf.sqrt(1.0 - kept**2) * noise
+      before = energy(log_prob, velocity)
+      velocity += 0.5 * _LENGTH * scales * gradient
+      x += _LENGTH * scales * velocity
+      log_prob, gradient = value_and_gradient(x)
+      velocity += 0.5 * _LENGTH * scales * gradient
+      error += energy(log_prob, velocity) - before
+      return k + 1, x, log_prob, gradient, velocity, error
+
+    zeros = tf.zeros_like(x), tf.zeros_like(log_prob)
+    _, y, log_prob_y, gradient_y, _, error = tf.while_loop(
+      lambda k, *_: k < _NUM_STEPS, leap, (0, x, log_prob, gradient, *zeros)
+    )
+    draw = tf.random.stateless_uniform(error.shape, seeds[1])
+    is_accepted = tf.math.log(draw) < -error
+    rows = is_accepted[:, tf.newaxis]
+    return (
+      i + 1,
+      tf.where(rows, y, x),
+      tf.where(is_accepted, log_prob_y, log_prob),
+      tf.where(rows, gradient_y, gradient),
+    )
+
+  start = tf.random.stateless_normal([NUM_CHAINS, DIMENSION], (0, 1))
+
+  @tf.function(jit_compile=True, autograph=False)
+  def loop(x, count):
+    _, x, *_ = tf.while_loop(
+      lambda i, *_: i < count, trajectory, (0, x, *value_and_gradient(x))
+    )
+    return tf.reduce_sum(x)
+
+  return lambda count: float(loop(start, tf.constant(count)))
 
 
 def constant_on(case):
@@ -179,6 +250,8 @@ STEPS = {
   'TFP elementwise': tfp_elementwise,
   'tfp_diag elementwise, graph': functools.partial(ours_elementwise, False),
   'TFP elementwise, graph': functools.partial(tfp_elementwise, False),
+  'tfp_diag trajectory': ours_trajectory,
+  'trajectory by hand': trajectory_by_hand,
   'constant': constant_on,
   'local Hessian': local_hessian_on,
 }

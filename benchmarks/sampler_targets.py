@@ -225,6 +225,19 @@ def _step_time(contestants, quick, rounds):
   ]
 
 
+def _trajectory(contestants, quick, rounds):
+  """Seconds of a trajectory of 16 steps, beside one written by hand."""
+  names = ['tfp_diag trajectory', 'trajectory by hand']
+  figures = _timed_in_turn(contestants, names, quick, max(rounds, 9))
+  return figures, [
+    at_most(
+      'a trajectory, in those of a loop written by hand',
+      _ratio(*(figures[name] for name in names), 'least_s'),
+      1.2,
+    )
+  ]
+
+
 def _volatility(contestants, quick, rounds):
   """The same with an elementwise volatility."""
   names = [
@@ -369,6 +382,7 @@ def _low_error(contestants, quick, rounds):
 
 ROWS = {
   'step_time': _step_time,
+  'trajectory': _trajectory,
   'volatility': _volatility,
   'local_hessian': _local_hessian,
   'efficiency': _efficiency,

@@ -25,109 +25,48 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.mcmc import LocalHessianPreconditioner
-
 __all__ = ['CASES', 'Case', 'Truth', 'brownian_motion_moments', 'load']
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """How a target is sampled.
+  """A target, with what is known better than its package knows.
 
   Attributes:
     model: Python `str`, the name of the class in `inference_gym.targets`.
-    preconditioner: What adapts, as in `windowed_adaptive_mala`, or a
-      `LocalHessianPreconditioner`.
-    discretization: As in `PreconditionedMALA`.
-    num_adaptation_steps: Python `int`.
-    num_steps: Python `int`, after the adaptation.
-    thin: Python `int`: every how many steps a draw is kept.
     jit_compile: Python `bool`, whether XLA compiles the steps.
-    arguments: Dict, for the class.
-    start: Positive float: the chains start uniformly within (-start, start), in
-      the unconstrained space.
-    target_accept_prob: Python `float`.
     note: Python `str`, what to know about the figures.
     moments: Callable that returns means and standard deviations of the
       statistics, where the gym's own are not those of its density; or None.
   """
 
   model: str
-  preconditioner: typing.Any = 'fisher_divergence'
-  discretization: str = 'exponential'
-  num_adaptation_steps: int = 1000
-  num_steps: int = 4000
-  thin: int = 10
   jit_compile: bool = True
-  arguments: dict = dataclasses.field(default_factory=dict)
-  start: float = 2.0
-  target_accept_prob: float = 0.574
   note: str = ''
   moments: typing.Any = None
 
 
-_DENSE = 'full_fisher_divergence'
-
 CASES = {
-  'eight_schools': Case(
-    'EightSchools', LocalHessianPreconditioner(1e-3), 'euler'
-  ),
+  'eight_schools': Case('EightSchools'),
   'brownian_motion': Case(
     'BrownianMotionUnknownScalesMissingMiddleObservations',
-    _DENSE,
-    start=0.5,
     moments=lambda: brownian_motion_moments(_observed_locs()),
     note=(
-      'no constant scale enters the neck, where the observation noise is below '
-      '0.03 (2.5 per cent of the mass), and R-hat does not see that; the truth '
-      'is by quadrature: the 0.101 ± 0.0006 of the gym for the mean of '
-      'observation_noise_scale is not that of its own density, 0.113'
+      'the truth is by quadrature: the 0.101 ± 0.0006 of the gym for the mean '
+      'of observation_noise_scale is not that of its own density, 0.113'
     ),
   ),
-  'stochastic_volatility': Case(
-    'VectorizedStochasticVolatilitySP500Small',
-    'fisher_divergence',
-    'euler',
-    num_steps=80_000,
-    thin=160,
-    start=0.2,
-  ),
+  'stochastic_volatility': Case('VectorizedStochasticVolatilitySP500Small'),
   'cox_process': Case(
     'SyntheticLogGaussianCoxProcess',
-    'fisher_divergence',
-    'euler',
-    num_adaptation_steps=500,
-    num_steps=4500,
-    thin=9,
     # A Cholesky factor of 100 × 100 in every step, which XLA is slow at.
     jit_compile=False,
   ),
-  'item_response': Case(
-    'SyntheticItemResponseTheory', num_steps=9_000, thin=30, start=0.5
-  ),
-  'lorenz_bridge': Case(
-    'ConvectionLorenzBridge',
-    _DENSE,
-    note=(
-      'chains from random starts stay around several curved ridges, which no '
-      'scale per coordinate or matrix fits'
-    ),
-  ),
-  'ill_conditioned': Case('IllConditionedGaussian', _DENSE),
-  'funnel': Case(
-    'NealsFunnel',
-    LocalHessianPreconditioner(1e-4),
-    'euler',
-    num_steps=20_000,
-    thin=40,
-  ),
-  'banana': Case(
-    'Banana',
-    LocalHessianPreconditioner(1e-2),
-    'euler',
-    num_steps=20_000,
-    thin=40,
-  ),
+  'item_response': Case('SyntheticItemResponseTheory'),
+  'lorenz_bridge': Case('ConvectionLorenzBridge'),
+  'ill_conditioned': Case('IllConditionedGaussian'),
+  'funnel': Case('NealsFunnel'),
+  'banana': Case('Banana'),
 }
 
 
@@ -173,7 +112,7 @@ def load(case):
   import inference_gym.using_tensorflow as gym
 
   targets = gym.targets
-  model = targets.VectorModel(getattr(targets, case.model)(**case.arguments))
+  model = targets.VectorModel(getattr(targets, case.model)())
   bijector = model.default_event_space_bijector
   transformation = model.sample_transformations['identity']
 
