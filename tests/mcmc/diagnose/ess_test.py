@@ -23,6 +23,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tfp_diag.mcmc import ess
+from tfp_diag.mcmc.diagnose import convergence
 
 KINDS = ['bulk', 'tail', 'mean', 'sd']
 
@@ -153,6 +154,18 @@ def test_many_parameters_are_done_in_groups(monkeypatch):
     'tfp_diag.mcmc.diagnose.convergence._NUMBERS_AT_A_TIME', 500
   )
   np.testing.assert_allclose(ess(draws), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize('kind', ['bulk', 'tail', 'mean', 'sd', 'r_hat'])
+@pytest.mark.parametrize('num_threads', [1, 3, 20])
+def test_threads_share_the_parameters(num_threads, kind, monkeypatch):
+  draws = ar1(0.5, [40, 4, 7], seed=6)
+  draws[0, 0, 2] = np.nan
+  of_each = [convergence.convergence(draws[..., [i]], kind) for i in range(7)]
+  monkeypatch.setattr(convergence, '_NUMBERS_FOR_THREADS', 0)
+  monkeypatch.setattr('os.cpu_count', lambda: num_threads)
+  found = convergence.convergence(draws, kind)
+  np.testing.assert_array_equal(found, np.concatenate(of_each))
 
 
 @pytest.mark.parametrize(

@@ -69,17 +69,7 @@ class TrajectoryBlock(SamplingBlock):
   Its steps write their gradients, too, from which a scale is learned.
   """
 
-  def __init__(
-    self,
-    log_prob_graph,
-    kernel,
-    trace_fn,
-    schedule,
-    state,
-    results,
-    jit_compile,
-    name,
-  ):
+  def __init__(self, log_prob_graph, kernel, trace_fn, *others):
     """Initializes the block; nothing is traced yet.
 
     Args:
@@ -88,26 +78,14 @@ class TrajectoryBlock(SamplingBlock):
       kernel: A `CarriesScale`.
       trace_fn: Callable of the state and the kernel results, that of the
         default.
-      schedule: As for `SamplingBlock`.
-      state: As for `SamplingBlock`.
-      results: As for `SamplingBlock`.
-      jit_compile: As for `SamplingBlock`.
-      name: As for `SamplingBlock`.
+      *others: What else a `SamplingBlock` takes.
     """
     known_by = None
     if log_prob_graph is not None:
       scale = type(kernel.preconditioner).__name__
       known_by = KnownBy((scale, kernel.max_num_steps), log_prob_graph)
-    super().__init__(
-      kernel,
-      functools.partial(_with_gradients, trace_fn),
-      schedule,
-      state,
-      results,
-      jit_compile,
-      name,
-      known_by,
-    )
+    trace_fn = functools.partial(_with_gradients, trace_fn)
+    super().__init__(kernel, trace_fn, *others, known_by)
 
   @property
   def num_rows(self):
