@@ -85,7 +85,7 @@ class TrajectoryBlock(SamplingBlock):
       scale = type(kernel.preconditioner).__name__
       known_by = KnownBy((scale, kernel.max_num_steps), log_prob_graph)
     trace_fn = functools.partial(_with_gradients, trace_fn)
-    super().__init__(kernel, trace_fn, *others, known_by)
+    super().__init__(kernel, trace_fn, *others, known_by=known_by)
 
   @property
   def num_rows(self):
