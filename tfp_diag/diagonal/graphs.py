@@ -34,7 +34,12 @@ import tensorflow as tf
 
 from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.sparsity.expansion import check_only_reads, execute
-from tfp_diag.sparsity.graph import Graph, function_graph, function_names
+from tfp_diag.sparsity.graph import (
+  Graph,
+  Reads,
+  function_graph,
+  function_names,
+)
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Recipe
 
@@ -184,8 +189,9 @@ def compiled(
   try:
     with contextlib.ExitStack() as noted:
       if source is not None:
-        present.look_up(source)
-        noted.enter_context(source.reads.of_all())
+        reads = Reads()
+        present.look_up(source, reads)
+        noted.enter_context(reads.of_all())
       graph = concrete(traced, specs, jit_compile)
     entry = _Entry(graph, present)
     if source is None or entry.has_no_others:
@@ -299,15 +305,20 @@ class _Call:
   def __init__(self, key: Any) -> None:
     self.full_key = key
 
-  def look_up(self, graph: Graph) -> None:
-    """Leaves the trace if its graph is known."""
+  def look_up(self, graph: Graph, reads: Reads | None = None) -> None:
+    """Leaves the trace if its graph is known.
+
+    Args:
+      graph: `Graph` that tells it from others.
+      reads: `Reads` of what is made from it. Default: those of the graph.
+    """
     digest = graph.digest
     self.full_key = self.full_key, digest.key
     self.captures = digest.captures
     self.pinned = digest.pinned
     self.variables = [x.handle for x in graph.xs if isinstance(x, tf.Variable)]
     self.watched = list(graph.graph.variables)
-    self.reads = graph.reads
+    self.reads = graph.reads if reads is None else reads
     with _lock:
       entries = list(_cache.get(self.full_key, ()))
       if entries:
@@ -315,7 +326,7 @@ class _Call:
     for entry in entries:
       if entry.fits(self.captures):
         raise _Known(entry)
-    graph.reads.is_allowed = len(entries) < _MAX_VARIANTS
+    self.reads.is_allowed = len(entries) < _MAX_VARIANTS
 
 
 class _Condition:

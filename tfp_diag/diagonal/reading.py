@@ -294,13 +294,14 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   """
   if graph is None:
     graph = trace(problem.call, problem.outputs, problem.parts)
-  rank = problem.rank_of(graph.ys)
-  if not rank or (rank, graph.digest.key) in _unmixed:
+  rank, retrace = problem.rank_of(graph.ys), _retrace(problem)
+  key = rank, retrace is None, graph.digest.key
+  if not rank or key in _unmixed:
     return
   with contextlib.suppress(budget.UnknownShapeError):
-    analyze(graph, rank, _retrace(problem))
+    analyze(graph, rank, retrace)
   if not graph.reads.values():  # Else other constants may be indices that mix.
-    _unmixed[rank, graph.digest.key] = None
+    _unmixed[key] = None
     while len(_unmixed) > _MOST_UNMIXED:
       _unmixed.popitem(last=False)
 

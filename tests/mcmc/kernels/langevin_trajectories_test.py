@@ -429,3 +429,20 @@ def test_a_copy_refuses_what_the_kernel_does():
   with pytest.raises(TypeError, match=r"step_sise. is not .* 'step_size'\?"):
     kernel.copy(step_sise=3.0)
   assert kernel.copy(step_size=0.25).step_size == 0.25
+
+
+def test_a_target_may_lose_its_shape_in_a_graph():
+  def log_prob(x):
+    value = -0.5 * tf.reduce_sum(x**2, -1)
+    if tf.executing_eagerly():
+      return value
+    return tf.compat.v1.placeholder_with_default(value, [None])
+
+  kernel = MetropolisAdjustedLangevinTrajectories(log_prob, 0.3, 1.0, 1.0)
+  state, seed = tf.ones([4, 2]), tf.constant([1, 2])
+  results = kernel.bootstrap_results(state)
+  step = tf.function(
+    lambda x: kernel.one_step(x, results, seed=seed)[0], autograph=False
+  )
+  expected, _ = kernel.one_step(state, results, seed=seed)
+  np.testing.assert_allclose(step(state), expected, rtol=1e-5)

@@ -677,3 +677,34 @@ def test_a_number_is_no_start_of_chains():
     ValueError, match=r'`init` has a part of shape \[\].*fails'
   ):
     sample_posterior(log_prob, 10, init=0.0)
+
+
+def test_a_local_scale_needs_second_derivatives():
+  @tf.custom_gradient
+  def energy(x):
+    @tf.custom_gradient
+    def slope(x):
+      def second(dz):
+        raise NotImplementedError('there is no second derivative')
+
+      return -x, second
+
+    return -0.5 * x**2, lambda dz: dz * slope(x)
+
+  with pytest.raises(NotImplementedError, match='no second derivative'):
+    sample_posterior(
+      lambda x: tf.reduce_sum(energy(x), -1),
+      5,
+      init=tf.ones([8, 2]),
+      preconditioner='local',
+      jit_compile=False,
+    )
+
+
+@pytest.mark.filterwarnings('ignore:Saw Tensor seed')
+@pytest.mark.parametrize('init', [None, 'prior'])
+def test_a_density_that_is_never_finite_is_named(init):
+  with pytest.raises(
+    ValueError, match=r"density of 'counts' is .* in 64 of 64"
+  ):
+    sample_posterior(poisson, 5, init=init, counts=-_COUNTS - 1.0)

@@ -447,8 +447,14 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         refresh(v, z, tf.where(is_first, tf.zeros_like(decay), decay))
         for decay, v, z in zip(decays, point.velocity, noise)
       ]
-      point, correction = self._step(point._replace(velocity=velocity))
-      return i + 1, point, total + correction
+      moved, correction = self._step(point._replace(velocity=velocity))
+      # What the target lost of a shape would not be that of the start.
+      return (
+        i + 1,
+        *tf.nest.map_structure(
+          _with_shape, (point, total), (moved, total + correction)
+        ),
+      )
 
     point = _Point(
       parts,
@@ -512,6 +518,13 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
 def refresh(velocity, noise, decay):
   """A partial refreshment, which leaves the standard normal as it is."""
   return decay * velocity + tf.sqrt((1.0 - decay) * (1.0 + decay)) * noise
+
+
+def _with_shape(before, after):
+  """The second, of which the graph knows the shape of the first."""
+  if isinstance(after, tf.Tensor):
+    after.set_shape(before.shape)
+  return after
 
 
 class _Point(typing.NamedTuple):

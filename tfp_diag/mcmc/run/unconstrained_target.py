@@ -210,6 +210,8 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
       chain_shape,
       seed,
       lambda z: check_start(pinned, bijector.forward(z)),
+      # Eager: each try is a call of the graph that later ones repeat.
+      lambda draw: draw(),
     )
   return UnconstrainedTarget(
     log_prob_fn=log_prob_fn,
@@ -253,23 +255,26 @@ def _from_prior(pinned, chain_shape, seed):
   """Draws of a model as if nothing were observed, of finite log density."""
   is_pinned = hasattr(pinned, 'sample_unpinned')
   sample = pinned.sample_unpinned if is_pinned else pinned.sample
-  return _traced(
-    lambda: _finite(
-      sample,
-      pinned.unnormalized_log_prob,
-      chain_shape,
-      seed,
-      lambda state: check_start(pinned, state),
-    )
+  return _finite(
+    sample,
+    pinned.unnormalized_log_prob,
+    chain_shape,
+    seed,
+    lambda state: check_start(pinned, state),
+    _traced,
   )
 
 
-def _finite(sample, log_prob_fn, chain_shape, seed, refuse):
+def _finite(sample, log_prob_fn, chain_shape, seed, refuse, run):
   """Draws, again where the log density is not finite, or refuses the draws."""
-  try:
+
+  def draw():
     return tfp.experimental.mcmc.retry_init(
       sample, target_fn=log_prob_fn, sample_shape=chain_shape, seed=seed
     )
+
+  try:
+    return run(draw)
   except tf.errors.InvalidArgumentError:
     if tf.executing_eagerly():
       refuse(sample(chain_shape, seed=seed))

@@ -307,15 +307,16 @@ def warm_up(
   run_seed, rescue_seed, local_seed = split_seed(seed, 3)
   rng = np.random.default_rng(np.asarray(rescue_seed).astype(np.uint32))
   num_chains, size = state.shape
-  newton = None
+  newton, is_local = None, preconditioner == 'local'
   if use_curvature:
-    newton = _newton(target_log_prob_fn, state, jit_compile, log_prob_graph)
+    newton = _newton(
+      target_log_prob_fn, state, jit_compile, log_prob_graph, is_local
+    )
   scales, num_newton_steps = np.ones([size]), 0
   if newton is not None:
     starts = newton(state)
     state, num_newton_steps = starts.state, int(starts.num_steps)
     scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
-  is_local = preconditioner == 'local'
   if preconditioner == 'auto':
     preconditioner = 'dense' if size <= MOST_FOR_MATRIX else 'low_rank'
   elif is_local:  # No window learns a scale.
@@ -409,10 +410,11 @@ def warm_up(
   return found._replace(num_gradients=local.num_gradients)
 
 
-def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph):
+def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
   """`newton_starts`, compiled: a callable of a state and the most steps.
 
-  None, with a warning, where there are no derivatives.
+  Without second derivatives None, with a warning; where they are needed, what
+  says why there are none is raised.
   """
   specs = [tf.TensorSpec(state.shape, state.dtype), tf.TensorSpec([], tf.int32)]
 
@@ -432,6 +434,8 @@ def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph):
     # The kernel refuses such a density, in words of chains.
     return None
   except (ValueError, TypeError, tf.errors.OpError) as e:
+    if is_needed:
+      raise
     warnings.warn(
       'The chains start without the diagonal of the Hessian, which cannot be '
       f'computed ({arguments.reason(e)}); the warm-up takes longer.',
