@@ -27,6 +27,7 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tfp_diag.mcmc import sample_posterior
+from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts
 from tfp_diag.mcmc.adapt.scales import DenseScale
 from tfp_diag.mcmc.run import warm_up as warm_up_module
 from tfp_diag.mcmc.run.block import SamplingBlock
@@ -708,3 +709,28 @@ def test_a_density_that_is_never_finite_is_named(init):
     ValueError, match=r"density of 'counts' is .* in 64 of 64"
   ):
     sample_posterior(poisson, 5, init=init, counts=-_COUNTS - 1.0)
+
+
+def test_chains_that_the_starts_have_lost_go_where_others_are(monkeypatch):
+  """XLA may find a density finite at a point where it is not."""
+
+  def log_prob(x):
+    value = -0.5 * tf.reduce_sum((x - 3.0) ** 2, -1)
+    return tf.where(x[:, 0] > 100.0, -np.inf, value)
+
+  def lost(target_log_prob_fn, state, max_num_steps):
+    del max_num_steps
+    ones = tf.ones_like(state)
+    far = tf.concat([tf.fill([2, 2], 200.0), state[2:]], 0)
+    return NewtonStarts(far, ones, -ones, tf.constant(1))
+
+  monkeypatch.setattr(warm_up_module, 'newton_starts', lost)
+  options = dict(num_warmup_steps=100, jit_compile=False, seed=3)
+  init = 3.0 + tf.random.stateless_normal([16, 2], [1, 2])
+  found = sample_posterior(log_prob, 100, init=init, **options)
+  assert np.max(found.draws) < 100.0
+  assert np.max(found.summary.r_hat) < 1.1
+  # What was given is not moved in silence.
+  bad = tf.concat([tf.fill([1, 2], 300.0), init[1:]], 0)
+  with pytest.raises(ValueError, match='-inf'):
+    sample_posterior(log_prob, 10, init=bad, **options)

@@ -20,6 +20,7 @@ import warnings
 
 import numpy as np
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments
@@ -315,7 +316,8 @@ def warm_up(
   scales, num_newton_steps = np.ones([size]), 0
   if newton is not None:
     starts = newton(state)
-    state, num_newton_steps = starts.state, int(starts.num_steps)
+    num_newton_steps = int(starts.num_steps)
+    state = _brought_back(target_log_prob_fn, state, starts.state, rng)
     scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
   if preconditioner == 'auto':
     preconditioner = 'dense' if size <= MOST_FOR_MATRIX else 'low_rank'
@@ -408,6 +410,23 @@ def warm_up(
   if not windows or gradients_per_draw(local) < dear:
     return local
   return found._replace(num_gradients=local.num_gradients)
+
+
+def _brought_back(target_log_prob_fn, before, state, rng):
+  """The state, with chains that cannot go on where random other ones are.
+
+  XLA, which compiles the starts, rounds in another way: near the end of a
+  support it may find a density finite where it is not.
+  """
+  log_prob, gradient = tfp.math.value_and_gradient(target_log_prob_fn, state)
+  usable = np.isfinite(log_prob) & np.all(np.isfinite(gradient), axis=-1)
+  if usable.all() or not usable.any():
+    return state
+  if not np.all(np.isfinite(target_log_prob_fn(before))):
+    return state  # The kernel says what is wrong with the start.
+  source = np.arange(usable.size)
+  source[~usable] = rng.choice(np.flatnonzero(usable), (~usable).sum())
+  return tf.gather(state, source)
 
 
 def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
