@@ -27,7 +27,7 @@ __all__ = ['JOBS', 'efficiency', 'funnel', 'low_error', 'step_time', 'zoo']
 
 def step_time(contestant, **options):
   """Seconds of so many steps, as often as asked."""
-  from benchmarks.sampler_contestants import STEPS
+  from benchmarks.step_contestants import STEPS
 
   try:
     run = STEPS[contestant](**options)

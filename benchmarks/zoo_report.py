@@ -43,6 +43,9 @@ LABELS = {
   'ours MALA': 'windowed_adaptive_mala',
 }
 
+# Those that are compiled once for all seeds, as ours are.
+BEST = ('numpyro NUTS', 'blackjax NUTS')
+
 HEAD = (
   'posterior',
   'sampler',
@@ -90,16 +93,18 @@ def table(rows):
       if sampler in row['tools']:
         title = f'{row.get("title", name)}, d = {row.get("size", "?")}'
         lines.append(_line([title, sampler, *_cells(row['tools'][sampler])]))
-  return '\n'.join(lines) + '\n' + NOTES + '\n' + ratios(rows)
+  parts = [ratios(rows), ratios(rows, 'seconds'), beside_the_better(rows)]
+  return '\n'.join(lines) + '\n' + '\n'.join([NOTES, *filter(None, parts)])
 
 
-def ratios(rows, ours='ours auto'):
-  """Gradients per effective draw over those of each other sampler.
+def ratios(rows, what='gradients', ours='ours auto'):
+  """What an effective draw costs over what it costs each other sampler.
 
   Posteriors count on which both have converged, R-hat up to `CONVERGED`.
 
   Args:
     rows: Dict, the group 'zoo' of a file of results.
+    what: Python str, 'gradients' or 'seconds'.
     ours: Python str, the name of a sampler.
 
   Returns:
@@ -107,7 +112,7 @@ def ratios(rows, ours='ours auto'):
     without.
   """
   kinds = ('with_warmup', 'without_warmup')
-  head = [f'{ours} over', 'posteriors', 'with warm-up, median', 'most']
+  head = [f'{what}, {ours} over', 'posteriors', 'with warm-up, median', 'most']
   head += ['without, median', 'most']
   lines = []
   for sampler in STYLES:
@@ -116,7 +121,7 @@ def ratios(rows, ours='ours auto'):
       for row in rows.values()
     ]
     pairs = [
-      [cell['gradients_per_draw'] for cell in pair]
+      [cell[f'{what}_per_draw'] for cell in pair]
       for pair in pairs
       if all((c.get('r_hat') or math.inf) <= CONVERGED for c in pair)
     ]
@@ -130,6 +135,39 @@ def ratios(rows, ours='ours auto'):
   if not lines:
     return ''
   return '\n'.join([_line(head), _line(['---'] + ['---:'] * 5), *lines]) + '\n'
+
+
+def beside_the_better(rows, others=BEST, ours='ours auto'):
+  """Seconds per effective draw over those of the faster one of some others.
+
+  Also on posteriors on which that has not converged.
+
+  Args:
+    rows: Dict, the group 'zoo' of a file of results.
+    others: Tuple of names of samplers.
+    ours: Python str, the name of a sampler.
+
+  Returns:
+    Python str, a sentence; empty where there is nothing to compare.
+  """
+  found = {}
+  for name, row in rows.items():
+    mine, *theirs = (
+      row['tools'].get(s, {}).get('seconds_per_draw', {}).get('with_warmup')
+      for s in (ours, *others)
+    )
+    theirs = [t for t in theirs if t]
+    if mine and theirs:
+      found[name] = mine / min(theirs)
+  if not found:
+    return ''
+  worst = max(found, key=found.__getitem__)
+  return (
+    f'Seconds of {ours}, warm-up included, over those of the faster one of '
+    f'{" and ".join(others)}, on {len(found)} posteriors: '
+    f'{statistics.median(found.values()):.2f} in the median, '
+    f'{found[worst]:.2f} at most ({worst}).\n'
+  )
 
 
 def write(data, path):

@@ -242,3 +242,24 @@ def test_ratios_are_of_runs_that_converged():
   }
   *_, last = zoo_report.ratios(rows).splitlines()
   assert last == '| TFP NUTS | 2 | 0.50 | 0.75 | 0.50 | 0.75 |'
+
+
+def test_seconds_are_beside_the_better_one_of_others():
+  def row(*numbers):
+    names = ('ours auto', 'numpyro NUTS', 'blackjax NUTS')
+    return {
+      'tools': {
+        name: {'seconds_per_draw': {'with_warmup': number}} if number else {}
+        for name, number in zip(names, numbers)
+      }
+    }
+
+  rows = {
+    'a': row(1.0, 4.0, 2.0),
+    'b': row(3.0, None, 4.0),
+    'c': row(1.0, 1.0, 2.0),
+    'failed': row(1.0, None, None),
+  }
+  said = zoo_report.beside_the_better(rows)
+  assert 'on 3 posteriors: 0.75 in the median, 1.00 at most (c).' in said
+  assert not zoo_report.beside_the_better({'failed': rows['failed']})

@@ -295,12 +295,17 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   if graph is None:
     graph = trace(problem.call, problem.outputs, problem.parts)
   rank, retrace = problem.rank_of(graph.ys), _retrace(problem)
+  if not rank:
+    return
   key = rank, retrace is None, graph.digest.key
-  if not rank or key in _unmixed:
+  if key in _unmixed:
     return
   with contextlib.suppress(budget.UnknownShapeError):
     analyze(graph, rank, retrace)
-  if not graph.reads.values():  # Else other constants may be indices that mix.
+  # Else other constants may be indices that mix, or other sizes.
+  if not graph.reads.values() and all(
+    x.shape.is_fully_defined() for x in graph.xs
+  ):
     _unmixed[key] = None
     while len(_unmixed) > _MOST_UNMIXED:
       _unmixed.popitem(last=False)

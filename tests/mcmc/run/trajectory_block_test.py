@@ -21,6 +21,7 @@ import tensorflow as tf
 import tfp_diag
 from tfp_diag.diagonal import graphs
 from tfp_diag.mcmc import sample_posterior
+from tfp_diag.mcmc.run import trajectory_block
 
 
 def log_prob_of(data):
@@ -105,3 +106,13 @@ def test_rows_have_no_gradients():
     *('n_steps', 'step_size', 'target_log_prob'),
   }
   assert all(len(column) == 10 for column in found.trace.values())
+
+
+@pytest.mark.filterwarnings('ignore:.*R-hat')
+def test_large_states_have_short_blocks_and_the_same_draws(monkeypatch):
+  arguments = np.eye(4), 0, 25, 'dense'
+  expected = draw(*arguments, num_steps_between_results=1)
+  monkeypatch.setattr(trajectory_block, '_MANY_NUMBERS', 63)
+  assert trajectory_block.num_steps_of_blocks(tf.zeros([16, 4])) == 10
+  found = draw(*arguments, num_steps_between_results=1)
+  np.testing.assert_array_equal(found.draws, expected.draws)

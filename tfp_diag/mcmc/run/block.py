@@ -73,6 +73,9 @@ class KnownBy(typing.NamedTuple):
   log_prob: typing.Any
 
 
+_UNKNOWN = KnownBy((), None)
+
+
 class SamplingBlock:
   """Makes steps of a kernel on the device, any number of them.
 
@@ -96,7 +99,7 @@ class SamplingBlock:
     results,
     jit_compile,
     name,
-    known_by=None,
+    known_by=_UNKNOWN,
   ):
     """Initializes the block; nothing is traced yet.
 
@@ -108,7 +111,7 @@ class SamplingBlock:
       results: The structure of the kernel results, with Tensors.
       jit_compile: Python `bool`, whether XLA compiles the block.
       name: Python `str`, the name of the graph.
-      known_by: None; or a `KnownBy` that decides what steps the kernel makes.
+      known_by: A `KnownBy`. Default: nothing is known.
     """
     self._kernel = kernel
     self._trace_fn = trace_fn
@@ -123,7 +126,7 @@ class SamplingBlock:
       tf.TensorSpec(x.shape, x.dtype) for x in _row_entries(state, trace)
     ]
     self._name = name
-    self._known_by = known_by or KnownBy((), None)
+    self._known_by = known_by
     self.num_traces = 0
     self._eager = None
     run = functools.partial(self._run)
@@ -150,15 +153,7 @@ class SamplingBlock:
         first. Only the rows that the steps complete count; see
         `Schedule.num_rows`.
     """
-    given = (
-      state,
-      results,
-      seed,
-      tf.constant(first_step, tf.int32),
-      tf.constant(num_steps, tf.int32),
-      tf.constant(self._schedule.num_burnin_steps, tf.int32),
-      tf.constant(self._schedule.stride, tf.int32),
-    )
+    given = state, results, seed, self.counts(first_step, num_steps)
     with explaining_xla(self._jit_compile):
       if not tf.executing_eagerly() or tf.config.functions_run_eagerly():
         return self.compiled(*given)
@@ -217,29 +212,36 @@ class SamplingBlock:
       for spec in self.row_specs
     ]
 
-  def row(self, step, first_step, num_burnin_steps, stride):
-    """In which row of its block a step writes.
+  def counts(self, first_step, num_steps):
+    """All numbers of steps that a graph needs to know.
 
     Args:
-      step: int32 scalar Tensor.
-      first_step: Of the block; as all others a Python `int` or int32 Tensor.
-      num_burnin_steps: Of the schedule.
-      stride: Of the schedule.
+      first_step: Python `int`, as for a call.
+      num_steps: Python `int`, as for a call.
 
     Returns:
-      int32 scalar Tensor: that of the next result.
+      int32 Tensor [first step, steps, steps of the burn-in, stride].
     """
+    schedule = self._schedule
+    return tf.constant(
+      [first_step, num_steps, schedule.num_burnin_steps, schedule.stride],
+      tf.int32,
+    )
+
+  @staticmethod
+  def row(step, counts):
+    """In which row of its block a step writes: that of the next result."""
+    first_step, _, num_burnin_steps, stride = tf.unstack(counts)
     # Of both `Schedule.num_rows`.
-    rows = [
+    row, first_row = (
       (tf.maximum(i - num_burnin_steps, 0) + stride - 1) // stride
       for i in (step, first_step)
-    ]
-    return rows[0] - rows[1]
+    )
+    return row - first_row
 
-  def _run(
-    self, state, results, seed, first_step, num_steps, num_burnin_steps, stride
-  ):
+  def _run(self, state, results, seed, counts):
     self.num_traces += 1
+    first_step, num_steps, *_ = tf.unstack(counts)
 
     def make_step(step, seed, state, results, accepted, arrays):
       before = results
@@ -248,7 +250,7 @@ class SamplingBlock:
       )
       results = [_never_constant(step, *pair) for pair in zip(before, results)]
       seed = _never_constant(step, seed, seed)
-      row = self.row(step, first_step, num_burnin_steps, stride)
+      row = self.row(step, counts)
       arrays = [a.write(row, entry) for a, entry in zip(arrays, entries)]
       return step + 1, seed, state, results, accepted + now_accepted, arrays
 

@@ -81,7 +81,6 @@ class ReplicatedBlock:
       ValueError: if the chains, the kernel or the trace cannot be spread.
     """
     self._strategy = strategy
-    self._schedule = schedule
     self._num_replicas = strategy.num_replicas_in_sync
     self._check_chains(state)
     self._is_pooled = _check_kernel(kernel)
@@ -124,21 +123,13 @@ class ReplicatedBlock:
       self._spread(x, is_spread)
       for x, is_spread in zip(results, self._results_are_spread)
     ]
-    counts = [
-      tf.constant(n, tf.int32)
-      for n in (
-        first_step,
-        num_steps,
-        self._schedule.num_burnin_steps,
-        self._schedule.stride,
-      )
-    ]
+    counts = self._block.counts(first_step, num_steps)
     with explaining_xla(self._jit_compile):
       if self._is_pooled:
-        made = self._run_pooled(state, results, seed, *counts)
+        made = self._run_pooled(state, results, seed, counts)
       else:
         made = self._strategy.run(
-          self._block.compiled, (state, results, seed, *counts)
+          self._block.compiled, (state, results, seed, counts)
         )
     state, results, acceptance, rows = made
     return (
@@ -154,17 +145,16 @@ class ReplicatedBlock:
       ],
     )
 
-  def _pooled_steps(
-    self, state, results, seed, first_step, num_steps, num_burnin_steps, stride
-  ):
+  def _pooled_steps(self, state, results, seed, counts):
     """The loop of a `SamplingBlock`, with the devices inside of each step."""
+    first_step, num_steps, *_ = tf.unstack(counts)
 
     def make_step(i, state, results, accepted, arrays):
       step = first_step + i
       state, results, now_accepted, entries = self._strategy.run(
         self._block.step, (state, results, step_seed(seed, step))
       )
-      row = self._block.row(step, first_step, num_burnin_steps, stride)
+      row = self._block.row(step, counts)
       entries = zip(*(self._on_devices(entry) for entry in entries))
       arrays = [
         [a.write(row, entry) for a, entry in zip(device_arrays, device_entries)]

@@ -346,6 +346,9 @@ def sample_posterior(
   log_prob_fn = layout.of_vector(target.log_prob_fn)
   state = layout.join(start)
 
+  # Once: its digest is kept with it.
+  log_prob_graph = target.graph
+
   settings = {
     'version of the format': _VERSION,
     '`num_chains`': state.shape.as_list()[0],
@@ -388,7 +391,7 @@ def sample_posterior(
         use_curvature=use_curvature,
         tries_local=kernel == 'auto' and preconditioner == 'auto',
         jit_compile=jit_compile,
-        log_prob_graph=target.graph,
+        log_prob_graph=log_prob_graph,
       )
       if checkpoint is not None:
         _keep_warm_up(found, checkpoint, settings, log_prob_at(found.state))
@@ -399,7 +402,7 @@ def sample_posterior(
   )
   make_block = SamplingBlock
   if found.scale.kind != 'local':
-    make_block = functools.partial(WithoutGradients, target.graph)
+    make_block = functools.partial(WithoutGradients, log_prob_graph)
   sampling_run = SamplingRun(
     kernel_of(found, log_prob_fn, state.dtype, max_num_steps),
     tf.constant(found.state, state.dtype),

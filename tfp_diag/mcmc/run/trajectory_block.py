@@ -80,12 +80,13 @@ class TrajectoryBlock(SamplingBlock):
         default.
       *others: What else a `SamplingBlock` takes.
     """
-    known_by = None
-    if log_prob_graph is not None:
-      scale = type(kernel.preconditioner).__name__
-      known_by = KnownBy((scale, kernel.max_num_steps), log_prob_graph)
-    trace_fn = functools.partial(_with_gradients, trace_fn)
-    super().__init__(kernel, trace_fn, *others, known_by=known_by)
+    scale = type(kernel.preconditioner).__name__
+    super().__init__(
+      kernel,
+      functools.partial(_with_gradients, trace_fn),
+      *others,
+      known_by=KnownBy((scale, kernel.max_num_steps), log_prob_graph),
+    )
 
   @property
   def num_rows(self):

@@ -44,6 +44,7 @@ from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.block import to_tensors
 from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
+from tfp_diag.mcmc.run.sampling_run import first_results
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.trace import default_trace
 from tfp_diag.mcmc.run.trajectory_block import (
@@ -54,13 +55,7 @@ from tfp_diag.mcmc.run.trajectory_block import (
 )
 from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = [
-  'WarmUp',
-  'Window',
-  'gradients_per_draw',
-  'kernel_of',
-  'warm_up',
-]
+__all__ = ['WarmUp', 'Window', 'gradients_per_draw', 'kernel_of', 'warm_up']
 
 # Steps in a block, and in the first ones, whose step size is a guess.
 _BLOCK = 10
@@ -424,9 +419,14 @@ def _brought_back(target_log_prob_fn, before, state, rng):
     return state
   if not np.all(np.isfinite(target_log_prob_fn(before))):
     return state  # The kernel says what is wrong with the start.
-  source = np.arange(usable.size)
-  source[~usable] = rng.choice(np.flatnonzero(usable), (~usable).sum())
-  return tf.gather(state, source)
+  return tf.gather(state, _sources(~usable, rng))
+
+
+def _sources(lost, rng):
+  """Of each chain its number, or of one that is lost that of a random other."""
+  source = np.arange(lost.size)
+  source[lost] = rng.choice(np.flatnonzero(~lost), lost.sum())
+  return source
 
 
 def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
@@ -521,9 +521,7 @@ class _Blocks:
     self._dtype = dtype
     self._seed = seed
     self._step = 0
-    self._results = self._with_scale(
-      kernel.bootstrap_results(state), settings.scale
-    )
+    self._results = first_results(kernel.bootstrap_results(state), None)
     self._block = TrajectoryBlock(
       log_prob_graph,
       kernel,
@@ -537,7 +535,8 @@ class _Blocks:
 
   def make(self, num_steps, settings, tuner, is_single, max_num_steps):
     """Makes steps with these settings; `_Rows`."""
-    self._results = self._with_scale(self._results, settings.scale)
+    scale = settings.scale.operator(self._dtype)
+    self._results = first_results(with_scale(self._results, scale), None)
     every = -(-2 * num_steps * self.state.shape.num_elements() // _MOST_NUMBERS)
     end, found = self._step + num_steps, []
     while self._step < end:
@@ -563,8 +562,7 @@ class _Blocks:
     """Puts chains that are stuck where random other ones are."""
     if not stuck.any():
       return
-    source = np.arange(stuck.size)
-    source[stuck] = rng.choice(np.flatnonzero(~stuck), stuck.sum())
+    source = _sources(stuck, rng)
     accepted = self._results.accepted_results
     moved = tf.nest.map_structure(
       lambda x: tf.gather(x, source),
@@ -610,7 +608,7 @@ class _Blocks:
     self._results = tf.nest.pack_sequence_as(
       self._results, results, expand_composites=True
     )
-    draws, *traced = (x.numpy()[:length] for x in rows)
+    draws, *traced = (x[:length].numpy() for x in rows)
     traced = tf.nest.pack_sequence_as(self._block.trace_structure, traced)
     return _Rows(
       draws,
@@ -620,11 +618,4 @@ class _Blocks:
       traced['log_accept_ratio'],
       num_gradients=int(traced['n_steps'].sum()),
       every=1,
-    )
-
-  def _with_scale(self, results, scale):
-    return tf.nest.map_structure(
-      tf.convert_to_tensor,
-      with_scale(results, scale.operator(self._dtype)),
-      expand_composites=True,
     )

@@ -1,0 +1,54 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Graphs that were seen not to mix samples, and are not read again."""
+
+import collections
+
+import pytest
+import tensorflow as tf
+
+from tfp_diag.diagonal import reading
+from tfp_diag.internal.problem import HessianProblem
+from tfp_diag.sparsity import SampleMixingError
+
+INDICES = {'in place': [0, 1, 2, 3], 'of others': [1, 0, 3, 2]}
+
+
+def test_known_graphs_are_asked_again_if_constants_may_mix(monkeypatch):
+  """Two densities of one graph, of which one takes the chains of others."""
+  asked = []
+  analyze = reading.analyze
+
+  def counted(*args):
+    asked.append(args)
+    return analyze(*args)
+
+  monkeypatch.setattr(reading, 'analyze', counted)
+  monkeypatch.setattr(reading, '_unmixed', collections.OrderedDict())
+
+  def problem(log_prob):
+    return HessianProblem(log_prob, [tf.ones([4, 2])])
+
+  for _ in range(3):
+    reading.refuse_mixing(problem(lambda x: -tf.reduce_sum(x**2, -1)))
+  assert len(asked) == 1
+
+  def gathered(name):
+    indices = tf.constant(INDICES[name])
+    return lambda x: -tf.reduce_sum(tf.gather(x, indices) ** 2, -1)
+
+  reading.refuse_mixing(problem(gathered('in place')))
+  with pytest.raises(SampleMixingError):
+    reading.refuse_mixing(problem(gathered('of others')))
