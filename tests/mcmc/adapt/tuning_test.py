@@ -153,6 +153,24 @@ def test_newton_starts_leave_chains_that_have_arrived():
   np.testing.assert_array_equal(found.state, start)
 
 
+def test_newton_starts_never_go_down():
+  """Curvatures that change within a step: many steps are too long."""
+
+  def log_prob(x):
+    return tf.reduce_sum(5.0 * tf.cos(3.0 * x) - 0.1 * x**4, -1)
+
+  start = tf.constant(np.random.default_rng(1).uniform(-4, 4, [30, 6]))
+  values = [log_prob(start).numpy()]
+  for num_steps in range(1, 9):
+    found = newton_starts(log_prob, start, num_steps)
+    values.append(log_prob(found.state).numpy())
+  np.testing.assert_array_equal(values[1], values[0])
+  changes = np.diff(values, axis=0)
+  assert np.all(changes >= 0.0) and np.any(changes > 1.0)
+  # Some steps were refused.
+  assert np.any((changes[1:-1] == 0.0) & (changes[2:] > 0.0))
+
+
 def test_the_slowest_coordinate_counts_and_its_square():
   rng = np.random.default_rng(8)
   # Autoregressions, whose time is (1 + ρ) / (1 - ρ): 1, 9 and 19.

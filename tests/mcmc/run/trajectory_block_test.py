@@ -99,13 +99,19 @@ def test_runs_with_other_data_seeds_and_strides_trace_one_density(monkeypatch):
 
 @pytest.mark.filterwarnings('ignore:.*R-hat')
 def test_rows_have_no_gradients():
-  found = draw(np.eye(3), 0, 10, 'dense')
+  data = np.eye(3)
+  found = draw(data, 0, 10, 'dense')
   assert 'gradients' not in found.trace
   assert set(found.trace) == {
     *('accept_ratio', 'diverging', 'is_accepted', 'log_accept_ratio'),
     *('n_steps', 'step_size', 'target_log_prob'),
   }
-  assert all(len(column) == 10 for column in found.trace.values())
+  for name, column in found.trace.items():
+    alone = name in ('n_steps', 'step_size')
+    assert column.shape == ((10,) if alone else (10, 16)), name
+  np.testing.assert_allclose(
+    found.trace['target_log_prob'], log_prob_of(data)(found.draws), rtol=1e-5
+  )
 
 
 @pytest.mark.filterwarnings('ignore:.*R-hat')
