@@ -32,6 +32,7 @@ from tfp_diag.mcmc import (
   MetropolisAdjustedLangevinTrajectories,
   PreconditionedMALA,
 )
+from tfp_diag.mcmc.kernels.noise import standard_normal
 
 __all__ = ['STEPS']
 
@@ -88,8 +89,12 @@ def ours_trajectory():
   return _steps(kernel, True)
 
 
-def trajectory_by_hand():
-  """The same trajectories, written for this target, chains and scale alone."""
+def trajectory_by_hand(normal=tf.random.stateless_normal):
+  """The same trajectories, written for this target, chains and scale alone.
+
+  Most of the time goes into TensorFlow's random numbers; those of this package,
+  a function of shape, seed and dtype, are taken in another contestant.
+  """
   scales = _scales()
   decay = np.exp(-_DAMPING * _LENGTH)
 
@@ -107,7 +112,7 @@ def trajectory_by_hand():
 
     def leap(k, x, log_prob, gradient, velocity, error):
       seed = tf.random.fold_in(seeds[0], k)
-      noise = tf.random.stateless_normal(x.shape, seed)
+      noise = normal(x.shape, seed, dtype=x.dtype)
       kept = tf.where(k == 0, 0.0, decay)
       velocity = kept * velocity + tf.sqrt(1.0 - kept**2) * noise
       before = energy(log_prob, velocity)
@@ -219,6 +224,9 @@ STEPS = {
   'TFP elementwise, graph': functools.partial(tfp_elementwise, False),
   'tfp_diag trajectory': ours_trajectory,
   'trajectory by hand': trajectory_by_hand,
+  'trajectory by hand, our noise': functools.partial(
+    trajectory_by_hand, standard_normal
+  ),
   'constant': constant_on,
   'local Hessian': local_hessian_on,
 }

@@ -110,7 +110,13 @@ def test_a_sampler_is_measured(contestant):
 
 
 @pytest.mark.parametrize(
-  'name', ['tfp_diag constant', 'tfp_diag trajectory', 'trajectory by hand']
+  'name',
+  [
+    'tfp_diag constant',
+    'tfp_diag trajectory',
+    'trajectory by hand',
+    'trajectory by hand, our noise',
+  ],
 )
 def test_a_step_is_timed(name):
   job = sampler_jobs.step_time(name)
@@ -191,7 +197,7 @@ def told(monkeypatch):
 def test_the_report_judges_every_target(told, monkeypatch, capsys):
   rows = sampler_targets.run(quick=True)
   holds = {t['what']: t['holds'] for r in rows.values() for t in r['targets']}
-  assert len(holds) == 2 + 1 + 3 + 1 + 2 * len(MODELS) + 2 + 1
+  assert len(holds) == 2 + 2 + 3 + 1 + 2 * len(MODELS) + 2 + 1
   # The constant scale was told to do as well as the local one.
   failing = [what for what, held in holds.items() if not held]
   assert failing == ['funnel, constant scale: fails, in MCSEs or R-hat']
