@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 
 from tests.preferred_ways import prefer_sweeps, without_sweeps
+from tfp_diag import clear_cache
 from tfp_diag.sparsity import registry
 
 # Those that take longest start first, so that no worker ends alone with one.
@@ -92,6 +93,17 @@ def pytest_report_header(config):
 def fuzz(request):
   option = request.config.option
   return Fuzz(option.fuzz_seed, option.fuzz_seconds)
+
+
+@pytest.fixture(autouse=True)
+def no_patched_graph_is_remembered(request):
+  """What a test patches is traced anew, and forgotten with the patch."""
+  if 'monkeypatch' not in request.fixturenames:
+    yield
+    return
+  clear_cache()
+  yield
+  clear_cache()
 
 
 @pytest.fixture

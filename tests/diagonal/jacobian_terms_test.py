@@ -342,6 +342,27 @@ def test_several_parts():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+def test_a_layer_between_several_parts():
+  """Such a layer is not held, and the other ways are still looked for."""
+
+  def of_parts(a, b):
+    h = tf.tanh(tf.concat([a, b], -1) @ constant(INNER)) @ constant(OUTER)
+    return [a + h[:, :5], h[:, 5:] * tf.reduce_sum(b, -1, keepdims=True)]
+
+  x = state(4)
+  parts = [x[:, :5], x[:, 5:]]
+  plan = tfp_diag.plan_diag_jacobian(of_parts, parts, [4])
+  assert 'could not be read' not in str(plan)
+  _, diag = tfp_diag.diag_jacobian(
+    parts, fn=of_parts, sample_shape=[4], plan=plan
+  )
+
+  def whole(x):
+    return tf.concat(of_parts(x[:, :5], x[:, 5:]), -1)
+
+  np.testing.assert_allclose(tf.concat(diag, -1), dense(whole, x), rtol=1e-9)
+
+
 def scaled_by_sample(x):
   """A matrix that differs between the samples, made from their number."""
   scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[0])[:, tf.newaxis]

@@ -417,8 +417,10 @@ class _Finder:
       value: `Value`.
 
     Returns:
-      set of `Value`; None or empty if there are none.
+      set of `Value`; None or empty if there are none, as for several parts.
     """
+    if not self._aligned:
+      return None
     return self._frontier(value, False) or self._frontier(value, True)
 
   def _frontier(self, value: Value, directly: bool) -> Any:
