@@ -33,7 +33,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal.linear_map import Evaluation
-from tfp_diag.sparsity.expansion import check_only_reads, execute
+from tfp_diag.sparsity.expansion import (
+  check_only_reads,
+  execute,
+  needed_ops,
+)
 from tfp_diag.sparsity.graph import (
   Graph,
   Reads,
@@ -194,7 +198,7 @@ def compiled(
         noted.enter_context(reads.of_all())
       graph = concrete(traced, specs, jit_compile)
     entry = _Entry(graph, present)
-    if source is None or entry.has_no_others:
+    if source is None or entry.may_serve_others:
       _remember(present.full_key, entry)
   except _Known as known:
     entry = known.entry
@@ -244,11 +248,13 @@ class TracedOnce:
     if not may_repeat:
       return None
     graph = function.graph
+    result = graph.structured_outputs
+    needed = needed_ops(graph.get_operations(), [result])
     return Graph(
       graph,
       tuple(graph.inputs[: len(tensors)]),
-      (graph.structured_outputs,),
-      tuple(graph.get_operations()),
+      (result,),
+      tuple(op for op in graph.get_operations() if op in needed),
     )
 
   def _traced(self, tensors: Sequence) -> tuple:
@@ -365,8 +371,8 @@ class _Entry:
   """A compiled graph, and which of its captures the next call replaces.
 
   Attributes:
-    has_no_others: Whether it depends on no other captures than those that the
-      next call replaces.
+    may_serve_others: Whether it depends on no other captures than those that
+      the next call replaces, and on each of these.
     num_bytes: About how many bytes the graph takes.
   """
 
@@ -386,9 +392,11 @@ class _Entry:
       for recipe, only_zeros in recipes
       if all(id(c) in places for c in recipe.captures())
     ]
-    self.has_no_others = len(recipes) == len(self._conditions) and all(
-      slot is not None for slot, _ in self._slots
-    )
+    # A capture that is missing is in the graph as the constant that it was.
+    replaced = {slot and slot[1] for slot, _ in self._slots}
+    self.may_serve_others = len(recipes) == len(
+      self._conditions
+    ) and replaced == set(range(len(present.captures)))
     self.num_bytes = _num_bytes(graph)
 
   def fits(self, captures: Sequence) -> bool:

@@ -60,9 +60,7 @@ class JacobianTerms:
     count = sweep.num_colors(self.colors) + 2 * self.found.num_rows
     for product in self.found.products:
       # A pass carries a basis vector for each sample.
-      per_matrix = math.ceil(
-        min(product.width, self.colors.size) / max(self.num_samples, 1)
-      )
+      per_matrix = math.ceil(product.num_rows / max(self.num_samples, 1))
       count += (len(product.bases) + len(product.outers)) * per_matrix
     return count
 
@@ -100,7 +98,8 @@ class JacobianTerms:
         call.evaluation.loop_type,
       )
     for product in self.found.products:
-      diag = [diag[0] + within.product(*_tensors(product, xs))]
+      tensors = _tensors(product, xs)
+      diag = [d + within.product(i, *tensors) for i, d in enumerate(diag)]
     return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
@@ -108,7 +107,7 @@ def _tensors(product: Product, xs: Sequence) -> tuple[tf.Tensor, list, list]:
   """The held value, its bases and its outer values."""
 
   def results(ops):
-    return [xs[0] if op is None else op.outputs[0] for op in ops]
+    return [xs[op] if isinstance(op, int) else op.outputs[0] for op in ops]
 
   (held,) = results([product.held])
   return held, results(product.bases), results(product.outers)
@@ -177,38 +176,36 @@ class _Call:
     return one_pass
 
   def product(
-    self, s: tf.Tensor, bases: Sequence, outers: Sequence
+    self, part: int, s: tf.Tensor, bases: Sequence, outers: Sequence
   ) -> tf.Tensor:
-    """The diagonal of the sum of `diag(d) W diag(w) A`; shaped as xs."""
-    x = self._xs[0]
+    """The diagonal of the sum of `diag(d) W diag(w) A`; shaped as a part."""
+    x, y = self._xs[part], self._targets[part]
     # The basis vectors are those of the smaller side of the matrices.
     by_row = _is_smaller(s, x, self._rank)
-    inner = [self.between([a], [x], self._few) for a in bases]
-    # As the slopes hold all other outer values, this does not.
-    outer = [self.between([u], [s], self._held) for u in outers]
-    if by_row:
-      inner = [self._images(m, a) for m, a in zip(inner, bases)]
-      outer = [self._images(m.transposed(), s) for m in outer]
-    else:
-      inner = [self._images(m.transposed(), x) for m in inner]
-      outer = [self._images(m, u) for m, u in zip(outer, outers)]
-    slopes = [
-      _slope(self.between([s], [a], [*self._few, *bases])) for a in bases
-    ]
-    weights = [
-      tf.reshape(tf.cast(slope, x.dtype), [-1, _size(s, self._rank)])
-      for slope in slopes
-    ]
+    inner, outer = [], []
+    for a in bases:
+      matrix = self.between([a], [x], self._few)
+      slope = _slope(self.between([s], [a], [*self._few, *bases]))
+      if slope is None or not matrix.connects([0]):
+        continue
+      of_a = self._images(*((matrix, a) if by_row else (matrix.transposed(), x)))
+      weights = tf.cast(slope, x.dtype)
+      inner.append((tf.reshape(weights, [-1, _size(s, self._rank)]), of_a))
+    for u in outers:
+      slope = _slope(self.between([y], [u], [*self._held, *outers]))
+      if slope is None:
+        continue
+      # As the slopes hold all other outer values, this does not.
+      matrix = self.between([u], [s], self._held)
+      of_u = self._images(*((matrix.transposed(), s) if by_row else (matrix, u)))
+      outer.append((tf.cast(slope, x.dtype), of_u))
     total = tf.zeros_like(x)
-    for u, of_u in zip(outers, outer):
-      slope = _slope(self.between(self._targets, [u], [*self._held, *outers]))
-      flat = tf.add_n(
-        [
-          tf.matmul(w, of_u * of_a, transpose_b=not by_row)
-          for w, of_a in zip(weights, inner)
-        ]
-      )
-      total += tf.cast(slope, x.dtype) * tf.reshape(flat, tf.shape(x))
+    for slope, of_u in outer:
+      flat = [
+        tf.matmul(w, of_u * of_a, transpose_b=not by_row) for w, of_a in inner
+      ]
+      if flat:
+        total += slope * tf.reshape(tf.add_n(flat), tf.shape(x))
     return total
 
   def _images(self, linear_map: LinearMap, tensor: tf.Tensor) -> tf.Tensor:

@@ -66,6 +66,10 @@ def _whole_exponent(op: tf.Operation) -> int | None:
   exponent = op.inputs[1]
   if not exponent.dtype.is_floating or exponent.shape.rank != 0:
     return None
+  if tf.is_symbolic_tensor(exponent) and any(
+    exponent is t for t in getattr(exponent.graph, 'inputs', ())
+  ):
+    return None  # Captured: in the next call of the graph it is another one.
   value = tf.get_static_value(exponent)
   if value is None or not float(value).is_integer() or value < 0:
     return None

@@ -72,16 +72,16 @@ class Product:
   Attributes:
     held: the op that computes s, element by element, from the bases.
     bases: `tuple` of the ops that compute the bases, which are fixed affine
-      functions of xs; None stands for xs itself.
+      functions of xs; a number stands for that part of xs itself.
     outers: `tuple` of the ops whose results are fixed affine functions of s,
       and from which ys are computed element by element.
-    width: `int`: the number of elements of s per sample.
+    num_rows: `int`: how many rows of the matrices are computed, per sample.
   """
 
   held: Any
   bases: tuple
   outers: tuple
-  width: int
+  num_rows: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,10 +178,12 @@ class _Facts:
     pairs = value.rows * self.walked.num_coordinates
     return self.counts[value].sum() / max(pairs, 1)
 
-  def op_of(self, value: Value) -> tf.Operation | None:
-    """The op of the graph at hand that computes a value; None for xs."""
+  def op_of(self, value: Value) -> Any:
+    """The op of the graph at hand that computes a value, or a part's number."""
     step = self.maker.get(value)
-    return None if step is None else self.walked.at_hand(step.op)
+    if step is None:
+      return self.walked.inputs.index(value)
+    return self.walked.at_hand(step.op)
 
   def is_single(self, value: Value) -> bool:
     """Whether it is floating, and the only result of an op at hand, or xs."""
@@ -235,7 +237,9 @@ class _Finder:
           held=op_of(held),
           bases=tuple(op_of(base) for base in bases),
           outers=tuple(op_of(outer) for outer in outers),
-          width=facts.width(held),
+          num_rows=sum(
+            min(facts.width(held), facts.width(x)) for x in facts.walked.inputs
+          ),
         )
         for held, bases, outers in products
       ),
@@ -303,7 +307,7 @@ class _Finder:
 
   def affine_outputs(self) -> list:
     """Products at affine values that give ys element by element."""
-    made = self._aligned & self._facts.maker.keys()
+    made = self._aligned.keys() & self._facts.maker.keys()
     affine = set(filter(self._facts.is_uniform, made))
     return self._products(
       (value, {value})
@@ -362,27 +366,31 @@ class _Finder:
     order = (*self._facts.walked.inputs, *self._facts.maker)
     return [value for value in order if value in values]
 
-  def _aligned_values(self) -> Any:
-    """The values whose element i affects element i of ys alone."""
-    facts = self._facts
-    if len(facts.outputs) != 1 or len(facts.walked.inputs) != 1:
-      return set()
-    (output,) = facts.outputs
-    found = {output}
+  def _aligned_values(self) -> dict:
+    """Of values whose element i affects element i of one part of ys alone.
+
+    Returns:
+      dict: value -> the number of that part.
+    """
+    outputs = self._facts.outputs
+    found = {y: part for part, y in enumerate(outputs)}
+    if len(found) < len(outputs):
+      return {}  # One value is two parts.
+    if len(outputs) > 1 and any(self._consumers[y] for y in outputs):
+      return {}  # A part may affect another one.
     for step in reversed(self._steps):
       for value in step.outputs:
-        consumers = self._consumers[value]
-        if (
-          consumers
-          and value is not output
-          and value.shape == output.shape
-          and facts.is_single(value)
-          and all(
-            registry.facts(s.op_type).elementwise and s.outputs[0] in found
-            for s in consumers
-          )
-        ):
-          found.add(value)
+        parts = {
+          found.get(s.outputs[0])
+          if registry.facts(s.op_type).elementwise
+          else None
+          for s in self._consumers[value]
+        }
+        if value in found or len(parts) != 1 or None in parts:
+          continue
+        (part,) = parts
+        if value.shape == outputs[part].shape and self._facts.is_single(value):
+          found[value] = part
     return found
 
   def _bases(self) -> dict:
@@ -417,7 +425,7 @@ class _Finder:
       value: `Value`.
 
     Returns:
-      set of `Value`; None or empty if there are none, as for several parts.
+      set of `Value`; None or empty if there are none.
     """
     if not self._aligned:
       return None
@@ -444,16 +452,20 @@ class _Finder:
     if not found or not self._are_affine(found):
       return None
     # Without those that reach ys only through others: these are held.
-    (output,) = self._facts.outputs
-    return {v for v in found if output in self._reached({v}, without=found)}
+    outputs = self._facts.outputs
+    return {
+      v
+      for v in found
+      if not self._reached({v}, without=found).isdisjoint(outputs)
+    }
 
   def _gives_aligned(self, value: Value, step: Step) -> bool:
     """Whether an aligned value is computed from a value element by element."""
-    (output,) = self._facts.outputs
-    return bool(
-      registry.facts(step.op_type).elementwise
-      and step.outputs[0] in self._aligned
-      and value.shape == output.shape
+    part = self._aligned.get(step.outputs[0])
+    return (
+      part is not None
+      and bool(registry.facts(step.op_type).elementwise)
+      and value.shape == self._facts.outputs[part].shape
       and self._facts.is_single(value)
     )
 

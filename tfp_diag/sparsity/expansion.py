@@ -32,7 +32,14 @@ from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.tape import Loop
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['check_only_reads', 'execute', 'expand', 'expandable', 'inline']
+__all__ = [
+  'check_only_reads',
+  'execute',
+  'expand',
+  'expandable',
+  'inline',
+  'needed_ops',
+]
 
 
 def expandable(walked: Walked, graph: Graph) -> list[int]:
@@ -113,7 +120,7 @@ def inline(
 def _calls(graph: Graph) -> set[tf.Operation]:
   """The calls between xs and ys."""
   reached = {x.ref() for x in graph.xs if not isinstance(x, tf.Variable)}
-  needed, found = _needed(graph.ops, graph.ys), set()
+  needed, found = needed_ops(graph.ops, graph.ys), set()
   for op in graph.ops:
     # Variables are read anywhere.
     if graph.has_variables or any(x.ref() in reached for x in op.inputs):
@@ -123,7 +130,7 @@ def _calls(graph: Graph) -> set[tf.Operation]:
   return found
 
 
-def _needed(ops: Sequence, targets: Sequence) -> set[tf.Operation]:
+def needed_ops(ops: Sequence, targets: Sequence) -> set[tf.Operation]:
   """Those of some ops, in order, that some Tensors depend on."""
   missing, found = {t.ref() for t in targets}, set()
   for op in reversed(ops):
@@ -183,7 +190,7 @@ def _rewritten(
   def latest(tensor):
     return written.get(tensor.ref(), tensor)
 
-  needed = _needed(graph.ops, [*graph.ys, *more])
+  needed = needed_ops(graph.ops, [*graph.ys, *more])
   with graph.graph.as_default():
     before = len(graph.graph.get_operations())
     for op in graph.ops:
@@ -233,11 +240,13 @@ def execute(
   def within(tensor):
     return written[tensor.ref()]
 
-  needed = _needed(function.get_operations(), outputs)
+  needed = needed_ops(function.get_operations(), outputs)
   for inner in function.get_operations():
     known = facts(inner.type)
     if inner not in needed or known.is_placeholder:
       continue
+    if any(y.ref() in written for y in inner.outputs):
+      continue  # What was captured: TensorFlow takes small Tensors as `Const`.
     if known.needs_xla is not None and known.needs_xla(inner):
       raise CannotSay(f'{inner.type} may need the compiler of the function')
     if known.is_call:

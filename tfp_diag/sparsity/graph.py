@@ -136,7 +136,8 @@ class Digest(NamedTuple):
 
   Attributes:
     key: `bytes`: a hash of types, attributes, constants, wiring, shapes, bodies
-      of functions, and traced custom gradients.
+      of functions, and traced custom gradients; and of the values of small
+      captured Tensors that a gradient may read.
     captures: `list` of what the function takes from outside beside xs, in the
       order of first use: Tensors and handles of Variables. Two graphs with
       equal keys do the same with the captures at the same positions.
@@ -368,8 +369,12 @@ class _Hasher:
     outside: Callable,
     depth: int,
   ) -> None:
+    captured = _captured_constants(graph)
     for node in nodes(graph, ops, tokens, outside):
       self._add(node.op.type, node.inputs, node.shapes)
+      for k, tensor in enumerate(node.op.inputs):
+        if tensor.name in captured and _may_be_read(node.op, k):
+          self._hash.update(captured[tensor.name])
       for name, value in node.attributes:
         self._hash.update(name.encode())
         self._hash.update(value)
@@ -421,6 +426,28 @@ class _Hasher:
     place = self._places[id(tensor)]
     self._add(place, tensor.dtype.name, _static_shape(tensor))
     return place
+
+
+def _captured_constants(graph: tf.Graph) -> dict[str, bytes]:
+  """Small captured Tensors, which TensorFlow makes a `Const` and an input."""
+  return {
+    i.name: i.op.node_def.attr['value'].SerializeToString(deterministic=True)
+    for _, i in getattr(graph, 'captures', ())
+    if facts(i.op.type).is_constant
+  }
+
+
+def _may_be_read(op: tf.Operation, k: int) -> bool:
+  """Whether graphs of gradients may depend on the value of a constant input.
+
+  Functions that build such graphs read axes, sizes and the like, and what these
+  are computed from, where they can: other values make other graphs.
+  """
+  if any(y.dtype.is_integer for y in op.outputs):
+    return True
+  if not op.inputs[k].dtype.is_integer:
+    return False
+  return bool(function_names(op)) or k not in facts(op.type).index_inputs
 
 
 def _static_shape(tensor: tf.Tensor) -> tuple | None:

@@ -97,6 +97,9 @@ class OpFacts:
 
   Attributes:
     shape_inputs: Numbers of the inputs that only give a shape.
+    index_inputs: Numbers of the inputs of integers that TensorFlow's gradient
+      passes on as Tensors. It may read the values of others, such as an axis,
+      while it builds a graph.
     elementwise: Which derivatives of an elementwise op vanish, as in the table
       of `rules.elementwise`; None for other ops.
     orders_in_range: Up to which order the derivatives of an elementwise op fit
@@ -159,6 +162,7 @@ class OpFacts:
   """
 
   shape_inputs: tuple[int, ...] = ()
+  index_inputs: tuple[int, ...] = ()
   elementwise: str | None = None
   orders_in_range: int = 1
   slopes: Callable | None = None

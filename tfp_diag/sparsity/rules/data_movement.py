@@ -309,5 +309,8 @@ def _mirror_pad_grad(op):
 for _op_type, _data in DATA_INPUTS.items():
   register_facts(_op_type, moved_inputs=_data)
 register_facts('Cast', 'GatherV2', moved_inputs=(0,))
+register_facts('Gather', 'GatherNd', 'GatherV2', index_inputs=(1,))
+register_facts('ResourceGather', 'ResourceGatherNd', index_inputs=(1,))
+register_facts('Cast', 'OneHot', index_inputs=(0,))
 # Which axes are summed over depends on which sizes are one.
 register_facts('BroadcastGradientArgs', is_same_for_all_sizes=True)
