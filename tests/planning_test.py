@@ -26,6 +26,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.oracles import by_samples, hessian_diagonal
 from tfp_diag.diagonal import graphs, linear_map, reading
 from tfp_diag.sparsity import SampleMixingError, probe
 
@@ -561,3 +562,37 @@ def test_large_data_are_not_probed_where_the_answer_cannot_matter(monkeypatch):
 
   tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 25], tf.float64))
   assert not any('MatMul' in op_type for op_type in probed)
+
+
+def length(x):
+  return tf.shape(x)[0]
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    lambda x: tf.reduce_sum(x[: length(x), 1:5] ** 3, -1),
+    lambda x: tf.reduce_sum(x[: tf.maximum(length(x), 1), ::2] ** 3, -1),
+    lambda x: tf.reduce_sum(tf.signal.frame(x, 4, 2) ** 3, [-1, -2]),
+    lambda x: tf.reduce_sum(
+      tf.strided_slice(
+        x, [0, 2], tf.stack([length(x), tf.shape(x)[1] - 1]), [1, 3]
+      )
+      ** 3,
+      -1,
+    ),
+  ],
+)
+def test_slices_up_to_the_number_of_samples(fn):
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 8], tf.float64))
+  assert plan.num_passes == 1
+  assert not plan.notes
+  x = tf.constant(np.random.default_rng(0).normal(size=[6, 8]))
+  for batch in (1, 6):
+    found = plan(x[:batch])
+    np.testing.assert_allclose(
+      tf.nest.flatten(found)[-1],
+      by_samples(hessian_diagonal, fn, x[:batch]),
+      rtol=1e-10,
+      atol=1e-12,
+    )

@@ -155,6 +155,25 @@ def planar_flow(x):
   return x + step * constant(WIDE[0])
 
 
+def layer_by_matvec(x):
+  hidden = tf.tanh(x @ constant(NARROW))
+  return tf.linalg.matvec(constant(WIDE), hidden, transpose_a=True)
+
+
+def silu_layer(x):
+  return tf.nn.silu(x @ constant(INNER)) @ constant(OUTER)
+
+
+def silu_gate(x):
+  gate = tf.nn.silu(x @ constant(INNER))
+  return x + (gate * (x @ constant(GATE))) @ constant(OUTER)
+
+
+def second_half(x):
+  twice = tf.concat([constant(OUTER), constant(OUTER[::-1])], -1)
+  return tf.split(tf.tanh(x @ constant(INNER)) @ twice, 2, -1)[1]
+
+
 FUNCTIONS = [
   activated,
   activated_held_layer,
@@ -165,12 +184,16 @@ FUNCTIONS = [
   gelu_layer,
   held_layer,
   hidden_layer,
+  layer_by_matvec,
   mean_field,
   normalized,
   normalized_layer,
   planar_flow,
   residual,
+  second_half,
   shrunk_layer,
+  silu_gate,
+  silu_layer,
   attention,
   log_softmax_op,
   softmax,
@@ -250,7 +273,9 @@ def single(fn):
     # Both matrices take one pass, as there are samples enough.
     (hidden_layer, 3),
     (gated_layer, 4),
+    (layer_by_matvec, 3),
     (normalized_layer, 7),
+    (second_half, 3),
     (gate_of_itself, 3),
   ],
 )
@@ -280,7 +305,16 @@ def reshaped_normalizer(x):
 
 
 @pytest.mark.parametrize(
-  'fn', [hidden_layer, normalized, shrunk_layer, reshaped_normalizer]
+  'fn',
+  [
+    activated,
+    hidden_layer,
+    normalized,
+    reshaped_normalizer,
+    second_half,
+    shrunk_layer,
+    silu_gate,
+  ],
 )
 def test_batch_of_unknown_size(fn, term_calls):
   run = tf.function(
@@ -342,25 +376,81 @@ def test_several_parts():
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-def test_a_layer_between_several_parts():
-  """Such a layer is not held, and the other ways are still looked for."""
+def layer_of(a, b):
+  return hidden_layer(tf.concat([a, b], -1))
 
-  def of_parts(a, b):
-    h = tf.tanh(tf.concat([a, b], -1) @ constant(INNER)) @ constant(OUTER)
-    return [a + h[:, :5], h[:, 5:] * tf.reduce_sum(b, -1, keepdims=True)]
 
-  x = state(4)
-  parts = [x[:, :5], x[:, 5:]]
-  plan = tfp_diag.plan_diag_jacobian(of_parts, parts, [4])
-  assert 'could not be read' not in str(plan)
+def halves_of_a_layer(a, b):
+  return tf.split(layer_of(a, b), 2, -1)
+
+
+def halves_the_other_way_round(a, b):
+  y = layer_of(a, b)
+  return [y[:, 10:] * b, tf.sin(y[:, :10]) + a]
+
+
+def one_value_for_both(a, b):
+  u = layer_of(a, b)[:, :10]
+  return [u + a, u * b]
+
+
+def by_element_and_by_matrix(a, b):
+  u = layer_of(a, b)[:, :10]
+  return [u * a, tf.sin(u @ constant(SQUARE[:10, :10])) * b]
+
+
+def layer_of_one_part(a, b):
+  hidden = tf.tanh(a @ constant(INNER[:10])) @ constant(OUTER)
+  return [hidden[:, :10], b**2]
+
+
+def gate_by_the_other_part(a, b):
+  hidden = tf.tanh(a @ constant(INNER[:10])) * (b @ constant(INNER[10:]))
+  return [
+    hidden @ constant(OUTER[:, :10]),
+    b + hidden @ constant(OUTER[:, 10:]),
+  ]
+
+
+def one_part_through_the_other(a, b):
+  y = layer_of(a, b)[:, :10] + a
+  return [y, tf.sin(y @ constant(SQUARE[:10, :10])) * b]
+
+
+def twice_the_same(a, b):
+  y = layer_of(a, b)[:, :10]
+  return [y, y]
+
+
+@pytest.mark.parametrize('batch', [32, None], ids=['32', 'open'])
+@pytest.mark.parametrize(
+  'fn, num_passes',
+  [
+    (halves_of_a_layer, 4),
+    (halves_the_other_way_round, 5),
+    (one_value_for_both, 3),
+    (by_element_and_by_matrix, 4),
+    (layer_of_one_part, 3),
+    (gate_by_the_other_part, 5),
+    # Where a result is used on the way, or twice, only what makes it another
+    # Tensor, as for an open batch, shows where it goes.
+    (one_part_through_the_other, {32: 20, None: 5}),
+    (twice_the_same, {32: 20, None: 4}),
+  ],
+)
+def test_layers_between_several_parts(fn, num_passes, batch):
+  x = state(32)
+  parts = [x[:, :10], x[:, 10:]]
+  specs = [tf.TensorSpec([batch, 10], tf.float64)] * 2
+  plan = tfp_diag.plan_diag_jacobian(fn, specs, [batch])
+  if isinstance(num_passes, dict):
+    num_passes = num_passes[batch]
+  assert plan.num_passes == num_passes
   _, diag = tfp_diag.diag_jacobian(
-    parts, fn=of_parts, sample_shape=[4], plan=plan
+    parts, fn=fn, sample_shape=[32], plan=plan, validate_args=True
   )
-
-  def whole(x):
-    return tf.concat(of_parts(x[:, :5], x[:, 5:]), -1)
-
-  np.testing.assert_allclose(tf.concat(diag, -1), dense(whole, x), rtol=1e-9)
+  whole = dense(lambda x: tf.concat(fn(x[:, :10], x[:, 10:]), -1), x)
+  np.testing.assert_allclose(tf.concat(diag, -1), whole, rtol=1e-9, atol=1e-12)
 
 
 def scaled_by_sample(x):

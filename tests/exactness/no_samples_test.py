@@ -18,10 +18,14 @@ What was wrong: TensorFlow divides by zero while it optimizes such a graph, and
 the process ends without a word (TensorFlow 2.21).
 """
 
+import warnings
+
+import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.oracles import by_samples, hessian_diagonal
 
 NONE = tf.zeros([0, 3])
 
@@ -57,3 +61,17 @@ def test_no_samples_have_no_estimate_by_all_probes_together():
     squares, tf.zeros([0, 20]), 3, [0, 1], [0], method='xdiag'
   )
   assert found.estimate.shape == [0, 20]
+
+
+def test_curved_ops_without_elements_are_no_fault():
+  def fn(x):
+    nothing = tf.reduce_sum(tf.sin(x[..., 4:]), -1)
+    return tf.nn.softplus(tf.reduce_sum(x, -1)) + nothing
+
+  x = tf.constant(np.random.default_rng(0).normal(size=[2, 4]))
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = tfp_diag.diag_hessian(fn, x)[-1]
+  np.testing.assert_allclose(
+    found, by_samples(hessian_diagonal, fn, x), rtol=1e-10
+  )

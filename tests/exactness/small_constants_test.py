@@ -50,7 +50,11 @@ def with_own_gradient(z, a):
 
 
 def called(z, a):
-  return tf.function(lambda z: tf.reduce_sum(z**2 * W, a))(z) * z
+  @tf.function
+  def inner(z):
+    return tf.reduce_sum(z**2 * W, tf.cast(a, tf.int32))
+
+  return inner(z) * z
 
 
 # Functions of a Tensor and of what is captured, and two values of that.
@@ -102,6 +106,7 @@ FUNCTIONS = {
   'a loop': (loop, [0.5, -2.0]),
   'a gradient of its own': (with_own_gradient, [0.5, -2.0]),
   'a function that it calls': (called, [0, 1]),
+  'an axis cast in one': (called, [0.0, 1.0]),
 }
 
 
@@ -139,7 +144,7 @@ def test_eager_calls_see_what_is_captured_now(name):
 
 
 def errors_of_a_known_graph(name):
-  """Of gradients by a graph that is remembered, with one value and the other."""
+  """Of gradients by a remembered graph, with one value and with the other."""
   tfp_diag.clear_cache()
   errors = []
   for fn in functions(name):

@@ -89,28 +89,17 @@ class JacobianTerms:
       call.chunk_size,
       call.evaluation.loop_type,
     )
-    for op, count in zip(self.found.few, self.found.rows):
+    for few, count in zip(self.found.few, self.found.rows):
       diag = sweep.add_up(
-        within.rows_and_columns(op.outputs[0], count),
+        within.rows_and_columns(few.tensor(xs), count),
         diag,
         count,
         call.chunk_size,
         call.evaluation.loop_type,
       )
     for product in self.found.products:
-      tensors = _tensors(product, xs)
-      diag = [d + within.product(i, *tensors) for i, d in enumerate(diag)]
+      diag = [d + within.product(i, product) for i, d in enumerate(diag)]
     return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
-
-
-def _tensors(product: Product, xs: Sequence) -> tuple[tf.Tensor, list, list]:
-  """The held value, its bases and its outer values."""
-
-  def results(ops):
-    return [xs[op] if isinstance(op, int) else op.outputs[0] for op in ops]
-
-  (held,) = results([product.held])
-  return held, results(product.bases), results(product.outers)
 
 
 class _Call:
@@ -123,8 +112,8 @@ class _Call:
     self._targets = derivative.targets
     self._xs = xs
     self._rank = rank
-    self._few = [op.outputs[0] for op in found.few]
-    self._held = [op.outputs[0] for op in found.held]
+    self._few = [result.tensor(xs) for result in found.few]
+    self._held = [result.tensor(xs) for result in found.held]
 
   def left(self) -> LinearMap:
     """What is left of the Jacobian while all values are held."""
@@ -175,11 +164,12 @@ class _Call:
 
     return one_pass
 
-  def product(
-    self, part: int, s: tf.Tensor, bases: Sequence, outers: Sequence
-  ) -> tf.Tensor:
+  def product(self, part: int, product: Product) -> tf.Tensor:
     """The diagonal of the sum of `diag(d) W diag(w) A`; shaped as a part."""
     x, y = self._xs[part], self._targets[part]
+    s = product.held.tensor(self._xs)
+    bases = [base.tensor(self._xs) for base in product.bases]
+    outers = [outer.tensor(self._xs) for outer in product.outers]
     # The basis vectors are those of the smaller side of the matrices.
     by_row = _is_smaller(s, x, self._rank)
     inner, outer = [], []
@@ -188,17 +178,17 @@ class _Call:
       slope = _slope(self.between([s], [a], [*self._few, *bases]))
       if slope is None or not matrix.connects([0]):
         continue
-      of_a = self._images(*((matrix, a) if by_row else (matrix.transposed(), x)))
-      weights = tf.cast(slope, x.dtype)
-      inner.append((tf.reshape(weights, [-1, _size(s, self._rank)]), of_a))
+      ends = (matrix, a) if by_row else (matrix.transposed(), x)
+      weights = tf.reshape(tf.cast(slope, x.dtype), [-1, _size(s, self._rank)])
+      inner.append((weights, self._images(*ends)))
     for u in outers:
       slope = _slope(self.between([y], [u], [*self._held, *outers]))
       if slope is None:
         continue
       # As the slopes hold all other outer values, this does not.
       matrix = self.between([u], [s], self._held)
-      of_u = self._images(*((matrix.transposed(), s) if by_row else (matrix, u)))
-      outer.append((tf.cast(slope, x.dtype), of_u))
+      ends = (matrix.transposed(), s) if by_row else (matrix, u)
+      outer.append((tf.cast(slope, x.dtype), self._images(*ends)))
     total = tf.zeros_like(x)
     for slope, of_u in outer:
       flat = [

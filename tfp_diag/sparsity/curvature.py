@@ -202,6 +202,7 @@ def _bases_of(steps: Iterable, walked: Walked, facts: Facts) -> tuple:
     if (
       op is not None
       and len(step.outputs) == 1
+      and size
       and facts.counts[value].mean() >= MIN_DENSITY * n
       and entries + size * n <= MAX_ENTRIES
       and facts.is_uniform(value)
@@ -401,7 +402,8 @@ def _is_uniform(step: Step, argument: int, facts: Facts) -> bool:
 
 
 def _is_full(step: Step, argument: int, counts: dict, n: int) -> bool:
-  return counts[step.inputs[argument]].mean() >= MIN_DENSITY * n
+  count = counts[step.inputs[argument]]
+  return bool(count.size) and count.mean() >= MIN_DENSITY * n
 
 
 def _fewer_last(step: Step, pair: tuple) -> tuple[int, int]:

@@ -38,17 +38,17 @@ of these, and any other path at the last value of the second kind.
 import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
   MIN_DENSITY,
   Facts,
+  acts_by_element,
   has_fixed_matrix,
 )
 from tfp_diag.sparsity.value import Value
@@ -63,22 +63,36 @@ _MAX_FRACTION = 0.25
 _MAX_BASES = 3
 
 
+class Result(NamedTuple):
+  """A value in the graph at hand: a result of an op, or a part of xs.
+
+  Attributes:
+    op: `tf.Operation`; None for a part of xs.
+    number: `int`, of the result or of the part.
+  """
+
+  op: tf.Operation | None
+  number: int
+
+  def tensor(self, xs: Sequence) -> tf.Tensor:
+    """The value, where `xs` are the parts."""
+    results = xs if self.op is None else self.op.outputs
+    return results[self.number]
+
+
 @dataclasses.dataclass(frozen=True)
 class Product:
   """A value s between two fixed linear maps.
 
-  The ops are `tf.Operation`s of the graph at hand; each has one result.
-
   Attributes:
-    held: the op that computes s, element by element, from the bases.
-    bases: `tuple` of the ops that compute the bases, which are fixed affine
-      functions of xs; a number stands for that part of xs itself.
-    outers: `tuple` of the ops whose results are fixed affine functions of s,
-      and from which ys are computed element by element.
+    held: `Result`: s, computed element by element from the bases.
+    bases: `tuple` of `Result`s that are fixed affine functions of xs.
+    outers: `tuple` of `Result`s that are fixed affine functions of s, and from
+      which ys are computed element by element.
     num_rows: `int`: how many rows of the matrices are computed, per sample.
   """
 
-  held: Any
+  held: Result
   bases: tuple
   outers: tuple
   num_rows: int
@@ -89,7 +103,7 @@ class Cuts:
   """The values of a function that are held.
 
   Attributes:
-    few: `tuple` of `tf.Operation`s that compute values with few elements.
+    few: `tuple` of `Result`s with few elements.
     rows: `tuple` of `int`: how many elements each of these has, per sample.
     products: `tuple` of `Product`.
     held_steps: `frozenset` of the steps of the tape whose results are held.
@@ -107,7 +121,7 @@ class Cuts:
 
   @property
   def held(self) -> tuple:
-    """All ops whose results are held."""
+    """All `Result`s that are held."""
     return self.few + tuple(product.held for product in self.products)
 
 
@@ -136,6 +150,7 @@ def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
     (beside, whole.cut(beside).hidden_layers()),
     (few, after.hidden_layers() or after.affine_outputs()),
     (few, []),
+    ([], hidden),
     ([], whole.affine_outputs()),
   ]
   found = [whole.cuts(*c) for c in candidates if c[0] or c[1]]
@@ -168,6 +183,8 @@ class _Facts:
     self.leading = facts.leading
     self.is_uniform = facts.is_uniform
     self.maker = facts.maker
+    self._used = {v for step in walked.tape.steps for v in step.inputs}
+    self._used.update(walked.outputs)
 
   def width(self, value: Value) -> int:
     """The number of elements per sample."""
@@ -178,20 +195,23 @@ class _Facts:
     pairs = value.rows * self.walked.num_coordinates
     return self.counts[value].sum() / max(pairs, 1)
 
-  def op_of(self, value: Value) -> Any:
-    """The op of the graph at hand that computes a value, or a part's number."""
+  def result_of(self, value: Value) -> Result | None:
+    """Where a value is in the graph at hand; None if it is not."""
     step = self.maker.get(value)
     if step is None:
-      return self.walked.inputs.index(value)
-    return self.walked.at_hand(step.op)
+      return Result(None, self.walked.inputs.index(value))
+    op = self.walked.at_hand(step.op or step.own_gradient)
+    if op is None or len(op.outputs) != len(step.outputs):
+      return None
+    return Result(op, step.outputs.index(value))
 
   def is_single(self, value: Value) -> bool:
-    """Whether it is floating, and the only result of an op at hand, or xs."""
+    """Whether it is floating, at hand, and the only result that is used."""
     step = self.maker.get(value)
-    if not value.dtype.is_floating:
-      return False
-    return step is None or (
-      len(step.outputs) == 1 and self.walked.at_hand(step.op) is not None
+    return (
+      value.dtype.is_floating
+      and self.result_of(value) is not None
+      and (step is None or self._used.intersection(step.outputs) <= {value})
     )
 
   def has_fixed_matrix(self, step: Step) -> bool:
@@ -228,15 +248,15 @@ class _Finder:
   def cuts(self, few: Sequence, products: Sequence) -> Cuts:
     """The `Cuts` that hold what has been found."""
     facts = self._facts
-    op_of = facts.op_of
+    result_of = facts.result_of
     return Cuts(
-      few=tuple(op_of(value) for value in few),
+      few=tuple(map(result_of, few)),
       rows=tuple(facts.width(value) for value in few),
       products=tuple(
         Product(
-          held=op_of(held),
-          bases=tuple(op_of(base) for base in bases),
-          outers=tuple(op_of(outer) for outer in outers),
+          held=result_of(held),
+          bases=tuple(map(result_of, bases)),
+          outers=tuple(map(result_of, outers)),
           num_rows=sum(
             min(facts.width(held), facts.width(x)) for x in facts.walked.inputs
           ),
@@ -376,14 +396,14 @@ class _Finder:
     found = {y: part for part, y in enumerate(outputs)}
     if len(found) < len(outputs):
       return {}  # One value is two parts.
+    if None in map(self._facts.result_of, outputs):
+      return {}
     if len(outputs) > 1 and any(self._consumers[y] for y in outputs):
       return {}  # A part may affect another one.
     for step in reversed(self._steps):
       for value in step.outputs:
         parts = {
-          found.get(s.outputs[0])
-          if registry.facts(s.op_type).elementwise
-          else None
+          found.get(s.outputs[0]) if acts_by_element(s) else None
           for s in self._consumers[value]
         }
         if value in found or len(parts) != 1 or None in parts:
@@ -401,7 +421,7 @@ class _Finder:
       value = step.outputs[0]
       inputs = [v for v in step.inputs if v.depends and v not in self._held]
       if (
-        not registry.facts(step.op_type).elementwise
+        not acts_by_element(step)
         or not self._facts.is_single(value)
         or any(v.shape != value.shape for v in inputs)
         or is_uniform(value)
@@ -464,7 +484,7 @@ class _Finder:
     part = self._aligned.get(step.outputs[0])
     return (
       part is not None
-      and bool(registry.facts(step.op_type).elementwise)
+      and acts_by_element(step)
       and value.shape == self._facts.outputs[part].shape
       and self._facts.is_single(value)
     )

@@ -354,7 +354,7 @@ class _Hasher:
       else:
         tokens[x.name] = ('x', i)
       self._add(_static_shape(x), x.dtype.name)
-    self._ops(graph.graph, graph.ops, tokens, self._outside, 0)
+    self._ops(graph.graph, graph.ops, tokens, self._outside, 0, {})
     self._add([tokens.get(y.name) for y in graph.ys])
     return Digest(self._hash.digest(), self._captures, frozenset(self._pinned))
 
@@ -368,25 +368,37 @@ class _Hasher:
     tokens: dict,
     outside: Callable,
     depth: int,
+    constants: dict[str, bytes],
   ) -> None:
-    captured = _captured_constants(graph)
+    constants = {**constants, **_captured_constants(graph)}
     for node in nodes(graph, ops, tokens, outside):
+      known = facts(node.op.type)
       self._add(node.op.type, node.inputs, node.shapes)
       for k, tensor in enumerate(node.op.inputs):
-        if tensor.name in captured and _may_be_read(node.op, k):
-          self._hash.update(captured[tensor.name])
+        if tensor.name in constants and _may_be_read(node.op, k):
+          self._hash.update(constants[tensor.name])
       for name, value in node.attributes:
         self._hash.update(name.encode())
         self._hash.update(value)
       for name in node.functions:
-        self._function(function_graph(graph, name), depth)
+        body = function_graph(graph, name)
+        # Only calls are written out, so that what is in them sees a constant.
+        passed = zip(body.inputs, node.op.inputs if known.is_call else ())
+        within = {
+          i.name: constants[x.name] for i, x in passed if x.name in constants
+        }
+        self._function(body, depth, within)
       if depth < MAX_DEPTH and has_own_gradient(node.op):
         self._gradient(node.op, tokens, outside, depth)
 
-  def _function(self, graph: tf.Graph, depth: int) -> None:
+  def _function(
+    self, graph: tf.Graph, depth: int, constants: dict[str, bytes]
+  ) -> None:
     tokens = {t.name: ('in', k) for k, t in enumerate(graph.inputs)}
     self._add('function', len(tokens))
-    self._ops(graph, graph.get_operations(), tokens, self._outside, depth)
+    self._ops(
+      graph, graph.get_operations(), tokens, self._outside, depth, constants
+    )
     self._add([tokens.get(t.name) for t in graph.outputs])
 
   def _gradient(
@@ -415,6 +427,7 @@ class _Hasher:
       inner,
       beyond,
       depth + 1,
+      {},
     )
     self._add([r if r is None else inner.get(r.name) for r in gradient.results])
 
@@ -443,11 +456,12 @@ def _may_be_read(op: tf.Operation, k: int) -> bool:
   Functions that build such graphs read axes, sizes and the like, and what these
   are computed from, where they can: other values make other graphs.
   """
+  known, is_integer = facts(op.type), op.inputs[k].dtype.is_integer
+  if function_names(op):
+    return is_integer and not known.is_call
   if any(y.dtype.is_integer for y in op.outputs):
     return True
-  if not op.inputs[k].dtype.is_integer:
-    return False
-  return bool(function_names(op)) or k not in facts(op.type).index_inputs
+  return is_integer and k not in known.index_inputs
 
 
 def _static_shape(tensor: tf.Tensor) -> tuple | None:

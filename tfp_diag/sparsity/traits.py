@@ -23,7 +23,7 @@ import functools
 
 import numpy as np
 
-from tfp_diag.sparsity import probe
+from tfp_diag.sparsity import probe, registry
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.samples import own_samples
@@ -36,6 +36,7 @@ __all__ = [
   'MAX_ENTRIES',
   'MIN_DENSITY',
   'Facts',
+  'acts_by_element',
   'has_fixed_curvature',
   'has_fixed_matrix',
   'leading_values',
@@ -132,6 +133,19 @@ class Facts:
       else:
         self._uniform[last] = has_fixed_matrix(step, walked)
     return self._uniform[value]
+
+
+def acts_by_element(step: Step) -> bool:
+  """Whether element i of the result depends on elements i of inputs alone.
+
+  So it is where an op moves elements into a shape that they have already.
+  """
+  known = registry.facts(step.op_type)
+  if known.elementwise or step.own_gradient is not None:
+    return True
+  return bool(known.shape_inputs and known.moved_inputs) and (
+    step.inputs[0].shape == step.outputs[0].shape
+  )
 
 
 def has_fixed_matrix(step: Step, walked: Walked) -> bool:

@@ -53,7 +53,12 @@ def draw(data, seed, num_draws, preconditioner, **arguments):
 @pytest.mark.parametrize(
   'preconditioner, num_data, size',
   # TensorFlow captures Tensors of up to 128 elements in another way.
-  [('dense', 50, 4), ('diagonal', 50, 20), ('low_rank', 50, 20), ('dense', 9, 4)],
+  [
+    ('dense', 9, 4),
+    ('dense', 50, 4),
+    ('diagonal', 50, 20),
+    ('low_rank', 50, 20),
+  ],
 )
 def test_another_run_is_as_if_it_were_the_first(preconditioner, num_data, size):
   rng = np.random.default_rng(size)

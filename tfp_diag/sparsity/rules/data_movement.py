@@ -208,18 +208,27 @@ def _strided_slice_somewhere(op):
   count = int(np.prod([len(choice) for choice in choices], dtype=np.int64))
   if count > _MAX_CHOICES:
     raise CannotSay('a slice of too many possible places')
-  ends = _ends(end, begin.size)
+  low_end, high_end = _ends(end, begin.size)
+  is_known = low_end == high_end
+  needs_no_end = shrinks | op.attr('end_mask')
+  lengths = {
+    axis: _length_of_slice(op, axis, steps)
+    for axis in range(begin.size)
+    if not (is_known[axis] or needs_no_end >> axis & 1)
+  }
   arrows = []
   for chosen in itertools.product(*choices):
     stop = [
-      b + 1 if shrinks >> axis & 1 else low_end
-      for axis, (b, low_end) in enumerate(zip(chosen, ends[0]))
+      b + 1 if shrinks >> axis & 1 else low_end[axis] if is_known[axis] else 0
+      for axis, b in enumerate(chosen)
     ]
-    if any(
-      ends[0][axis] != ends[1][axis] and not shrinks >> axis & 1
-      for axis in range(begin.size)
-    ):
-      raise CannotSay('a slice of unknown length')
+    for axis, length in lengths.items():
+      first = chosen[axis]
+      if op.attr('begin_mask') >> axis & 1:
+        first = 0
+      elif first < 0:
+        first += params.shape[axis]
+      stop[axis] = first + length * steps[axis]
     try:
       (moved,) = op.run(
         [places, *(np.array(v, steps.dtype) for v in (chosen, stop)), steps]
@@ -231,6 +240,15 @@ def _strided_slice_somewhere(op):
   if not arrows or any(a.flow.rows != output.size for a in arrows):
     raise CannotSay('a slice that is out of range at all places')
   return Structure(tuple(arrows))
+
+
+def _length_of_slice(op, axis, steps):
+  """How many places a slice takes of an axis, where its end is not known."""
+  others = op.attr('ellipsis_mask') | op.attr('new_axis_mask')
+  if others or steps[axis] < 0:
+    raise CannotSay('a slice of unknown length')
+  before = op.attr('shrink_axis_mask') & ((1 << axis) - 1)
+  return op.outputs[0].shape[axis - before.bit_count()]
 
 
 def _ends(value, size):
