@@ -45,6 +45,7 @@ from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.coloring import Coloring
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.pattern import SparsityPattern, as_pattern
+from tfp_diag.sparsity.registry import has_rule
 
 __all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
 
@@ -753,6 +754,25 @@ def _given_pattern(
   )
 
 
+def _note_of_fallbacks(ops: Sequence[str]) -> str:
+  """A sentence about the ops that were taken as dense."""
+  without = [op for op in ops if not has_rule(op.partition(' ')[0])]
+  if not without:
+    # Those that come after the first one may be dense because of it.
+    return (
+      f'What {ops[0]} depends on cannot be told from the graph, as where an '
+      'index or a size in it is computed, so everything was assumed. Write '
+      'that part with other ops.'
+    )
+  more = len(without) - 5
+  named = ', '.join(without[:5]) + (f' and {more} more' if more > 0 else '')
+  return (
+    f'No rule says what {named} depends on, so everything was assumed. Write '
+    'that part with other ops, or add a rule with '
+    '`tfp_diag.sparsity.register_rule`.'
+  )
+
+
 def _structure_notes(pattern: SparsityPattern, decision: Decision) -> list[str]:
   """What blocked a cheaper plan."""
   best = decision.proposals[0]
@@ -761,13 +781,7 @@ def _structure_notes(pattern: SparsityPattern, decision: Decision) -> list[str]:
   notes = list(pattern.notes)
   n = pattern.num_coordinates
   if best.num_passes > 1 and pattern.fallback_ops:
-    ops = ', '.join(pattern.fallback_ops[:5])
-    more = len(pattern.fallback_ops) - 5
-    notes.append(
-      f'No rule says what {ops}{f" and {more} more" if more > 0 else ""} '
-      'depends on, so everything was assumed. Write that part with other ops, '
-      'or add a rule with `tfp_diag.sparsity.register_rule`.'
-    )
+    notes.append(_note_of_fallbacks(pattern.fallback_ops))
   elif n > 1 and best.num_passes == n:
     notes.append(
       'Every coordinate interacts with every other one, so each needs a pass '

@@ -190,7 +190,7 @@ def test_reads_well():
   assert lines == [
     '3 x 3, 3 nonzeros (33 %)',
     '  parts: (), (2,)',
-    '  dense, because no rule is registered: Foo, Bar',
+    '  dense, as what they depend on is not known: Foo, Bar',
     '  The loop was unrolled.',
   ]
   text = str(SparsityPattern(np.eye(10), row_shapes=((),) * 10))

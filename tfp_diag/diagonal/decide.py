@@ -14,6 +14,7 @@
 # ============================================================================
 """How one diagonal is computed: each way proposes itself, the cheapest wins."""
 
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -279,7 +280,7 @@ def _other_ways(
   found = []
   if problem.kind == 'hessian':
     try:
-      found += proposals.by_sweeps(reading, pattern, num_passes)
+      found += proposals.by_sweeps(reading, pattern, num_passes, planned)
     except Exception as e:
       # A fault of ours: the other ways remain.
       notes += (fault(e, 'Another way'),)
@@ -288,7 +289,9 @@ def _other_ways(
     for way in found
   )
   if colors is not None and not is_found:
-    least = min([num_passes, *(way.cost for way in found)])
+    # What a plan says is done, whatever else would cost less here.
+    costs = [] if planned else [num_passes, *(way.cost for way in found)]
+    least = min(costs, default=math.inf)
     try:
       found += proposals.taken_apart(reading, colors, least)
     except Exception as e:

@@ -97,7 +97,10 @@ def passes(num_passes: int) -> Proposal:
 
 
 def by_sweeps(
-  reading: Reading, pattern: SparsityPattern | None, num_passes: int
+  reading: Reading,
+  pattern: SparsityPattern | None,
+  num_passes: int,
+  planned: str | None = None,
 ) -> list[Proposal]:
   """Reverse sweeps with squared derivatives, and passes for the rest.
 
@@ -105,28 +108,36 @@ def by_sweeps(
     reading: `Reading` of a function whose Hessian is asked for.
     pattern: `SparsityPattern`, or None.
     num_passes: Python int, what passes alone would take.
+    planned: The name of the way that a plan says: if it is this one, it is
+      proposed even where it costs more than passes; None without one.
 
   Returns:
     List of `Proposal`, of at most one.
   """
-  if num_passes <= _SWEEP:
+  is_planned = planned == SquaredSweeps.how
+  if num_passes <= _SWEEP and not is_planned:
     return []
   reading = reading.written_out() or reading
   found = []
   with budget.at_most(_MOST_PATHS):
     assert reading.analysis is not None
     for sweeps in reading.analysis.sweeps(num_passes):
-      found += _sweeps(reading, sweeps, pattern)
+      found += _sweeps(reading, sweeps, pattern, is_planned)
       if found and min(p.cost for p in found) < _FEW_SWEEPS:
         break
   return sorted(found, key=lambda p: p.cost)[:1]
 
 
 def _sweeps(
-  reading: Reading, sweeps: Sweeps, pattern: SparsityPattern | None
+  reading: Reading,
+  sweeps: Sweeps,
+  pattern: SparsityPattern | None,
+  is_planned: bool,
 ) -> Iterator[Proposal]:
-  """Those of the sweeps that cost less than passes would."""
+  """Those of the sweeps that cost less than passes would, or are planned."""
   kept = [s for s in sweeps.sweeps if _cost_of_sweep(s) < s.coordinates.sum()]
+  if is_planned and not kept:
+    kept = list(sweeps.sweeps)
   if reading.problem.order == 3:
     kept = [s for s in kept if all(map(sweeps.gives_third, s.frontiers))]
   if not kept:
@@ -139,7 +150,7 @@ def _sweeps(
     colors[left] = color_diagonal(pattern.matrix[left][:, left]).colors
   terms = SquaredSweeps(sweeps, colors, reading.evaluation)
   cost = sum(map(_cost_of_sweep, sweeps.sweeps)) + sweep.num_colors(colors)
-  yield _of_terms('squared sweeps', terms, cost)
+  yield _of_terms(SquaredSweeps.how, terms, cost)
 
 
 def _cost_of_sweep(one: Sweep) -> float:

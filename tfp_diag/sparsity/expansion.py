@@ -148,7 +148,8 @@ def _check_writes_nothing(graph: tf.Graph, ops: Sequence) -> None:
       body = function_graph(graph, name)
       _check_writes_nothing(body, body.get_operations())
     takes = any(x.dtype == tf.resource for x in op.inputs)
-    if takes and known.read is None and not function_names(op):
+    is_harmless = known.read is not None or known.passes_on
+    if takes and not is_harmless and not function_names(op):
       raise CannotSay(f'{op.type} may change a variable')
 
 

@@ -175,7 +175,8 @@ class SparsityPattern:
         lines.append(f'  parts of the columns: {_join(self.column_shapes)}')
     if self.fallback_ops:
       lines.append(
-        f'  dense, because no rule is registered: {_join(self.fallback_ops)}'
+        f'  dense, as what they depend on is not known: '
+        f'{_join(self.fallback_ops)}'
       )
     lines.extend(f'  {note}' for note in self.notes)
     return '\n'.join(lines)

@@ -34,6 +34,7 @@ __all__ = [
   'find_bounds',
   'find_expansion',
   'find_rule',
+  'has_rule',
   'is_news',
   'register_bounds',
   'register_expansion',
@@ -351,6 +352,11 @@ def is_news(op_type: str, error: Exception) -> bool:
 def find_rule(op_type: str) -> Callable | None:
   """The rule of an op type, or None."""
   return _RULES.get(op_type)
+
+
+def has_rule(op_type: str) -> bool:
+  """Whether something says what an op depends on."""
+  return not (find_rule(op_type) is None and find_expansion(op_type) is None)
 
 
 def find_expansion(op_type: str) -> Callable | None:

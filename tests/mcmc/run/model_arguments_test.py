@@ -174,6 +174,11 @@ def run(model, n_draws=3, **kwargs):
     (_NAMED, {}, r"The variable 'b' of `joint_dist` is a Poisson"),
     (_of(tfd.LKJ(3, 2.0)), {}, "'z' .* is a LKJ, .* wrong log-determinant"),
     (
+      _of(tfd.WishartTriL(3.0, np.eye(2), input_output_cholesky=True)),
+      {},
+      "'z' .* is a WishartTriL with `input_output_cholesky=True`",
+    ),
+    (
       _of(tfd.Sample(tfd.LKJ(3, 2.0), 2)),
       {},
       "'z' .* is a Sample of LKJ, .*`tfd.CholeskyLKJ`",

@@ -735,3 +735,34 @@ def test_chains_that_the_starts_have_lost_go_where_others_are(monkeypatch):
   bad = tf.concat([tf.fill([1, 2], 300.0), init[1:]], 0)
   with pytest.raises(ValueError, match='-inf'):
     sample_posterior(log_prob, 10, init=bad, **options)
+
+
+def test_parts_without_elements():
+  model = tfd.JointDistributionNamed(
+    dict(a=tfd.Normal(0.0, 1.0), b=tfd.Sample(tfd.Normal(0.0, 1.0), 0))
+  )
+  found = sample_posterior(
+    model, 10, num_warmup_steps=10, jit_compile=False, seed=1
+  )
+  assert found.draws['a'].shape == [10, 64]
+  assert found.draws['b'].shape == [10, 64, 0]
+  assert found.summary.names == ('a',)
+  with pytest.raises(ValueError, match='has no coordinates'):
+    sample_posterior(lambda x: tf.reduce_sum(x, -1), 5, init=tf.zeros([8, 0]))
+
+
+def test_an_init_of_another_dtype_than_the_log_density():
+  mean = tf.constant(1.0)
+  with pytest.raises(ValueError, match='`init`.*float64, and not .* float32'):
+    sample_posterior(
+      lambda x: -0.5 * (x - mean) ** 2, 5, init=np.zeros([8], np.float64)
+    )
+
+
+@pytest.mark.parametrize(
+  'log_prob',
+  [tf.zeros_like, lambda x: tf.where(tf.abs(x) < 1.0, 0.0, -np.inf)],
+)
+def test_a_log_density_without_a_gradient(log_prob):
+  with pytest.raises(ValueError, match='does not depend on part 0'):
+    sample_posterior(log_prob, 5, init=tf.zeros([8]))

@@ -229,7 +229,7 @@ def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
     columns = {
       'mean': mean,
       'sd': sd,
-      'quantiles': np.quantile(draws, probs, axis=(0, 1)).T,
+      'quantiles': np.quantile(np.concatenate(draws), probs, axis=0).T,
       'mcse_mean': sd / np.sqrt(ess['mean']),
       'mcse_sd': error / (2.0 * np.sqrt(variance)),
       'ess_bulk': ess['bulk'],

@@ -321,6 +321,14 @@ def check_latent_variables(model, of_model='joint_dist'):
         'another distribution. Write it as a `tfd.CholeskyLKJ`, whose draws '
         'times their transposes are distributed as a `tfd.LKJ`.'
       )
+    if _is_of_other_values(distribution):
+      raise ValueError(
+        f'The variable {name!r} of `{of_model}` is a {kind} with '
+        '`input_output_cholesky=True`: its draws are Cholesky factors, but its '
+        'density is that of the matrices, so that the draws would have another '
+        'distribution. Leave that out, and take `tf.linalg.cholesky` of it '
+        'where the factor is needed.'
+      )
     if _is_partly_reached(distribution):
       raise ValueError(
         f'The variable {name!r} of `{of_model}` is a {kind}, and the bijector '
@@ -353,6 +361,16 @@ def _is_immovable(distribution):
     return False
 
 
+def _is_of_other_values(distribution):
+  """Whether the density is not with respect to what is drawn."""
+  while distribution is not None:
+    known = getattr(distribution, 'parameters', {})
+    if known.get('input_output_cholesky'):
+      return True
+    distribution = known.get('distribution')
+  return False
+
+
 def _is_partly_reached(distribution):
   """Whether most of some draws do not come back through the bijector."""
   try:
@@ -373,7 +391,7 @@ def _is_partly_reached(distribution):
   is_off = np.zeros(16, bool)
   for x, y in pairs:
     # Extreme draws may overflow on the way.
-    is_off |= np.any(np.abs(x - y) > 0.01 * np.abs(x).max(), axis=1)
+    is_off |= np.any(np.abs(x - y) > 0.01 * np.abs(x).max(initial=0.0), axis=1)
   return is_off.mean() > 0.5
 
 

@@ -343,6 +343,11 @@ def sample_posterior(
   _check_one_axis(log_prob, start, target.model is not None)
   check_number_of_chains('num_chains', chain_shape, log_prob)
   layout = VectorLayout(start, 1)
+  if not layout.size:
+    raise ValueError(
+      'The state has no coordinates: all parts to sample, those of `init` or '
+      'of the variables that are not pinned, have shapes without elements.'
+    )
   log_prob_fn = layout.of_vector(target.log_prob_fn)
   state = layout.join(start)
 

@@ -255,7 +255,7 @@ class SamplingRun:
     if progress.step > self._schedule.num_steps:
       raise directory.refusal(
         f'has made {progress.step:,} steps, but this call asks for '
-        f'{self._schedule.num_steps:,}. Pass a larger `num_results`'
+        f'{self._schedule.num_steps:,}. Ask for more draws'
       )
     self._progress = progress._replace(
       state=[tf.constant(x) for x in progress.state],

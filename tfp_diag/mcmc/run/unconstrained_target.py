@@ -309,6 +309,20 @@ def _shapes(batch_shape):
   return tf.nest.flatten(batch_shape)
 
 
+def _dtype_that_works(target_log_prob_fn, init):
+  """The other floating dtype, if a function that fails takes that."""
+  dtypes = {x.dtype for x in tf.nest.flatten(init)}
+  for dtype, other in (tf.float64, tf.float32), (tf.float32, tf.float64):
+    if dtypes == {dtype}:
+      cast = tf.nest.map_structure(lambda x, to=other: tf.cast(x, to), init)
+      try:
+        nest.call_fn(target_log_prob_fn, cast)
+      except Exception:  # The user's code; what it raised before is told.
+        return None
+      return other
+  return None
+
+
 def target_of_log_prob(
   target_log_prob_fn, init, bijectors, name='target_log_prob_fn'
 ):
@@ -338,7 +352,14 @@ def target_of_log_prob(
   nest.check_takes(name, target_log_prob_fn, init, 'the parts of `init`')
   try:
     value = nest.call_fn(target_log_prob_fn, init)
-  except (tf.errors.InvalidArgumentError, ValueError) as e:
+  except (tf.errors.InvalidArgumentError, TypeError, ValueError) as e:
+    other = _dtype_that_works(target_log_prob_fn, init)
+    if other is not None:
+      raise ValueError(
+        f'`{name}` fails at `init`, which has dtype {parts[0].dtype.name}, and '
+        f'not at an `init` of dtype {other.name}. Pass it in that dtype '
+        f'({arguments.reason(e)}).'
+      ) from e
     if all(x.shape.rank != 0 for x in parts):
       raise
     raise ValueError(

@@ -414,6 +414,8 @@ def _brought_back(target_log_prob_fn, before, state, rng):
   support it may find a density finite where it is not.
   """
   log_prob, gradient = tfp.math.value_and_gradient(target_log_prob_fn, state)
+  if gradient is None:
+    return state  # The kernel says that.
   usable = np.isfinite(log_prob) & np.all(np.isfinite(gradient), axis=-1)
   if usable.all() or not usable.any():
     return state
