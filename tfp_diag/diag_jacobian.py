@@ -63,8 +63,10 @@ def diag_jacobian(
       `tf.TensorShape` or integer vector. Its entries are independent samples:
       `ys[s]` depends on `xs[s]` alone, so that all samples share each pass.
       Default: `None`, everything is one event. That is right for every
-      function. It costs no more passes if the samples are found to be
-      independent, and else up to one pass for each entry of `xs`.
+      function. If the samples are found to be independent, colors cost no more
+      passes; what is cheaper than a pass for each color, such as the cuts of
+      a network, needs a `sample_shape`. Else it costs up to one pass for each
+      entry of `xs`.
     fn: Python callable, `ys = fn(*xs)`: a Tensor or a list of Tensors, one per
       part of `xs`, or one for all of them. Made of TensorFlow ops. What it
       closes over is constant, even if that is `xs`: the results are partial

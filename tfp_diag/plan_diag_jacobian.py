@@ -56,8 +56,9 @@ def plan_diag_jacobian(
       event_shape_i`. The event shapes must be static; the number of samples may
       be open, `None`. With Tensors the plan is tried at these values.
     sample_shape: The leading shape that all parts share. Default: `None`,
-      everything is one event. That costs no more passes if the samples of the
-      batch are independent.
+      everything is one event. If the samples of the batch are independent,
+      colors cost no more passes; networks and normalizers are cut only with a
+      `sample_shape`.
     mode: 'forward', 'reverse' or 'auto', which is 'reverse'. Forward mode is
       compared with reverse mode on a random pair of vectors. If they
       disagree, reverse mode is used, and a note says so.
