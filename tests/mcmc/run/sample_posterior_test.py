@@ -753,7 +753,7 @@ def test_parts_without_elements():
 
 def test_an_init_of_another_dtype_than_the_log_density():
   mean = tf.constant(1.0)
-  with pytest.raises(ValueError, match='`init`.*float64, and not .* float32'):
+  with pytest.raises(ValueError, match=r'`init`.*float64, and not .* float32'):
     sample_posterior(
       lambda x: -0.5 * (x - mean) ** 2, 5, init=np.zeros([8], np.float64)
     )
