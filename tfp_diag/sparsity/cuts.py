@@ -195,8 +195,8 @@ class _Facts:
     pairs = value.rows * self.walked.num_coordinates
     return self.counts[value].sum() / max(pairs, 1)
 
-  def result_of(self, value: Value) -> Result | None:
-    """Where a value is in the graph at hand; None if it is not."""
+  def result_of(self, value: Value) -> Any:
+    """The `Result` that a value is; None if it is not in the graph at hand."""
     step = self.maker.get(value)
     if step is None:
       return Result(None, self.walked.inputs.index(value))
@@ -211,8 +211,15 @@ class _Facts:
     return (
       value.dtype.is_floating
       and self.result_of(value) is not None
-      and (step is None or self._used.intersection(step.outputs) <= {value})
+      and (step is None or self._is_alone(step, value))
     )
+
+  def acts_by_element(self, step: Step) -> bool:
+    """See `traits.acts_by_element`; of its results only the first is used."""
+    return acts_by_element(step) and self._is_alone(step, step.outputs[0])
+
+  def _is_alone(self, step: Step, value: Value) -> bool:
+    return self._used.intersection(step.outputs) <= {value}
 
   def has_fixed_matrix(self, step: Step) -> bool:
     """See `traits.has_fixed_matrix`."""
@@ -403,13 +410,16 @@ class _Finder:
     for step in reversed(self._steps):
       for value in step.outputs:
         parts = {
-          found.get(s.outputs[0]) if acts_by_element(s) else None
+          found.get(s.outputs[0]) if self._facts.acts_by_element(s) else None
           for s in self._consumers[value]
         }
-        if value in found or len(parts) != 1 or None in parts:
-          continue
-        (part,) = parts
-        if value.shape == outputs[part].shape and self._facts.is_single(value):
+        part = parts.pop() if len(parts) == 1 else None
+        if (
+          part is not None
+          and value not in found
+          and value.shape == outputs[part].shape
+          and self._facts.is_single(value)
+        ):
           found[value] = part
     return found
 
@@ -421,7 +431,7 @@ class _Finder:
       value = step.outputs[0]
       inputs = [v for v in step.inputs if v.depends and v not in self._held]
       if (
-        not acts_by_element(step)
+        not self._facts.acts_by_element(step)
         or not self._facts.is_single(value)
         or any(v.shape != value.shape for v in inputs)
         or is_uniform(value)
@@ -484,7 +494,7 @@ class _Finder:
     part = self._aligned.get(step.outputs[0])
     return (
       part is not None
-      and acts_by_element(step)
+      and self._facts.acts_by_element(step)
       and value.shape == self._facts.outputs[part].shape
       and self._facts.is_single(value)
     )
