@@ -198,7 +198,8 @@ def _bases_of(steps: Iterable, walked: Walked, facts: Facts) -> tuple:
       continue
     seen.add(value)
     op = walked.at_hand(step.op)
-    size = value.size // walked.num_samples
+    # None where the shape is not known.
+    size = (value.size or 0) // walked.num_samples
     if (
       op is not None
       and len(step.outputs) == 1
