@@ -49,6 +49,14 @@ def with_own_gradient(z, a):
   return sine(z)
 
 
+def with_gradient_of_the_first(z, a):
+  @tf.custom_gradient
+  def sine(z):
+    return tf.sin(a[0] * z), lambda dy: dy * a[0] * tf.cos(a[0] * z)
+
+  return sine(z)
+
+
 def called(z, a):
   @tf.function
   def inner(z):
@@ -105,6 +113,14 @@ FUNCTIONS = {
   ),
   'a loop': (loop, [0.5, -2.0]),
   'a gradient of its own': (with_own_gradient, [0.5, -2.0]),
+  'one that closes over more': (
+    lambda z, a: with_own_gradient(z, a[0]),
+    [[0.5] * 100, [-2.0] * 100],
+  ),
+  'one that closes over more itself': (
+    with_gradient_of_the_first,
+    [[0.5] * 100, [-2.0] * 100],
+  ),
   'a function that it calls': (called, [0, 1]),
   'an axis cast in one': (called, [0.0, 1.0]),
 }

@@ -330,15 +330,19 @@ def _repeat_with_gradient(
         for t, cotangent in zip(traced.cotangents, cotangents)
       }
 
+      captured = {i.ref(): outer for outer, i in traced.graph.captures}
+
       def of(tensor):
         if tensor.ref() not in written:
-          captures = ((o, i) for o, i in traced.graph.captures if i is tensor)
-          outer, _ = next(captures, (tensor, None))
-          written[tensor.ref()] = latest(outer)
+          outer = captured.get(tensor.ref(), tensor)
+          is_symbolic = tf.is_symbolic_tensor(outer)
+          written[tensor.ref()] = latest(outer) if is_symbolic else outer
         return written[tensor.ref()]
 
       for inner in traced.graph.get_operations():
-        if not facts(inner.type).is_placeholder:
+        # TensorFlow captures small Tensors as `Const`.
+        is_given = any(y.ref() in captured for y in inner.outputs)
+        if not (is_given or facts(inner.type).is_placeholder):
           results = _repeat(inner, of, in_gradient=True)
           written.update(
             (y.ref(), new) for y, new in zip(inner.outputs, results)
