@@ -596,3 +596,43 @@ def test_slices_up_to_the_number_of_samples(fn):
       rtol=1e-10,
       atol=1e-12,
     )
+
+
+def test_notes_say_of_ops_with_rules_why_they_are_dense():
+  spec = tf.TensorSpec([None, 4], tf.float64)
+
+  def rolled(x):
+    return x * tf.roll(x, length(x) // 40, 0)
+
+  notes = ' '.join(
+    tfp_diag.plan_diag_jacobian(rolled, spec, sample_shape=[None]).notes
+  )
+  assert "What Roll (op 'Roll') depends on cannot be told" in notes
+  assert 'register_rule' not in notes
+
+  scale = tf.Variable(2.0, dtype=tf.float64)
+
+  def loop(x):
+    return tf.while_loop(
+      lambda k, _: k < 3,
+      lambda k, y: (k + 1, tf.roll(y, 1, -1) * scale),
+      [0, x],
+    )[1]
+
+  notes = tfp_diag.plan_diag_jacobian(loop, spec, sample_shape=[None]).notes
+  assert not any('may change a variable' in note for note in notes)
+
+
+def test_slices_from_the_end_up_to_a_size():
+  def fn(x):
+    return tf.reduce_sum(x[: length(x), -5:-1:2] * x[:, 1:3] ** 2, -1)
+
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 8], tf.float64))
+  x = tf.constant(np.random.default_rng(0).normal(size=[3, 8]))
+  np.testing.assert_allclose(
+    tf.nest.flatten(plan(x))[-1],
+    by_samples(hessian_diagonal, fn, x),
+    rtol=1e-10,
+    atol=1e-12,
+  )
+  assert 'cannot be told' not in str(plan)

@@ -14,9 +14,12 @@
 # ============================================================================
 """Diagonal Hessians of models by sweeps with squared derivatives."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 import tfp_diag
 from tests.oracles import gradient_of, sample_diagonal, unmixed_diagonals
@@ -918,3 +921,24 @@ def test_a_link_is_looked_at_once_for_the_same_coordinates(monkeypatch):
   assert len(looked_at) == len(set(looked_at))
   # And again for others.
   assert len({value for value, _ in looked_at}) < len(looked_at)
+
+
+def test_sweeps_are_followed_for_one_sample():
+  """A single sample has passes that cost less; the plan says sweeps."""
+  scale = tf.constant(np.linalg.cholesky(np.eye(4) + 0.5))
+  log_prob = tfp.distributions.MultivariateStudentTLinearOperator(
+    tf.constant(3.0, tf.float64),
+    tf.zeros([4], tf.float64),
+    tf.linalg.LinearOperatorLowerTriangular(scale),
+  ).log_prob
+  plan = tfp_diag.plan_diag_hessian(
+    log_prob, tf.TensorSpec([None, 4], tf.float64)
+  )
+  assert plan.how == 'squared sweeps'
+  x = tf.constant(np.random.default_rng(0).normal(size=[3, 4]))
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', RuntimeWarning)
+    one, all_samples = (
+      tf.nest.flatten(plan(state))[-1] for state in (x[:1], x)
+    )
+  np.testing.assert_allclose(one, all_samples[:1], rtol=1e-12)
