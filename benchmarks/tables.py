@@ -16,7 +16,18 @@
 
 from benchmarks.tools import GRADIENT, OWN_SAMPLER, SAMPLERS, TFP_DIAG, TOOLS
 
-__all__ = ['best', 'compare', 'losses', 'of_cases', 'of_row', 'of_samplers']
+__all__ = [
+  'best',
+  'compare',
+  'line_of',
+  'losses',
+  'number_of',
+  'of_cases',
+  'of_row',
+  'of_samplers',
+  'time_of',
+  'times_of',
+]
 
 # The competitors, each with the best of its ways.
 FAMILIES = ('TFP', 'TensorFlow', 'JAX', 'asdex', 'torch')
@@ -91,22 +102,22 @@ def compare(row):
 def of_cases(data):
   """How many times longer the others take than tfp_diag, by case."""
   head = ['case', 'passes', 'tfp_diag', 'gradients', *FAMILIES, "'auto'"]
-  lines = [_line(head), _line(['---'] + ['---:'] * (len(head) - 1))]
+  lines = [line_of(head), line_of(['---'] + ['---:'] * (len(head) - 1))]
   for name, row in _main_rows(data):
     found = compare(row)
     if found['seconds'] is None:
       cell = row['tools'].get(TFP_DIAG, {'status': 'missing'})
-      lines.append(_line([name, '', cell['status'], *[''] * (len(head) - 3)]))
+      lines.append(line_of([name, '', cell['status'], *[''] * (len(head) - 3)]))
       continue
     lines.append(
-      _line(
+      line_of(
         [
           name,
           f'{found["passes"]:,}' if found['passes'] is not None else '',
-          _time(found['seconds']),
-          _number(found.get('gradients')),
-          *[_times(found[family]) for family in FAMILIES],
-          _times(found.get('of_own', '')),
+          time_of(found['seconds']),
+          number_of(found.get('gradients')),
+          *[times_of(found[family]) for family in FAMILIES],
+          times_of(found.get('of_own', '')),
         ]
       )
     )
@@ -116,23 +127,23 @@ def of_cases(data):
 def of_row(name, row):
   """Every tool on one case."""
   head = ['tool', 'time', 'spread', 'over tfp_diag', 'first', 'memory']
-  lines = [f'### {name}', '', _line(head), _line(['---'] + ['---:'] * 5)]
+  lines = [f'### {name}', '', line_of(head), line_of(['---'] + ['---:'] * 5)]
   own = row['tools'].get(TFP_DIAG, {}).get('median_s')
   for tool, cell in row['tools'].items():
     if 'median_s' not in cell:
       reason = cell.get('reason', '').replace('|', '/')[:80]
-      lines.append(_line([tool, f'{cell["status"]}: {reason}', *[''] * 4]))
+      lines.append(line_of([tool, f'{cell["status"]}: {reason}', *[''] * 4]))
       continue
     seconds = cell['seconds']
     spread = (max(seconds) - min(seconds)) / cell['median_s']
     lines.append(
-      _line(
+      line_of(
         [
           tool,
-          _time(cell['median_s']),
+          time_of(cell['median_s']),
           f'{100 * spread:.0f} %' if len(seconds) > 1 else 'once',
-          _times(cell['median_s'] / own) if own else '',
-          _time(cell['plan_s'] + cell['first_call_s']),
+          times_of(cell['median_s'] / own) if own else '',
+          time_of(cell['plan_s'] + cell['first_call_s']),
           f'{1024 * cell["memory_gib"]:,.0f} MiB',
         ]
       )
@@ -143,15 +154,18 @@ def of_row(name, row):
 def of_samplers(data):
   """The time of a step of all chains, by sampler."""
   names = list(SAMPLERS)
-  lines = [_line(['target', *names]), _line(['---'] + ['---:'] * len(names))]
+  lines = [
+    line_of(['target', *names]),
+    line_of(['---'] + ['---:'] * len(names)),
+  ]
   for target, row in data.get('samplers', {}).items():
     cells = [row['tools'].get(name, {}) for name in names]
     lines.append(
-      _line(
+      line_of(
         [
           target,
           *[
-            _time(cell['median_s'])
+            time_of(cell['median_s'])
             if 'median_s' in cell
             else cell.get('status', '')
             for cell in cells
@@ -208,22 +222,25 @@ def _main_rows(data):
   ]
 
 
-def _line(cells):
+def line_of(cells):
+  """A row of a table."""
   return '| ' + ' | '.join(cells) + ' |'
 
 
-def _time(seconds):
+def time_of(seconds):
+  """Two digits and a unit."""
   for unit, size in (('s', 1.0), ('ms', 1e-3)):
     if seconds >= size:
-      return f'{_number(seconds / size)} {unit}'
-  return f'{_number(seconds / 1e-6)} µs'
+      return f'{number_of(seconds / size)} {unit}'
+  return f'{number_of(seconds / 1e-6)} µs'
 
 
-def _times(ratio):
-  return ratio if isinstance(ratio, str) else f'{_number(ratio)} ×'
+def times_of(ratio):
+  """A ratio, or why there is none."""
+  return ratio if isinstance(ratio, str) else f'{number_of(ratio)} ×'
 
 
-def _number(value):
+def number_of(value):
   """Two digits, and no exponent."""
   if value is None:
     return ''

@@ -30,11 +30,13 @@ import importlib
 
 __all__ = [
   'GRADIENT',
+  'NUM_STEPS',
   'OWN_SAMPLER',
   'SAMPLERS',
   'STEP',
   'TFP_DIAG',
   'TOOLS',
+  'TRAJECTORIES',
   'Skipped',
   'Tool',
   'step_size',
@@ -217,4 +219,12 @@ SAMPLERS = {
   'TFP MALA, volatility': _sampler(
     'tfp_samplers.tfp_mala', 'TFP', with_volatility=True
   ),
+}
+
+# Draws by so many steps each.
+NUM_STEPS = 16
+TRAJECTORIES = {
+  'tfp_diag MALT': _sampler('tfp_samplers.own_malt'),
+  'TFP HMC': _sampler('tfp_samplers.tfp_hmc', 'TFP', num_steps=NUM_STEPS),
+  'blackjax HMC': _sampler('jax_samplers.blackjax_hmc', 'blackjax', 'jax'),
 }

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.tools import step_size
+from benchmarks.tools import NUM_STEPS, step_size
 from benchmarks.tools.jax_ways import JaxOps
 
-__all__ = ['blackjax_mala', 'numpyro_barker']
+__all__ = ['blackjax_hmc', 'blackjax_mala', 'numpyro_barker']
 
 
 def blackjax_mala(case):
@@ -29,15 +29,31 @@ def blackjax_mala(case):
   import blackjax
 
   # Its step size is half of the variance of the noise.
-  mala = blackjax.mala(_log_prob(case), 0.5 * step_size(case))
+  return _vectorized(blackjax.mala(_log_prob(case), 0.5 * step_size(case)))
 
+
+def blackjax_hmc(case):
+  """`blackjax.hmc` with as many steps for each draw, its chains by `vmap`."""
+  import blackjax
+
+  return _vectorized(
+    blackjax.hmc(
+      _log_prob(case),
+      step_size(case) ** 0.5,
+      jnp.ones(case.num_coordinates),
+      NUM_STEPS,
+    )
+  )
+
+
+def _vectorized(kernel):
   @jax.jit
   def loop(x, count):
     def body(k, states):
       keys = jax.random.split(jax.random.fold_in(jax.random.key(0), k), len(x))
-      return jax.vmap(mala.step)(keys, states)[0]
+      return jax.vmap(kernel.step)(keys, states)[0]
 
-    return jax.lax.fori_loop(0, count, body, jax.vmap(mala.init)(x)).position
+    return jax.lax.fori_loop(0, count, body, jax.vmap(kernel.init)(x)).position
 
   return _run(loop)
 

@@ -105,6 +105,7 @@ def compiled_loop(derivative, jit_compile=True):
   def run(x, count):
     return loop(tf.constant(x), tf.constant(count)).numpy()
 
+  run.loop = loop
   return run
 
 

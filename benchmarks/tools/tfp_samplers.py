@@ -18,10 +18,10 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from benchmarks.tools import step_size
+from benchmarks.tools import NUM_STEPS, step_size
 from benchmarks.tools.tensorflow_ways import function_of
 
-__all__ = ['own_mala', 'tfp_hmc', 'tfp_mala']
+__all__ = ['own_mala', 'own_malt', 'tfp_hmc', 'tfp_mala']
 
 
 def own_mala(case, with_volatility=False):
@@ -46,13 +46,26 @@ def tfp_mala(case, with_volatility=False):
   )
 
 
-def tfp_hmc(case):
-  """`tfp.mcmc.HamiltonianMonteCarlo` with one leapfrog step."""
+def own_malt(case):
+  """`tfp_diag.mcmc.MetropolisAdjustedLangevinTrajectories`, without jitter."""
+  length = step_size(case) ** 0.5
+  return _loop(
+    tfp_diag.mcmc.MetropolisAdjustedLangevinTrajectories(
+      function_of(case, 1.0),
+      step_size=length,
+      integration_time=NUM_STEPS * length,
+      damping=1.0,
+    )
+  )
+
+
+def tfp_hmc(case, num_steps=1):
+  """`tfp.mcmc.HamiltonianMonteCarlo`."""
   return _loop(
     tfp.mcmc.HamiltonianMonteCarlo(
       function_of(case, 1.0),
       step_size=step_size(case) ** 0.5,
-      num_leapfrog_steps=1,
+      num_leapfrog_steps=num_steps,
     )
   )
 
@@ -82,4 +95,5 @@ def _loop(kernel):
   def run(x, count):
     return loop(tf.constant(x), tf.constant(count)).numpy()
 
+  run.loop = loop
   return run
