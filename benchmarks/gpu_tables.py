@@ -15,6 +15,8 @@
 """The tables of what `xla_runner` has measured.
 
     python -m benchmarks.gpu_tables benchmarks/gpu.json
+
+In Markdown, as `docs/pages/benchmarks.md` has them.
 """
 
 import json
