@@ -79,6 +79,9 @@ _OPTIMISM = 2.0
 _LOCAL_STEPS = 5
 # Towards the typical set.
 _MOST_NEWTON_STEPS = 200
+# Of starts, in units of a coordinate; and which are the same for all chains, as
+# a share of their spread.
+_LARGEST_SPREAD, _ALIKE = 1.0, 0.1
 # What is printed of a window.
 _OF_WINDOW = ('window', 'steps', 'step size', 'T', 'acceptance', 'rescued')
 
@@ -310,6 +313,7 @@ def warm_up(
     )
   scales, num_newton_steps = np.ones([size]), 0
   if newton is not None:
+    state = _told_apart(target_log_prob_fn, state, newton, rng)
     starts = newton(state)
     num_newton_steps = int(starts.num_steps)
     state = _brought_back(target_log_prob_fn, state, starts.state, rng)
@@ -405,6 +409,23 @@ def warm_up(
   if not windows or gradients_per_draw(local) < dear:
     return local
   return found._replace(num_gradients=local.num_gradients)
+
+
+def _told_apart(target_log_prob_fn, state, newton, rng):
+  """The state, spread by the local curvature where all chains are the same.
+
+  At zero for all effects of a group, the density of their scale rises towards
+  zero without bound, and Newton's steps would follow it; no draw is there.
+  """
+  curvature = newton(state, 1).curvature.numpy()
+  deviations = np.minimum(curvature**-0.5, _LARGEST_SPREAD)
+  alike = np.std(state, axis=0) < _ALIKE * np.median(deviations, axis=0)
+  if not alike.any():
+    return state
+  noise = rng.standard_normal(state.shape).astype(deviations.dtype)
+  spread = state + alike * deviations * noise
+  usable = np.isfinite(target_log_prob_fn(spread))
+  return tf.where(usable[:, np.newaxis], spread, state)
 
 
 def _brought_back(target_log_prob_fn, before, state, rng):
