@@ -28,6 +28,7 @@ import pytest
 import tensorflow as tf
 import tf_keras
 
+from tests.pairs import parametrize_pairs
 from tfp_diag import clear_cache, diag_hessian, diag_jacobian
 from tfp_diag.diagonal import graphs
 from tfp_diag.sparsity import SampleMixingError
@@ -256,10 +257,12 @@ def test_eager_calls_do_not_compile_anew_tf_42835(fn):
   assert len(graphs._cache) == 1
 
 
-@pytest.mark.parametrize('regime', REGIMES)
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('schedule', SCHEDULES)
-@pytest.mark.parametrize('shape', [[1], [1, 1], [2, 1], [1, 3]])
+@parametrize_pairs(
+  regime=REGIMES,
+  mode=MODES,
+  schedule=SCHEDULES,
+  shape=[[1], [1, 1], [2, 1], [1, 3]],
+)
 def test_axes_of_size_one_tfp_1071(regime, mode, schedule, shape):
   fn = functools.partial(
     diag_jacobian,

@@ -14,10 +14,10 @@
 # ============================================================================
 """What does not depend on its argument is not differentiated in a loop."""
 
-import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.pairs import parametrize_pairs
 
 CONSTANTS = {
   'ones': lambda x: 2 * tf.ones_like(x),
@@ -31,9 +31,11 @@ def op_types(fn, spec):
   return {op.type for op in graph.get_operations()}
 
 
-@pytest.mark.parametrize('schedule', ['auto', 'pfor', 'while_loop'])
-@pytest.mark.parametrize('name', CONSTANTS)
-@pytest.mark.parametrize('shape', [[None, None], [5, 60]])
+@parametrize_pairs(
+  schedule=['auto', 'pfor', 'while_loop'],
+  name=CONSTANTS,
+  shape=[[None, None], [5, 60]],
+)
 def test_a_constant_takes_no_loop(name, shape, schedule):
   def diag(x):
     return tfp_diag.diag_jacobian(

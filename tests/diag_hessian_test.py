@@ -24,6 +24,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tf_keras
 
+from tests.pairs import parametrize_pairs
 from tfp_diag import clear_cache, diag_hessian
 from tfp_diag.diagonal import graphs
 from tfp_diag.sparsity import SampleMixingError
@@ -424,9 +425,11 @@ def test_an_op_without_a_second_derivative_is_named(mode, schedule):
       diag_hessian(fn, tf.ones([12]), mode=mode, schedule=schedule)
 
 
-@pytest.mark.parametrize('regime', REGIMES)
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('schedule', ['unrolled', 'pfor'])
+@parametrize_pairs(
+  regime=REGIMES,
+  mode=MODES,
+  schedule=['unrolled', 'pfor'],
+)
 def test_derivative_of_the_diagonal(regime, mode, schedule):
   x = draw([2, 3])
 

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairs import parametrize_pairs
 from tfp_diag import clear_cache, diag_jacobian
 from tfp_diag.diagonal import graphs
 from tfp_diag.sparsity import SampleMixingError
@@ -82,9 +83,11 @@ def coupled_diagonal(xs, rank):
   ]
 
 
-@pytest.mark.parametrize('regime', ['function', 'xla'])
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('schedule', SCHEDULES)
+@parametrize_pairs(
+  regime=['function', 'xla'],
+  mode=MODES,
+  schedule=SCHEDULES,
+)
 def test_ys_without_fn_in_a_graph(regime, mode, schedule):
   xs = draw_parts((3,), ((4,), ()))
 
@@ -176,9 +179,11 @@ def test_parts_may_differ_in_dtype():
     np.testing.assert_allclose(diag[1], [6.0, 16.0])
 
 
-@pytest.mark.parametrize('regime', REGIMES)
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('schedule', SCHEDULES)
+@parametrize_pairs(
+  regime=REGIMES,
+  mode=MODES,
+  schedule=SCHEDULES,
+)
 def test_derivative_of_the_diagonal(regime, mode, schedule):
   x = draw([2, 3])
 

@@ -26,6 +26,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 import tf_keras
 
+from tests.pairs import parametrize_pairs
 from tfp_diag import diag_jacobian
 from tfp_diag.sparsity import SampleMixingError
 
@@ -193,17 +194,14 @@ def check_function(name, regime, mode, schedule):
     np.testing.assert_allclose(d, wanted, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize('schedule', SCHEDULES)
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('name', FUNCTIONS)
-def test_function(name, mode, schedule):
-  check_function(name, 'function', mode, schedule)
-
-
-@pytest.mark.parametrize('number, name', list(enumerate(FUNCTIONS)))
-@pytest.mark.parametrize('regime', ['eager', 'xla'])
-def test_function_eagerly_and_under_xla(regime, number, name):
-  check_function(name, regime, MODES[number % 2], SCHEDULES[number % 3])
+@parametrize_pairs(
+  name=FUNCTIONS,
+  regime=('eager', 'function', 'xla'),
+  mode=MODES,
+  schedule=SCHEDULES,
+)
+def test_function(name, regime, mode, schedule):
+  check_function(name, regime, mode, schedule)
 
 
 def test_python_branches_on_tensors_are_converted():

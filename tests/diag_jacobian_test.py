@@ -17,14 +17,13 @@
 The function has a closed form, which NumPy evaluates in float64.
 """
 
-import itertools
-
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairs import parametrize_pairs
 from tfp_diag import diag_jacobian
 
 MODES = ('reverse', 'forward')
@@ -123,6 +122,7 @@ def check(regime, dynamic, dtype, mode, schedule, chunk, sample, events):
 
 
 ALL_FACTORS = {
+  'regime': ('eager', 'function', 'xla'),
   'dynamic': (False, True),
   'dtype': ('float64', 'float32'),
   'mode': (*MODES, 'auto'),
@@ -134,39 +134,9 @@ ALL_FACTORS = {
 }
 
 
-def covering_array(factors):
-  """Few cases in which each two values of two factors meet at least once."""
-  names = list(factors)
-  missing = {
-    (a, u, b, v)
-    for a, b in itertools.combinations(names, 2)
-    for u in factors[a]
-    for v in factors[b]
-  }
-
-  def new_pairs(case):
-    return missing.intersection(
-      (a, case[a], b, case[b]) for a, b in itertools.combinations(names, 2)
-    )
-
-  rng = np.random.default_rng(0)
-  cases = []
-  while missing:
-    candidates = []
-    # Each candidate holds one pair that is missing.
-    for a, u, b, v in sorted(missing, key=repr)[:20]:
-      case = {n: factors[n][rng.integers(len(factors[n]))] for n in names}
-      candidates.append({**case, a: u, b: v})
-    best = max(candidates, key=lambda case: len(new_pairs(case)))
-    missing -= new_pairs(best)
-    cases.append(tuple(best.values()))
-  return cases
-
-
-@pytest.mark.parametrize('case', covering_array(ALL_FACTORS), ids=str)
-@pytest.mark.parametrize('regime', ['eager', 'function', 'xla'])
-def test_all_regimes(regime, case):
-  check(regime, *case)
+@parametrize_pairs(**ALL_FACTORS)
+def test_all_regimes(**case):
+  check(**case)
 
 
 @pytest.mark.parametrize('regime', ['function', 'xla'])

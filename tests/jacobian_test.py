@@ -24,6 +24,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.pairs import parametrize_pairs
 from tfp_diag.diagonal import blocks, graphs
 
 State = collections.namedtuple('State', ['left', 'right'])
@@ -108,9 +109,11 @@ def run(regime, fn, xs):
   return function(xs)
 
 
-@pytest.mark.parametrize('chunk_size', [None, 1, 5, 100])
-@pytest.mark.parametrize('mode', ['forward', 'reverse'])
-@pytest.mark.parametrize('regime', ['eager', 'dynamic'])
+@parametrize_pairs(
+  chunk_size=[None, 1, 5, 100],
+  mode=['forward', 'reverse'],
+  regime=['eager', 'dynamic'],
+)
 def test_regimes_modes_and_chunks(regime, mode, chunk_size):
   # 13 inputs and 11 outputs: neither is a multiple of a chunk.
   xs_shapes, ys_shapes = [Shape(3, 4), Shape()], [Shape(11)]

@@ -22,6 +22,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests.pairs import parametrize_pairs
 from tfp_diag import (
   clear_cache,
   diag_hessian,
@@ -558,9 +559,11 @@ def test_a_kernel_with_an_open_event_has_its_drift():
 # Plans and bad input.
 
 
-@pytest.mark.parametrize('mode', ('forward_over_reverse', 'auto'))
-@pytest.mark.parametrize('fn', (chain, regression))
-@pytest.mark.parametrize('regime', REGIMES)
+@parametrize_pairs(
+  mode=('forward_over_reverse', 'auto'),
+  fn=(chain, regression),
+  regime=REGIMES,
+)
 def test_a_plan_is_followed(regime, fn, mode, recwarn):
   x = draw([4, 12])
   plan = plan_diag_hessian(fn, tf.TensorSpec([None, 12], x.dtype), mode=mode)

@@ -28,6 +28,7 @@ import tf_keras
 from tensorflow.python.eager import context as eager_context
 
 import tfp_diag
+from tests.pairs import parametrize_pairs
 from tfp_diag.diagonal import graphs, linear_map
 
 SCALE = 1.0
@@ -316,9 +317,11 @@ def inside(kind, scale):
   return tf.custom_gradient(lambda x: (x**3, lambda dy: scale * dy))
 
 
-@pytest.mark.parametrize('kind', ['loop', 'branch', 'function', 'gradient'])
-@pytest.mark.parametrize('size', [1, 200])
-@pytest.mark.parametrize('wrap', [tf.constant, tf.Variable])
+@parametrize_pairs(
+  kind=['loop', 'branch', 'function', 'gradient'],
+  size=[1, 200],
+  wrap=[tf.constant, tf.Variable],
+)
 def test_what_inner_functions_close_over(calls, kind, size, wrap):
   for scale in (2.0, 3.0, 4.0):
     fn = inside(kind, wrap(tf.fill([size], scale)))
@@ -327,9 +330,11 @@ def test_what_inner_functions_close_over(calls, kind, size, wrap):
     assert calls.made == 1
 
 
-@pytest.mark.parametrize('kind', ['loop', 'branch', 'function', 'gradient'])
-@pytest.mark.parametrize('size', [1, 200])
-@pytest.mark.parametrize('wrap', [tf.constant, tf.Variable])
+@parametrize_pairs(
+  kind=['loop', 'branch', 'function', 'gradient'],
+  size=[1, 200],
+  wrap=[tf.constant, tf.Variable],
+)
 def test_a_tape_around_inner_functions(calls, kind, size, wrap):
   """TensorFlow calls the code of a custom gradient once more for it."""
   x = tf.ones([size])

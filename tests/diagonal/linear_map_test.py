@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairs import parametrize_pairs
 from tfp_diag.diagonal import linear_map
 
 MODES = ('reverse', 'forward')
@@ -61,9 +62,11 @@ def maps_of(fn, xs, mode):
     yield in_mode(linear_map.linear_map_of_graph(fn(*xs), xs), mode)
 
 
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('graph', [False, True])
-@pytest.mark.parametrize('members', [[0], [1], [0, 1]])
+@parametrize_pairs(
+  mode=MODES,
+  graph=[False, True],
+  members=[[0], [1], [0, 1]],
+)
 def test_products(mode, graph, members):
   x, z = draw([3], 3), draw([2], 4)
   seeds = [draw([(3, 2)[i]], 5 + i) for i in members]

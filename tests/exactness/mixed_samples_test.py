@@ -29,6 +29,7 @@ from tests.exactness.ways import (
   hessian,
   jacobian,
 )
+from tests.pairs import parametrize_pairs
 from tfp_diag.sparsity import SampleMixingError
 
 B = 6
@@ -88,18 +89,22 @@ def sentence(error):
   )
 
 
-@pytest.mark.parametrize('fn', FUNCTIONS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', ('eager', 'function'))
-@pytest.mark.parametrize('n', (3, 20))
+@parametrize_pairs(
+  fn=FUNCTIONS,
+  way=('eager', 'function'),
+  n=(3, 20),
+)
 def test_a_jacobian_is_refused(n, way, fn):
   with pytest.raises(SampleMixingError) as error:
     jacobian(way, fn, draw(B, n))
   sentence(error)
 
 
-@pytest.mark.parametrize('fn', FUNCTIONS[:5], ids=lambda f: f.__name__)
-@pytest.mark.parametrize('way', ('eager', 'function'))
-@pytest.mark.parametrize('n', (3, 20))
+@parametrize_pairs(
+  fn=FUNCTIONS[:5],
+  way=('eager', 'function'),
+  n=(3, 20),
+)
 def test_a_hessian_is_refused(n, way, fn):
   with pytest.raises(SampleMixingError) as error:
     hessian(way, lambda x: tf.reduce_sum(fn(x) ** 2, axis=-1), draw(B, n))

@@ -26,6 +26,7 @@ import tensorflow as tf
 import tfp_diag
 from tests.exactness.ways import copy_of, draw, in_regime
 from tests.oracles import hessian_diagonal, jacobian_diagonal
+from tests.pairs import parametrize_pairs
 
 N = 18
 BAND = np.eye(N) + 0.5 * np.eye(N, k=1) - 0.25 * np.eye(N, k=-1)
@@ -138,9 +139,11 @@ def barrier(x):
   )
 
 
-@pytest.mark.parametrize('fn', (roots_of_a_chain, entropy, barrier))
-@pytest.mark.parametrize('mode', HESSIAN_MODES)
-@pytest.mark.parametrize('schedule', ('unrolled', 'pfor'))
+@parametrize_pairs(
+  fn=(roots_of_a_chain, entropy, barrier),
+  mode=HESSIAN_MODES,
+  schedule=('unrolled', 'pfor'),
+)
 def test_an_infinite_curvature(schedule, mode, fn):
   x = positive(7)
   diag = tfp_diag.diag_hessian(fn, x, mode=mode, schedule=schedule)[2]

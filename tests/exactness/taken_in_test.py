@@ -21,6 +21,7 @@ import tensorflow as tf
 import tfp_diag
 from tests.exactness.ways import draw
 from tests.oracles import by_samples, jacobian_diagonal
+from tests.pairs import parametrize_pairs
 
 N = 5
 
@@ -66,9 +67,11 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize('options', OPTIONS)
-@pytest.mark.parametrize('fn', [summed, chained, alone])
-@pytest.mark.parametrize('place', PLACES)
+@parametrize_pairs(
+  options=OPTIONS,
+  fn=[summed, chained, alone],
+  place=PLACES,
+)
 def test_xs_are_from_around(place, fn, options):
   x = draw(3, N)
 
@@ -83,9 +86,11 @@ def test_xs_are_from_around(place, fn, options):
   np.testing.assert_allclose(diagonal(x), expected, rtol=1e-8)
 
 
-@pytest.mark.parametrize('fn', [summed, chained, alone])
-@pytest.mark.parametrize('place', PLACES)
-@pytest.mark.parametrize('where', ['half', 'complex', 'list', 'all', 'both'])
+@parametrize_pairs(
+  fn=[summed, chained, alone],
+  place=PLACES,
+  where=['half', 'complex', 'list', 'all', 'both'],
+)
 def test_a_part_is_computed_around(place, fn, where):
   """From what is inside alone the structure would be too sparse."""
   x = draw(3, N)

@@ -21,6 +21,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tests.pairs import parametrize_pairs
 from tfp_diag.examples import gaussian
 
 _COVARIANCE = np.array([[2.0, 0.3, -0.4], [0.3, 1.0, 0.2], [-0.4, 0.2, 0.5]])
@@ -41,9 +42,11 @@ def _draws(target, shape, dtype):
   return tf.constant(1.5 * noise, dtype)
 
 
-@pytest.mark.parametrize('case', _CASES)
-@pytest.mark.parametrize('shape', _SHAPES)
-@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@parametrize_pairs(
+  case=_CASES,
+  shape=_SHAPES,
+  dtype=[tf.float32, tf.float64],
+)
 def test_log_prob_is_scipys(case, shape, dtype):
   target = _CASES[case]
   x = _draws(target, shape, dtype)
@@ -57,9 +60,11 @@ def test_log_prob_is_scipys(case, shape, dtype):
   np.testing.assert_allclose(actual, expected, rtol=rtol)
 
 
-@pytest.mark.parametrize('case', _CASES)
-@pytest.mark.parametrize('shape', _SHAPES)
-@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@parametrize_pairs(
+  case=_CASES,
+  shape=_SHAPES,
+  dtype=[tf.float32, tf.float64],
+)
 def test_diag_hessian_is_that_of_the_precision(case, shape, dtype):
   target = _CASES[case]
   actual = target.diag_hessian(_draws(target, shape, dtype))

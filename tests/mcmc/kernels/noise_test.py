@@ -19,6 +19,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tests.pairs import parametrize_pairs
 from tfp_diag.mcmc.kernels import noise
 
 _DTYPES = [tf.float32, tf.float64]
@@ -52,9 +53,11 @@ def test_normal_tails(dtype):
       assert abs(count - expected) < 5.0 * np.sqrt(expected)
 
 
-@pytest.mark.parametrize('dtype', _DTYPES)
-@pytest.mark.parametrize('draw', [noise.standard_normal, noise.uniform])
-@pytest.mark.parametrize('shape', [[], [0], [1], [5, 3]])
+@parametrize_pairs(
+  dtype=_DTYPES,
+  draw=[noise.standard_normal, noise.uniform],
+  shape=[[], [0], [1], [5, 3]],
+)
 def test_one_seed_is_one_draw_in_every_regime(dtype, draw, shape):
   def fn(seed):
     return draw(shape, seed, dtype)
@@ -93,10 +96,12 @@ def test_ends_are_finite(jit_compile, monkeypatch):
   assert np.all((uniform > 0.0) & (uniform < 1.0))
 
 
-@pytest.mark.parametrize('dtype', _DTYPES)
-@pytest.mark.parametrize('draw', [noise.standard_normal, noise.uniform])
-@pytest.mark.parametrize('jit_compile', [None, False, True])
-@pytest.mark.parametrize('shape', [[1], [3], [7, 5], [2, 3, 3], [1667, 3]])
+@parametrize_pairs(
+  dtype=_DTYPES,
+  draw=[noise.standard_normal, noise.uniform],
+  jit_compile=[None, False, True],
+  shape=[[1], [3], [7, 5], [2, 3, 3], [1667, 3]],
+)
 def test_a_shard_draws_its_slice(dtype, draw, jit_compile, shape):
   """Bit for bit, whatever block and vector the slice starts and ends in."""
 
