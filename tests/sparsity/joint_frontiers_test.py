@@ -122,7 +122,7 @@ def test_what_a_plan_says():
 
 
 def test_an_outer_tape_goes_through():
-  x, fn = state(6), LIKELIHOODS['truncated']
+  x, fn = state(6), LIKELIHOODS['normal']
 
   def outer(diagonal):
     with tf.GradientTape() as tape:
@@ -230,7 +230,6 @@ def test_conditions(fn, covered, joint_frontiers):
     (elements_meet, 3),
     (formula_of_a_formula, 3),
     (LIKELIHOODS['normal'], 6),
-    (LIKELIHOODS['truncated'], 6),
     (LIKELIHOODS['ordered'], 6),
   ],
 )

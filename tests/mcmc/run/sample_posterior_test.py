@@ -563,7 +563,10 @@ def test_a_funnel_takes_the_local_curvature():
 
 def test_no_other_scale_is_tried_where_one_is_asked_for(tmp_path):
   options = dict(
-    init=[tf.zeros([8]), tf.zeros([8, 2])], num_warmup_steps=40, seed=2
+    init=[tf.zeros([8]), tf.zeros([8, 2])],
+    num_warmup_steps=40,
+    jit_compile=False,
+    seed=2,
   )
   found = sample_posterior(
     funnel,
