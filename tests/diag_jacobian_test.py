@@ -135,8 +135,10 @@ ALL_FACTORS = {
 
 
 @parametrize_pairs(**ALL_FACTORS)
-def test_all_regimes(**case):
-  check(**case)
+def test_all_regimes(
+  regime, dynamic, dtype, mode, schedule, chunk, sample, events
+):
+  check(regime, dynamic, dtype, mode, schedule, chunk, sample, events)
 
 
 @pytest.mark.parametrize('regime', ['function', 'xla'])
