@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.mcmc import windowed_adaptive_mala
+from tfp_diag.mcmc import sample_posterior, windowed_adaptive_mala
 from tfp_diag.mcmc.run import model_arguments
 from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
@@ -193,6 +193,29 @@ def run(model, n_draws=3, **kwargs):
       {},
       "'z' .* is a VonMisesFisher, .* does not reach all of its values",
     ),
+    (
+      _of(tfd.TruncatedNormal(0.0, 1.0, 0.0, np.inf)),
+      {},
+      "'z' .* is a TruncatedNormal, .* does not reach all of its values",
+    ),
+    (
+      _of(
+        tfd.TransformedDistribution(
+          tfd.Normal(0.0, 1.0), tfp.bijectors.AbsoluteValue()
+        )
+      ),
+      {},
+      "'z' .* is a TransformedDistribution of Normal, .* does not reach all",
+    ),
+    (
+      _of(
+        tfd.Independent(
+          tfd.BatchConcat([tfd.Gamma([1.0], 1.0), tfd.Gamma([2.0], 1.0)], 0), 1
+        )
+      ),
+      {},
+      "'z' .* is a Independent of BatchConcat, which has no bijector",
+    ),
     # Starts.
     (
       _model,
@@ -336,3 +359,16 @@ def test_all_parts_of_a_start_have_one_dtype():
       lambda x, y: -(x**2) - tf.cast(tf.reduce_sum(y**2, -1), tf.float32),
       init=[tf.zeros([4]), tf.zeros([4, 2], tf.float64)],
     )
+
+
+def test_variables_of_two_dtypes():
+  model = tfd.JointDistributionNamed(
+    {'a': tfd.Normal(np.float64(0.0), 1.0), 'b': tfd.Normal(0.0, 1.0)}
+  )
+  with pytest.raises(TypeError, match=r"'a' of float64.*one dtype"):
+    sample_posterior(model, 5)
+
+
+@pytest.mark.filterwarnings('error::RuntimeWarning')
+def test_draws_that_overflow_are_no_fault_of_a_bijector():
+  model_arguments.check_latent_variables(_of(tfd.InverseGamma(1e-3, 1e-3)))

@@ -27,10 +27,11 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tfp_diag.mcmc import sample_posterior
-from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts
+from tfp_diag.mcmc.adapt.newton_starts import NewtonStarts, newton_starts
 from tfp_diag.mcmc.adapt.scales import DenseScale
 from tfp_diag.mcmc.run import warm_up as warm_up_module
 from tfp_diag.mcmc.run.block import SamplingBlock
+from tfp_diag.mcmc.run.local_warm_up import varies
 
 tfd = tfp.distributions
 
@@ -738,6 +739,41 @@ def test_chains_that_the_starts_have_lost_go_where_others_are(monkeypatch):
   bad = tf.concat([tf.fill([1, 2], 300.0), init[1:]], 0)
   with pytest.raises(ValueError, match='-inf'):
     sample_posterior(log_prob, 10, init=bad, **options)
+
+
+def test_starts_do_not_go_where_no_gradient_is():
+  """As where a float32 overflows in a gradient, but not in a value."""
+
+  @tf.custom_gradient
+  def log_prob(x):
+    def gradient(dy):
+      slope = tf.where(x > 2.0, np.float32(np.nan), 9.0 - x)
+      return dy[:, tf.newaxis] * slope
+
+    return -0.5 * tf.reduce_sum((x - 9.0) ** 2, -1), gradient
+
+  starts = newton_starts(log_prob, tf.zeros([4, 2]), 50)
+  assert 0.5 < np.min(starts.state) <= np.max(starts.state) <= 2.0
+  with pytest.warns(UserWarning, match='not finite there: what lies behind'):
+    sample_posterior(
+      log_prob, 20, init=tf.zeros([16, 2]), num_warmup_steps=50, seed=1
+    )
+
+
+def test_no_chain_moves_where_none_can_go_on():
+  def log_prob(x):
+    return tf.reduce_sum(tf.math.log(x), -1)
+
+  before = tf.ones([3, 2])
+  state = warm_up_module._brought_back(log_prob, before, -before, None)
+  np.testing.assert_array_equal(state, before)
+
+
+def test_a_curvature_that_is_not_finite_is_no_scale():
+  curvature = np.geomspace(1e-6, 1e6, 64)[:, np.newaxis]
+  assert varies(curvature)
+  curvature[3] = np.nan
+  assert not varies(curvature)
 
 
 def test_starts_at_zero_do_not_end_in_a_singularity():

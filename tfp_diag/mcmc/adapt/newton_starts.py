@@ -86,7 +86,9 @@ def newton_starts(target_log_prob_fn, state, max_num_steps):
       target_log_prob_fn, [proposal], order=2
     )[:3]
     is_first = tf.equal(i, 0)
-    is_better = is_first | (log_prob >= point.log_prob)
+    # Beyond what a dtype can hold, gradients are none before values are.
+    is_usable = tf.reduce_all(tf.math.is_finite(gradient), axis=-1)
+    is_better = is_first | (is_usable & (log_prob >= point.log_prob))
     point = _Point(
       *(
         tf.where(is_better if x.shape.rank == 1 else is_better[:, None], y, x)

@@ -120,7 +120,8 @@ def sampler_warnings(
   if num_not_finite:
     found.append(
       f'{num_not_finite:,} proposals were rejected since the log density, its '
-      'gradient or the scale was not finite there.'
+      'gradient or the scale was not finite there: what lies behind is '
+      'missing. In float64 numbers reach farther.'
     )
   if num_divergences:
     found.append(

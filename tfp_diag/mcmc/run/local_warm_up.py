@@ -68,10 +68,11 @@ def varies(curvature):
       the chains are.
 
   Returns:
-    Python bool.
+    Python bool. False where one is not finite: it is no scale for its chain.
   """
-  low, high = np.nanquantile(curvature, _QUANTILES, axis=0)
-  return bool(np.any(high > _MOST_RATIO * low))
+  low, high = np.quantile(curvature, _QUANTILES, axis=0)
+  is_known = np.all(np.isfinite(curvature))
+  return bool(is_known and np.any(high > _MOST_RATIO * low))
 
 
 def local_warm_up(

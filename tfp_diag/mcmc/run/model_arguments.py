@@ -295,6 +295,7 @@ def check_latent_variables(model, of_model='joint_dist'):
     of_model: Python `str`, the argument that the model was given as.
 
   Raises:
+    TypeError: if those that are not pinned are of several dtypes.
     ValueError: if a variable that is not pinned is discrete, or TFP has no
       bijector from all of Rⁿ to all of its values for it, or a wrong one; names
       it.
@@ -337,6 +338,17 @@ def check_latent_variables(model, of_model='joint_dist'):
         '`tfd.Normal`, divided by its norm), or pass a log density as a '
         'callable, with `bijectors`.'
       )
+  dtypes = {
+    name: dtype.name
+    for name, dtype in _by_name(model, model.dtype).items()
+    if isinstance(dtype, tf.DType)
+  }
+  if len({*dtypes.values()}) > 1:
+    shown = ', '.join(f'{name!r} of {dtypes[name]}' for name in dtypes)
+    raise TypeError(
+      f'`{of_model}` has the variables {shown}, but all that are not pinned '
+      'must have one dtype: build the model in float32 or in float64.'
+    )
 
 
 def _drawn_distributions(model):
@@ -356,6 +368,8 @@ def _is_immovable(distribution):
     return True
   try:
     return distribution.experimental_default_event_space_bijector() is None
+  except NotImplementedError:
+    return True
   except Exception:
     # Not known; sampling will tell.
     return False
@@ -372,26 +386,36 @@ def _is_of_other_values(distribution):
 
 
 def _is_partly_reached(distribution):
-  """Whether most of some draws do not come back through the bijector."""
+  """Whether most of some draws do not come back through the bijector.
+
+  Or whether it is known that it is none, as for absolute values.
+  """
   try:
     with tf.init_scope():
       bijector = distribution.experimental_default_event_space_bijector()
       draws = distribution.sample(16, seed=tf.zeros([2], tf.int32))
+  except Exception:
+    # Not known, as where it is made of Tensors of a graph; sampling will tell.
+    return False
+  try:
+    with tf.init_scope():
       # Copies: a bijector remembers by identity what it computed elsewhere.
-      back = bijector.forward(
-        tf.nest.map_structure(tf.identity, bijector.inverse(draws))
-      )
+      free = tf.nest.map_structure(tf.identity, bijector.inverse(draws))
+      back = bijector.forward(free)
       pairs = [
         [np.reshape(part, [16, -1]) for part in pair]
         for pair in zip(tf.nest.flatten(draws), tf.nest.flatten(back))
       ]
+  except NotImplementedError:
+    return True
   except Exception:
-    # Not known, as where it is made of Tensors of a graph; sampling will tell.
     return False
   is_off = np.zeros(16, bool)
   for x, y in pairs:
-    # Extreme draws may overflow on the way.
-    is_off |= np.any(np.abs(x - y) > 0.01 * np.abs(x).max(initial=0.0), axis=1)
+    # Extreme draws may overflow, and those of a wrong parameter are NaN.
+    with np.errstate(invalid='ignore'):
+      is_back = np.abs(x - y) <= 0.01 * np.abs(x).max(initial=0.0)
+    is_off |= ~np.all(is_back | (x == y) | np.isnan(x), axis=1)
   return is_off.mean() > 0.5
 
 

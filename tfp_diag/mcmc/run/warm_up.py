@@ -432,16 +432,17 @@ def _brought_back(target_log_prob_fn, before, state, rng):
   """The state, with chains that cannot go on where random other ones are.
 
   XLA, which compiles the starts, rounds in another way: near the end of a
-  support it may find a density finite where it is not.
+  support it may find a density finite where it is not. Where no chain can go on
+  none has moved.
   """
   log_prob, gradient = tfp.math.value_and_gradient(target_log_prob_fn, state)
   if gradient is None:
     return state  # The kernel says that.
   usable = np.isfinite(log_prob) & np.all(np.isfinite(gradient), axis=-1)
-  if usable.all() or not usable.any():
+  if usable.all():
     return state
-  if not np.all(np.isfinite(target_log_prob_fn(before))):
-    return state  # The kernel says what is wrong with the start.
+  if not usable.any() or not np.all(np.isfinite(target_log_prob_fn(before))):
+    return before  # If that is wrong, too, the kernel says so.
   return tf.gather(state, _sources(~usable, rng))
 
 
