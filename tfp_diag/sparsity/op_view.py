@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from tfp_diag.sparsity.columns import columns_of, ends_for_any_number
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
@@ -129,6 +130,23 @@ class InputView:
     self._view.asked_for_values = True
     return self._value.is_count
 
+  def column_ends(self) -> list[tuple] | None:
+    """Bounds of the columns of a matrix that counts the samples in its first.
+
+    Returns:
+      For each further column its lower and upper bounds, which broadcast to a
+      vector; None if it does not count them, for any number of samples, or is
+      not seen to consist of columns.
+    """
+    self._view.asked_for_values = True
+    columns = columns_of(self._value)
+    if not columns or not columns[0].is_count:
+      return None
+    for column in columns[1:]:
+      if column.is_known and column.varies is None:
+        self._note_integers(column.value())
+    return [ends_for_any_number(column) for column in columns[1:]]
+
   def varies_along(self, axes: int | slice) -> bool:
     """Whether one of some sizes changes with the number of samples."""
     return self._view.varies_along(self._number, axes)
@@ -152,9 +170,12 @@ class InputView:
       self._view.refuse()
     array = self._value.value(even_varying=is_allowed, only_zeros=only_zeros)
     if self.dtype.is_integer and self._value.varies is None:
-      if array.size <= _MAX_DISTANCES:
-        self._view.integers.update(abs(int(k)) for k in array.flat)
+      self._note_integers(array)
     return array
+
+  def _note_integers(self, array: np.ndarray) -> None:
+    if array.size <= _MAX_DISTANCES:
+      self._view.integers.update(abs(int(k)) for k in array.flat)
 
   def bounds(self) -> tuple[np.ndarray, np.ndarray]:
     """Arrays: the lower and upper bounds of the elements."""

@@ -149,6 +149,9 @@ class OpFacts:
       any number of samples.
     counts: A function of its inputs that tells whether its result is 0, 1, 2,
       ..., for any number of samples.
+    columns: A function of an instruction, its inputs and the shape of a matrix
+      that it makes: the `Value`s that are its columns, for any number of rows;
+      None if it is not seen.
     on_integers: A NumPy function that does the same with integers and bools.
     written_out: A function of a `tf.Operation` and of the Tensors that replace
       its inputs. It computes the first result by simpler ops, with the
@@ -189,6 +192,7 @@ class OpFacts:
   only_copies: bool = False
   is_same_for_all_sizes: bool = False
   counts: Callable | None = None
+  columns: Callable | None = None
   on_integers: Callable | None = None
   written_out: Callable | None = None
   written_out_but_for: tuple[int, ...] = ()

@@ -125,3 +125,110 @@ def test_a_branch_for_a_single_sample_is_no_index():
   np.testing.assert_array_equal(
     pattern.matrix.toarray(), np.eye(6) + np.eye(6)[::-1]
   )
+
+
+def beside(column):
+  """The number of the sample beside something else, in three ways."""
+  rows = tf.range(tf.size(column))
+  return (
+    tf.stack([rows, column], axis=1),
+    tf.concat([rows[:, tf.newaxis], tf.reshape(column, [-1, 1])], 1),
+    tf.cast(tf.stack([rows, column], -1), tf.int64),
+  )
+
+
+def largest(x):
+  return tf.argmax(x, 1, output_type=tf.int32)
+
+
+TABLE = tf.constant(np.random.default_rng(5).integers(0, 6, 500), tf.int32)
+# Which coordinate of each sample, and between which ones it is, for any number.
+PICKED = {
+  'the same': (lambda x: tf.fill([number(x)], 4), (4, 4)),
+  'a bounded one': (lambda x: tf.minimum(largest(x), 2), (0, 2)),
+  'any': (largest, (0, 5)),
+  'the number of the sample': (lambda x: tf.range(number(x)) % 6, (0, 5)),
+  'as far as the last': (lambda x: tf.minimum(tf.range(number(x)), 5), (0, 5)),
+  'by the number of samples': (
+    lambda x: tf.fill([number(x)], tf.minimum(number(x), 6) - 1),
+    (0, 5),
+  ),
+  'of a table': (lambda x: TABLE[: number(x)], (0, 5)),
+}
+
+
+@pytest.mark.parametrize('name', PICKED)
+def test_places_of_each_sample(name):
+  column, (first, last) = PICKED[name]
+  wanted = np.zeros([6, 6])
+  wanted[:, first : last + 1] = 1
+  wanted = np.minimum(wanted @ CHAIN.T, 1)
+
+  def picked(x):
+    chain, found = tf.sin(x * tf.roll(x, -1, 1)), 0.0
+    for k, index in enumerate(beside(column(x))):
+      found += (k + 1) * tf.gather_nd(chain, index)
+    return found[:, tf.newaxis] * tf.ones([1, 6], x.dtype)
+
+  pattern = jacobian_sparsity(picked, tf.TensorSpec([None, 6]), [None])
+  np.testing.assert_array_equal(pattern.matrix.toarray(), wanted)
+
+
+SCATTERED = {
+  'update': lambda x, i, y: tf.tensor_scatter_nd_update(x, i, y),
+  'maximum': lambda x, i, y: tf.tensor_scatter_nd_max(x, i, y),
+  'sum': lambda x, i, y: x**2 + tf.scatter_nd(i, y, tf.shape(x, i.dtype)),
+}
+
+
+@pytest.mark.parametrize('name', SCATTERED)
+def test_updates_of_each_sample(name):
+  def fn(x):
+    y = tf.reduce_sum(x[:, 4:] ** 2, -1)
+    for index in beside(tf.fill([number(x)], 1)):
+      x = SCATTERED[name](x, index, y + 3.0)
+    return x
+
+  plan = tfp_diag.plan_diag_jacobian(
+    fn, tf.TensorSpec([None, 6], tf.float64), [None]
+  )
+  wanted = np.eye(6)
+  wanted[1, 4:] = 1
+  np.testing.assert_array_equal(plan.pattern.matrix.toarray(), wanted)
+  for size in (1, 2, 7):
+    x = tf.constant(np.random.default_rng(size).normal(size=[size, 6]))
+    _, (diag,) = plan(x)
+    rows = [
+      jacobian_diagonal(lambda row: fn(row[tf.newaxis])[0], row) for row in x
+    ]
+    np.testing.assert_allclose(diag, rows)
+
+
+@pytest.mark.parametrize(
+  'rows',
+  [
+    lambda n: tf.range(n)[::-1],
+    lambda n: tf.roll(tf.range(n), 2, 0),
+    lambda n: tf.minimum(tf.range(n), 3),
+    lambda n: tf.cast(tf.cast(tf.range(n), tf.float32) * 1.5, tf.int32) % n,
+  ],
+)
+def test_places_of_other_samples(rows):
+  def fn(x):
+    index = rows(number(x))
+    return x * tf.gather_nd(x, tf.stack([index, index * 0], 1))[:, tf.newaxis]
+
+  with pytest.raises((SampleMixingError, NoStructureError)):
+    jacobian_sparsity(fn, tf.TensorSpec([None, 6]), [None])
+
+
+def test_places_along_another_axis_than_the_samples():
+  """Row k of the indices is not sample k where the samples are columns."""
+
+  def fn(x):
+    rows = tf.range(number(x))
+    picked = tf.gather_nd(tf.transpose(x), tf.stack([rows % 6, rows], 1))
+    return x * picked[:, tf.newaxis]
+
+  with pytest.raises((SampleMixingError, NoStructureError)):
+    jacobian_sparsity(fn, tf.TensorSpec([None, 6]), [None])

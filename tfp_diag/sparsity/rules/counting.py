@@ -20,6 +20,7 @@ these indices only the number is needed, and sizes count as known.
 
 import numpy as np
 
+from tfp_diag.sparsity.columns import columns_of
 from tfp_diag.sparsity.registry import CannotSay, register_facts
 
 
@@ -53,3 +54,65 @@ def _is(value, number):
 
 register_facts('Range', counts=_range)
 register_facts('SelectV2', counts=_chosen)
+register_facts(
+  *('Cast', 'Identity'),
+  counts=lambda inputs: inputs[0].is_count and inputs[0].dtype.is_integer,
+  columns=lambda instruction, inputs, shape: columns_of(inputs[0]),
+)
+
+
+def _stacked(instruction, inputs, shape):
+  """`stack(vectors, axis=1)`."""
+  del shape
+  is_last = instruction.op.get_attr('axis') in (1, -1)
+  return list(inputs) if is_last else None
+
+
+def _joined(instruction, inputs, shape):
+  """`concat(matrices, axis=1)`."""
+  del instruction, shape
+  *parts, axis = inputs
+  if not (_is(axis, 1) or _is(axis, -1)):
+    return None
+  columns = []
+  for part in parts:
+    found = columns_of(part)
+    if found is None and (part.shape is None or part.shape[1] != 1):
+      return None
+    columns += found or [part]
+  return columns
+
+
+def _as_column(moves_nothing):
+  """A vector with an axis more, if an op is seen to add no more than that."""
+
+  def columns(instruction, inputs, shape):
+    # With one row it is not seen which axis is new.
+    is_one = inputs[0].shape == shape[:1] and shape[1] == 1 and shape[0] > 1
+    return (
+      [inputs[0]] if is_one and moves_nothing(instruction, inputs) else None
+    )
+
+  return columns
+
+
+def _is_new_axis(instruction, inputs):
+  """`x[:, tf.newaxis]`."""
+  read = instruction.op.get_attr
+  is_whole = read('begin_mask') & read('end_mask') & 1
+  try:
+    return bool(
+      is_whole and read('new_axis_mask') == 2 and inputs[3].value()[0] == 1
+    )
+  except CannotSay:
+    return False
+
+
+register_facts('Pack', columns=_stacked)
+register_facts('ConcatV2', columns=_joined)
+register_facts('Reshape', columns=_as_column(lambda instruction, inputs: True))
+register_facts(
+  'ExpandDims',
+  columns=_as_column(lambda _, inputs: _is(inputs[1], 1) or _is(inputs[1], -1)),
+)
+register_facts('StridedSlice', columns=_as_column(_is_new_axis))

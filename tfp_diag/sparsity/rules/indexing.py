@@ -69,12 +69,18 @@ def _gather(op):
 @register_rule('Gather', 'GatherNd')
 def _gather_nd(op):
   """Moves slices; if an index is unknown, it may be any slice."""
+  params, indices = op.inputs
+  depth = indices.shape[-1] if op.type == 'GatherNd' else 1
+  if op.type == 'GatherNd':
+    pairs = _of_each_sample(indices, params, params.shape)
+    if pairs is not None:
+      return Structure.linear(
+        {0: Flow.pairs(*pairs, op.outputs[0].size, params.size)}
+      )
   try:
     return movement(op, (0,))
   except CannotSay:
     pass
-  params, indices = op.inputs
-  depth = indices.shape[-1] if op.type == 'GatherNd' else 1
   pairs = _slice_by_slice(indices, params.shape, depth)
   if pairs is not None:
     return Structure.linear(
@@ -102,18 +108,59 @@ def _slice_by_slice(indices, shape, depth):
   """
   if not indices.size:
     return None
-  ends = [
+  low, high = (
     np.broadcast_to(end, indices.shape).reshape(-1, depth)
     for end in indices.bounds()
-  ]
-  sizes = np.array(shape[:depth], np.int64)
-  low = np.maximum(ends[0], 0).astype(float)
-  high = np.minimum(ends[1], sizes - 1).astype(float)
+  )
+  low, high = _inside(low, high, shape)
   counts = np.maximum(high - low + 1, 0)
   union = np.maximum(high.max(0) - low.min(0) + 1, 0)
+  if counts.prod(1).sum() >= len(counts) * union.prod():
+    return None
+  return _pairs(low, counts, shape)
+
+
+def _of_each_sample(indices, tensor, shape):
+  """The same where the indices count the samples, for any number of these.
+
+  Row k of the indices leads to slices of sample k.
+
+  Args:
+    indices: `InputView`.
+    tensor: `InputView` of a tensor that has the samples along its first axis.
+    shape: tuple of int, of the tensor that the slices are of.
+
+  Returns:
+    As `_slice_by_slice`; None also if it is not seen that they count them.
+  """
+  if not tensor.varies_along(0) or len(indices.shape) != 2:
+    return None
+  ends, num = indices.column_ends(), indices.shape[0]
+  if ends is None or not num or shape[0] != num:
+    return None
+  columns = [(np.arange(num), np.arange(num)), *ends]
+  low, high = (
+    np.stack([np.broadcast_to(c[k].reshape(-1), [num]) for c in columns], 1)
+    for k in range(2)
+  )
+  low, high = _inside(low, high, shape)
+  return _pairs(low, np.maximum(high - low + 1, 0), shape)
+
+
+def _inside(low, high, shape):
+  sizes = np.array(shape[: low.shape[1]], np.int64)
+  return (
+    np.maximum(low, 0).astype(float),
+    np.minimum(high, sizes - 1).astype(float),
+  )
+
+
+def _pairs(low, counts, shape):
+  """All elements of boxes of slices; None if these are too many."""
+  depth = low.shape[1]
+  sizes = shape[:depth]
   inner = int(np.prod(shape[depth:], dtype=np.int64))
-  total = counts.prod(1).sum()
-  if total * inner > _MAX_PAIRS or total >= len(counts) * union.prod():
+  if counts.prod(1).sum() * inner > _MAX_PAIRS:
     return None
   low, counts = low.astype(np.int64), counts.astype(np.int64)
   of_row = counts.prod(1)
@@ -221,12 +268,15 @@ def _scatter_update(op):
   """
   (output,) = op.outputs
   kept = np.arange(output.size)
-  try:
-    target = _targets(op.inputs[1], op.inputs[2], output)
-    kept[target[target >= 0]] = -1
-    updates = Flow.collect(target, output.size)
-  except CannotSay:
-    updates = _updates(op.inputs[1], op.inputs[2], output)
+  tensor, indices, given = op.inputs
+  updates = _updates_of_samples(indices, given, tensor, tensor.shape)
+  if updates is None:
+    try:
+      target = _targets(op.inputs[1], op.inputs[2], output)
+      kept[target[target >= 0]] = -1
+      updates = Flow.collect(target, output.size)
+    except CannotSay:
+      updates = _updates(op.inputs[1], op.inputs[2], output)
   return Structure.linear({0: Flow.gather(kept, output.size), 2: updates})
 
 
@@ -234,7 +284,11 @@ def _scatter_update(op):
 def _scatter(op):
   """The updates, summed where several go to the same place."""
   (output,) = op.outputs
-  return Structure.linear({1: _updates(op.inputs[0], op.inputs[1], output)})
+  indices, given, _ = op.inputs
+  updates = _updates_of_samples(indices, given, given, output.shape)
+  if updates is None:
+    updates = _updates(indices, given, output)
+  return Structure.linear({1: updates})
 
 
 register_facts('TensorScatterAdd', squares=Squares.SAME)
@@ -250,8 +304,20 @@ register_facts('TensorScatterAdd', squares=Squares.SAME)
 def _scatter_add(op):
   """The tensor and the updates; linear, also where several go to one place."""
   (output,) = op.outputs
-  updates = _updates(op.inputs[1], op.inputs[2], output)
+  tensor, indices, given = op.inputs
+  updates = _updates_of_samples(indices, given, tensor, tensor.shape)
+  if updates is None:
+    updates = _updates(op.inputs[1], op.inputs[2], output)
   return Structure.linear({0: Flow.identity(output.size), 2: updates})
+
+
+def _updates_of_samples(indices, updates, tensor, shape):
+  """The flow of updates, each of its own sample; None if that is not seen."""
+  pairs = _of_each_sample(indices, tensor, shape)
+  if pairs is None:
+    return None
+  given, places = pairs
+  return Flow.pairs(places, given, int(np.prod(shape)), updates.size)
 
 
 def _updates(indices, updates, output):
