@@ -222,6 +222,16 @@ def test_places_of_other_samples(rows):
     jacobian_sparsity(fn, tf.TensorSpec([None, 6]), [None])
 
 
+def test_a_column_that_is_turned_round():
+  def fn(x):
+    rows = tf.range(number(x))[::-1, tf.newaxis]
+    picked = tf.gather_nd(x, tf.concat([rows, tf.ones_like(rows)], 1))
+    return x * picked[:, tf.newaxis]
+
+  with pytest.raises((SampleMixingError, NoStructureError)):
+    jacobian_sparsity(fn, tf.TensorSpec([None, 6]), [None])
+
+
 def test_places_along_another_axis_than_the_samples():
   """Row k of the indices is not sample k where the samples are columns."""
 
