@@ -417,15 +417,18 @@ def _told_apart(target_log_prob_fn, state, newton, rng):
   At zero for all effects of a group, the density of their scale rises towards
   zero without bound, and Newton's steps would follow it; no draw is there.
   """
+  spread = np.std(state, axis=0)
+  if np.all(spread >= _ALIKE * _LARGEST_SPREAD):
+    return state
   curvature = newton(state, 1).curvature.numpy()
   deviations = np.minimum(curvature**-0.5, _LARGEST_SPREAD)
-  alike = np.std(state, axis=0) < _ALIKE * np.median(deviations, axis=0)
+  alike = spread < _ALIKE * np.median(deviations, axis=0)
   if not alike.any():
     return state
   noise = rng.standard_normal(state.shape).astype(deviations.dtype)
-  spread = state + alike * deviations * noise
-  usable = np.isfinite(target_log_prob_fn(spread))
-  return tf.where(usable[:, np.newaxis], spread, state)
+  moved = state + alike * deviations * noise
+  usable = np.isfinite(target_log_prob_fn(moved))
+  return tf.where(usable[:, np.newaxis], moved, state)
 
 
 def _brought_back(target_log_prob_fn, before, state, rng):

@@ -70,23 +70,21 @@ def _gather(op):
 def _gather_nd(op):
   """Moves slices; if an index is unknown, it may be any slice."""
   params, indices = op.inputs
-  depth = indices.shape[-1] if op.type == 'GatherNd' else 1
-  if op.type == 'GatherNd':
+  has_columns = op.type == 'GatherNd'
+  depth = indices.shape[-1] if has_columns else 1
+  pairs = None
+  if has_columns:
     pairs = _of_each_sample(indices, params, params.shape)
-    if pairs is not None:
-      return Structure.linear(
-        {0: Flow.pairs(*pairs, op.outputs[0].size, params.size)}
-      )
-  try:
-    return movement(op, (0,))
-  except CannotSay:
-    pass
-  pairs = _slice_by_slice(indices, params.shape, depth)
+  if pairs is None:
+    try:
+      return movement(op, (0,))
+    except CannotSay:
+      pairs = _slice_by_slice(indices, params.shape, depth)
   if pairs is not None:
     return Structure.linear(
       {0: Flow.pairs(*pairs, op.outputs[0].size, params.size)}
     )
-  segment, inner = _box(indices, params.shape, depth, op.type == 'GatherNd')
+  segment, inner = _box(indices, params.shape, depth, has_columns)
   united = Flow.collect(segment, inner)
   index = np.arange(op.outputs[0].size) % max(inner, 1)
   return Structure.linear({0: united.then(Flow.gather(index, inner))})
@@ -269,14 +267,13 @@ def _scatter_update(op):
   (output,) = op.outputs
   kept = np.arange(output.size)
   tensor, indices, given = op.inputs
-  updates = _updates_of_samples(indices, given, tensor, tensor.shape)
-  if updates is None:
+  updates = _updates(indices, given, output, tensor)
+  if _of_each_sample(indices, tensor, output.shape) is None:
     try:
-      target = _targets(op.inputs[1], op.inputs[2], output)
+      target = _targets(indices, given, output)
       kept[target[target >= 0]] = -1
-      updates = Flow.collect(target, output.size)
     except CannotSay:
-      updates = _updates(op.inputs[1], op.inputs[2], output)
+      pass
   return Structure.linear({0: Flow.gather(kept, output.size), 2: updates})
 
 
@@ -285,10 +282,7 @@ def _scatter(op):
   """The updates, summed where several go to the same place."""
   (output,) = op.outputs
   indices, given, _ = op.inputs
-  updates = _updates_of_samples(indices, given, given, output.shape)
-  if updates is None:
-    updates = _updates(indices, given, output)
-  return Structure.linear({1: updates})
+  return Structure.linear({1: _updates(indices, given, output, given)})
 
 
 register_facts('TensorScatterAdd', squares=Squares.SAME)
@@ -305,34 +299,25 @@ def _scatter_add(op):
   """The tensor and the updates; linear, also where several go to one place."""
   (output,) = op.outputs
   tensor, indices, given = op.inputs
-  updates = _updates_of_samples(indices, given, tensor, tensor.shape)
-  if updates is None:
-    updates = _updates(op.inputs[1], op.inputs[2], output)
+  updates = _updates(indices, given, output, tensor)
   return Structure.linear({0: Flow.identity(output.size), 2: updates})
 
 
-def _updates_of_samples(indices, updates, tensor, shape):
-  """The flow of updates, each of its own sample; None if that is not seen."""
-  pairs = _of_each_sample(indices, tensor, shape)
+def _updates(indices, updates, output, of_samples):
+  """The flow that moves updates to their places, or to all possible ones.
+
+  `of_samples` has the samples along its first axis, if there are any.
+  """
+  pairs = _of_each_sample(indices, of_samples, output.shape)
   if pairs is None:
-    return None
-  given, places = pairs
-  return Flow.pairs(places, given, int(np.prod(shape)), updates.size)
-
-
-def _updates(indices, updates, output):
-  """The flow that moves updates to their places, or to all possible ones."""
-  try:
-    target = _targets(indices, updates, output)
-    return Flow.collect(target, output.size)
-  except CannotSay:
-    pass
-  depth = indices.shape[-1]
-  pairs = _slice_by_slice(indices, output.shape, depth)
+    try:
+      return Flow.collect(_targets(indices, updates, output), output.size)
+    except CannotSay:
+      pairs = _slice_by_slice(indices, output.shape, indices.shape[-1])
   if pairs is not None:
     given, places = pairs
     return Flow.pairs(places, given, output.size, updates.size)
-  places, inner = _box(indices, output.shape, depth)
+  places, inner = _box(indices, output.shape, indices.shape[-1])
   by_place = Flow.collect(np.arange(updates.size) % max(inner, 1), inner)
   return by_place.then(Flow.gather(places, inner))
 
