@@ -225,10 +225,11 @@ def test_places_of_other_samples(rows):
 def test_a_column_that_is_turned_round():
   def fn(x):
     rows = tf.range(number(x))[::-1, tf.newaxis]
-    picked = tf.gather_nd(x, tf.concat([rows, tf.ones_like(rows)], 1))
+    labels = tf.argmax(x, 1, output_type=tf.int32)[:, tf.newaxis]
+    picked = tf.gather_nd(x, tf.concat([rows, labels], 1))
     return x * picked[:, tf.newaxis]
 
-  with pytest.raises((SampleMixingError, NoStructureError)):
+  with pytest.raises(SampleMixingError):
     jacobian_sparsity(fn, tf.TensorSpec([None, 6]), [None])
 
 
