@@ -24,7 +24,7 @@ import pathlib
 import sys
 
 from benchmarks.cases import make_case
-from benchmarks.tables import line_of, number_of, time_of, times_of
+from benchmarks.tables import number_of, table_of, time_of, times_of
 from benchmarks.tools import GRADIENT, TFP_DIAG
 
 __all__ = ['of_diagonals', 'of_posteriors', 'of_steps']
@@ -54,7 +54,7 @@ def of_diagonals(data):
       ]
     )
   head = ['case', 'passes', 'tfp_diag', 'gradients', 'JAX', 'asdex']
-  return _table(head, rows)
+  return table_of(head, rows)
 
 
 def of_steps(data):
@@ -73,7 +73,7 @@ def of_steps(data):
         ]
       )
   head = ['chains', 'kernel', 'million draws per second', 'TFP', 'blackjax']
-  return _table(head, rows)
+  return table_of(head, rows)
 
 
 def of_posteriors(data):
@@ -92,12 +92,7 @@ def of_posteriors(data):
       ]
     )
   head = ['posterior', 'chains', 'MALT', 'numpyro NUTS', '']
-  return _table(head, rows)
-
-
-def _table(head, rows):
-  rule = ['---'] + ['---:'] * (len(head) - 1)
-  return '\n'.join(line_of(cells) for cells in (head, rule, *rows))
+  return table_of(head, rows)
 
 
 def _by_case(data, kind):

@@ -19,12 +19,12 @@ from benchmarks.tools import GRADIENT, OWN_SAMPLER, SAMPLERS, TFP_DIAG, TOOLS
 __all__ = [
   'best',
   'compare',
-  'line_of',
   'losses',
   'number_of',
   'of_cases',
   'of_row',
   'of_samplers',
+  'table_of',
   'time_of',
   'times_of',
 ]
@@ -102,78 +102,69 @@ def compare(row):
 def of_cases(data):
   """How many times longer the others take than tfp_diag, by case."""
   head = ['case', 'passes', 'tfp_diag', 'gradients', *FAMILIES, "'auto'"]
-  lines = [line_of(head), line_of(['---'] + ['---:'] * (len(head) - 1))]
+  rows = []
   for name, row in _main_rows(data):
     found = compare(row)
     if found['seconds'] is None:
       cell = row['tools'].get(TFP_DIAG, {'status': 'missing'})
-      lines.append(line_of([name, '', cell['status'], *[''] * (len(head) - 3)]))
+      rows.append([name, '', cell['status'], *[''] * (len(head) - 3)])
       continue
-    lines.append(
-      line_of(
-        [
-          name,
-          f'{found["passes"]:,}' if found['passes'] is not None else '',
-          time_of(found['seconds']),
-          number_of(found.get('gradients')),
-          *[times_of(found[family]) for family in FAMILIES],
-          times_of(found.get('of_own', '')),
-        ]
-      )
+    rows.append(
+      [
+        name,
+        f'{found["passes"]:,}' if found['passes'] is not None else '',
+        time_of(found['seconds']),
+        number_of(found.get('gradients')),
+        *[times_of(found[family]) for family in FAMILIES],
+        times_of(found.get('of_own', '')),
+      ]
     )
-  return '\n'.join(lines)
+  return table_of(head, rows)
 
 
 def of_row(name, row):
   """Every tool on one case."""
   head = ['tool', 'time', 'spread', 'over tfp_diag', 'first', 'memory']
-  lines = [f'### {name}', '', line_of(head), line_of(['---'] + ['---:'] * 5)]
+  rows = []
   own = row['tools'].get(TFP_DIAG, {}).get('median_s')
   for tool, cell in row['tools'].items():
     if 'median_s' not in cell:
       reason = cell.get('reason', '').replace('|', '/')[:80]
-      lines.append(line_of([tool, f'{cell["status"]}: {reason}', *[''] * 4]))
+      rows.append([tool, f'{cell["status"]}: {reason}', *[''] * 4])
       continue
     seconds = cell['seconds']
     spread = (max(seconds) - min(seconds)) / cell['median_s']
-    lines.append(
-      line_of(
-        [
-          tool,
-          time_of(cell['median_s']),
-          f'{100 * spread:.0f} %' if len(seconds) > 1 else 'once',
-          times_of(cell['median_s'] / own) if own else '',
-          time_of(cell['plan_s'] + cell['first_call_s']),
-          f'{1024 * cell["memory_gib"]:,.0f} MiB',
-        ]
-      )
+    rows.append(
+      [
+        tool,
+        time_of(cell['median_s']),
+        f'{100 * spread:.0f} %' if len(seconds) > 1 else 'once',
+        times_of(cell['median_s'] / own) if own else '',
+        time_of(cell['plan_s'] + cell['first_call_s']),
+        f'{1024 * cell["memory_gib"]:,.0f} MiB',
+      ]
     )
-  return '\n'.join(lines)
+  return f'### {name}\n\n{table_of(head, rows)}'
 
 
 def of_samplers(data):
   """The time of a step of all chains, by sampler."""
   names = list(SAMPLERS)
-  lines = [
-    line_of(['target', *names]),
-    line_of(['---'] + ['---:'] * len(names)),
-  ]
+  rows = []
   for target, row in data.get('samplers', {}).items():
     cells = [row['tools'].get(name, {}) for name in names]
-    lines.append(
-      line_of(
-        [
-          target,
-          *[
-            time_of(cell['median_s'])
-            if 'median_s' in cell
-            else cell.get('status', '')
-            for cell in cells
-          ],
-        ]
-      )
+    rows.append(
+      [
+        target,
+        *[
+          time_of(cell['median_s'])
+          if 'median_s' in cell
+          else cell.get('status', '')
+          for cell in cells
+        ],
+      ]
     )
-  return '\n'.join(lines)
+  return table_of(['target', *names], rows)
 
 
 def losses(data):
@@ -222,9 +213,10 @@ def _main_rows(data):
   ]
 
 
-def line_of(cells):
-  """A row of a table."""
-  return '| ' + ' | '.join(cells) + ' |'
+def table_of(head, rows):
+  """A table of which all columns but the first hold numbers."""
+  rule = ['---'] + ['---:'] * (len(head) - 1)
+  return '\n'.join(f'| {" | ".join(row)} |' for row in (head, rule, *rows))
 
 
 def time_of(seconds):

@@ -25,6 +25,7 @@ import argparse
 import gzip
 import json
 import pathlib
+import types
 
 import numpy as np
 import tensorflow as tf
@@ -188,13 +189,11 @@ def _posterior(case):
     )
     return found[-2], found[-1]
 
-  def run(x, count):
-    return [a.numpy() for a in loop(tf.constant(x), tf.constant(count))]
-
-  run.loop = loop
-  run.start = np.random.default_rng(0).permutation(draws)[: case.batch]
-  run.about = {'num_draws': NUM_DRAWS, 'warm_up': repr(settings)}
-  return run
+  return types.SimpleNamespace(
+    loop=loop,
+    start=np.random.default_rng(0).permutation(draws)[: case.batch],
+    about={'num_draws': NUM_DRAWS, 'warm_up': repr(settings)},
+  )
 
 
 if __name__ == '__main__':

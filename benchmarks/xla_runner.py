@@ -17,7 +17,7 @@
     python -m benchmarks.xla_runner FOLDER [--json FILE] [--seconds S]
       [--kind KIND] [--without WORD]
 
-It needs JAX and NumPy, no TensorFlow. Every result is checked before it is
+It needs JAX and numpyro, no TensorFlow. Every result is checked before it is
 timed: diagonals against closed forms, draws against their mean square. Rows are
 printed, and written, as they come.
 """
@@ -32,6 +32,7 @@ import jax
 import numpy as np
 from jax._src.lib import _jax
 from jaxlib import xla_client
+from numpyro.diagnostics import effective_sample_size
 
 from benchmarks.cases import make_case
 from benchmarks.tools import GRADIENT, SAMPLERS, TOOLS, TRAJECTORIES, Skipped
@@ -255,7 +256,7 @@ def _effective(run, x, result):
   seconds = min(_timed(run, x, 1) for _ in range(2))
   draws, gradients = result
   draws = np.reshape(draws, [*draws.shape[:2], -1])
-  ess = np.min(effective_sample_size(draws))
+  ess = np.min(effective_sample_size(draws.swapaxes(0, 1)))
   return {
     'draws_s': seconds,
     'least_ess': float(ess),
@@ -266,27 +267,6 @@ def _effective(run, x, result):
       float(np.mean(draws.std((0, 1)))),
     ],
   }
-
-
-def effective_sample_size(draws):
-  """Of the mean of each coordinate of `[draw, chain, coordinate]`.
-
-  Geyer (1992): autocovariances pooled over the chains, summed in pairs while
-  these are positive.
-  """
-  num, num_chains, _ = draws.shape
-  centered = draws - draws.mean((0, 1))
-  size = 2 ** int(np.ceil(np.log2(2 * num)))
-  power = 0.0
-  for chains in np.array_split(centered, max(1, num_chains // 64), axis=1):
-    power = power + np.sum(np.abs(np.fft.rfft(chains, size, axis=0)) ** 2, 1)
-  covariance = np.fft.irfft(power, size, axis=0)[:num]
-  covariance = covariance / np.arange(num, 0, -1)[:, np.newaxis]
-  correlation = covariance / covariance[0]
-  pairs = correlation[0 : num - num % 2 : 2] + correlation[1::2]
-  pairs = np.where(np.cumprod(pairs > 0, axis=0), pairs, 0)
-  pairs = np.minimum.accumulate(pairs, axis=0)
-  return num * num_chains / (2 * np.sum(pairs, axis=0) - 1)
 
 
 if __name__ == '__main__':
