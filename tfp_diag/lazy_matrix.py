@@ -28,6 +28,7 @@ from tfp_diag.diagonal.linear_map import (
 )
 from tfp_diag.diagonal.reading import refuse_mixing
 from tfp_diag.internal import arguments, batching, indexing
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import Problem
 from tfp_diag.internal.text_table import as_html
 from tfp_diag.lazy_operator import LazyOperator
@@ -112,6 +113,7 @@ class LazyMatrix:
     ints = [i for i, k in enumerate(every) if not isinstance(k, slice)]
     return tf.squeeze(result, ints) if ints else result
 
+  @not_converted
   def to_dense(self) -> tf.Tensor:
     """The whole matrix, by rows or by columns, whichever takes fewer passes.
 
@@ -120,6 +122,7 @@ class LazyMatrix:
     """
     return self[...]
 
+  @not_converted
   def matvec(self, v: Any) -> tf.Tensor:
     """The product with a vector, by one pass. It is not remembered.
 
@@ -168,6 +171,7 @@ class LazyMatrix:
       )
     return v
 
+  @not_converted
   def rmatvec(self, u: Any) -> tf.Tensor:
     """The product of the transposed matrix with a vector, by one pass.
 
@@ -184,6 +188,7 @@ class LazyMatrix:
     """
     return self.products(self._vector('u', u, self._num_rows), 'rows')[0]
 
+  @not_converted
   def diag(self, plan: Plan | None = None) -> tf.Tensor:
     """The diagonal, in as many passes as a plan takes. It is remembered.
 
@@ -213,6 +218,7 @@ class LazyMatrix:
       self._num_passes += num_passes
     return self._diag
 
+  @not_converted
   def trace(self) -> tf.Tensor:
     """The sum of the diagonal, by the passes of `diag`.
 
@@ -228,6 +234,7 @@ class LazyMatrix:
     """Forgets what was computed. `num_passes` goes on counting."""
     self._forget(self._graph)
 
+  @not_converted
   def as_linear_operator(self) -> tf.linalg.LinearOperator:
     """The matrix as an operator, whose products are computed by passes.
 

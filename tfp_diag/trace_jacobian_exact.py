@@ -22,10 +22,12 @@ import tensorflow as tf
 
 from tfp_diag.diag_jacobian import diag_jacobian
 from tfp_diag.internal import arguments, batching
+from tfp_diag.internal.not_converted import not_converted
 
 __all__ = ['at_time', 'check_state', 'trace_jacobian_exact']
 
 
+@not_converted
 def trace_jacobian_exact(
   ode_fn: Callable, state_shape: Any, dtype: Any, *, event_ndims: int = 1
 ) -> Callable:
@@ -92,6 +94,7 @@ def trace_jacobian_exact(
   if rank is not None:
     _check_rank(rank, state_shape, event_ndims)
 
+  @not_converted
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
     _check_rank(state.shape.rank, state.shape, event_ndims)

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import blocks, evaluate, probes
 from tfp_diag.diagonal.probes import Seed
 from tfp_diag.internal import arguments, batching
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import JacobianProblem
 from tfp_diag.internal.seeds import some_seed
 from tfp_diag.trace_jacobian_exact import at_time, check_state
@@ -29,6 +30,7 @@ from tfp_diag.trace_jacobian_exact import at_time, check_state
 __all__ = ['trace_jacobian_hutchinson']
 
 
+@not_converted
 def trace_jacobian_hutchinson(
   ode_fn: Callable,
   state_shape: Any,
@@ -110,6 +112,7 @@ def trace_jacobian_hutchinson(
     some_seed(seed), 0, num_probes, [_zeros(state_shape, dtype)]
   )
 
+  @not_converted
   def augmented_ode_fn(time, state_log_det, **conditions):
     state = tf.convert_to_tensor(state_log_det[0])
     # A state that broadcasts against the probes would get a wrong diagonal.

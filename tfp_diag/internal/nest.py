@@ -82,12 +82,13 @@ def check_takes(name, fn, xs, what='the parts of `xs`'):
   arguments.check_takes(name, fn, args, kwargs, what)
 
 
-def call_traceable(fn, xs):
+def call_traceable(fn, xs, name='fn'):
   """Calls `fn` as `call_fn` does, converted by AutoGraph if necessary.
 
   Args:
     fn: Python callable. May branch in Python on the value of a Tensor.
     xs: The state.
+    name: Python str, the name of the argument that `fn` is.
 
   Returns:
     What `fn` returns.
@@ -102,10 +103,11 @@ def call_traceable(fn, xs):
     if not any(hint in str(e) for hint in _NEEDS_VALUES):
       raise
     raise TypeError(
-      '`fn` needs the value of a Tensor in Python: it calls NumPy, `.numpy()`, '
-      '`float()` or the like. What leaves TensorFlow is a constant to every '
-      'derivative. Write that part of `fn` with TensorFlow ops, or take it out '
-      'of `fn` if it does not depend on `xs`. (TensorFlow says: '
+      f'`{name}` needs the value of a Tensor in Python: it calls NumPy, '
+      '`.numpy()`, `float()` or the like. What leaves TensorFlow is a constant '
+      f'to every derivative. Write that part of `{name}` with TensorFlow ops, '
+      f'or take it out of `{name}` if it depends on no argument. (TensorFlow '
+      'says: '
       f'{arguments.reason(e)})'
     ) from e
 

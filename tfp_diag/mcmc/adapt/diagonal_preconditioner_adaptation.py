@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.diagonal_estimators import (
   Estimator,
   estimate_variances,
@@ -249,6 +250,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       )
     )
 
+  @not_converted
   def bootstrap_results(
     self, init_state: typing.Any
   ) -> DiagonalPreconditionerAdaptationResults:
@@ -285,6 +287,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         moments=no_moments(shapes, chain_ndims),
       )
 
+  @not_converted
   def one_step(
     self,
     current_state: typing.Any,

@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.fisher_recursion import add_signals
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
 from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
@@ -201,6 +202,7 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     'damping', 'The weight of the identity, with which the matrix starts.'
   )
 
+  @not_converted
   def bootstrap_results(
     self, init_state: typing.Any
   ) -> FisherAdaptiveMALAResults:
@@ -226,6 +228,7 @@ class FisherAdaptiveMALA(FullMatrixKernel):
         step=tf.zeros([], tf.int32),
       )
 
+  @not_converted
   def one_step(
     self,
     current_state: typing.Any,

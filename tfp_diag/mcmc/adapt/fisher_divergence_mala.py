@@ -21,6 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.fisher_matrix import (
   Moments,
   add_draws,
@@ -207,6 +208,7 @@ class FisherDivergenceMALA(FullMatrixKernel):
     'discretization', 'How the diffusion is discretized.'
   )
 
+  @not_converted
   def bootstrap_results(
     self, init_state: typing.Any
   ) -> FisherDivergenceMALAResults:
@@ -234,6 +236,7 @@ class FisherDivergenceMALA(FullMatrixKernel):
         **no_draws(size, dtype)._asdict(),
       )
 
+  @not_converted
   def one_step(
     self,
     current_state: typing.Any,

@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.arguments import (
-  as_log_prob,
   as_parts,
   check_target,
   is_list_like,
+  log_prob_at,
 )
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   Discretization,
@@ -117,7 +117,7 @@ class FullMatrixKernel(ParameterizedKernel):
     """The results of the inner kernel, and the identity of shape [d, d]."""
     parts = as_parts(init_state)
     arguments.check_takes('target_log_prob_fn', self.target_log_prob_fn, parts)
-    target_log_prob = as_log_prob(self.target_log_prob_fn(*parts))
+    target_log_prob = log_prob_at(self.target_log_prob_fn, parts)
     check_target(target_log_prob, parts)
     chain_ndims = target_log_prob.shape.rank
     layout = VectorLayout(init_state, chain_ndims)

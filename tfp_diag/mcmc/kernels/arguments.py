@@ -17,7 +17,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.internal import arguments, batching
+from tfp_diag.internal import arguments, batching, nest
 
 __all__ = [
   'as_log_prob',
@@ -29,6 +29,7 @@ __all__ = [
   'check_step_size',
   'check_target',
   'is_list_like',
+  'log_prob_at',
   'per_part',
   'step_size_roots',
 ]
@@ -145,6 +146,25 @@ def as_log_prob(value):
       '`return`, and add up the terms.'
     )
   return arguments.as_tensor('What `target_log_prob_fn` returned', value)
+
+
+def log_prob_at(target_log_prob_fn, parts):
+  """The target log density at a point.
+
+  Args:
+    target_log_prob_fn: Callable of the parts. May branch in Python on the value
+      of a Tensor, as in a `tf.function`.
+    parts: Sequence of Tensors, the state.
+
+  Returns:
+    Tensor.
+
+  Raises:
+    TypeError: if what it returns is no log density, see `as_log_prob`.
+  """
+  return as_log_prob(
+    nest.call_traceable(target_log_prob_fn, list(parts), 'target_log_prob_fn')
+  )
 
 
 def check_target(target_log_prob, parts):

@@ -22,10 +22,10 @@ import tensorflow_probability as tfp
 from tfp_diag.diag_jacobian import diag_jacobian
 from tfp_diag.internal import arguments, batching
 from tfp_diag.mcmc.kernels.arguments import (
-  as_log_prob,
   check_gradients,
   check_target,
   is_list_like,
+  log_prob_at,
 )
 
 __all__ = [
@@ -87,7 +87,7 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
   # A copy, because a TFP bijector remembers by identity what it computed
   # outside the gradient's view.
   target_log_prob, gradients = tfp.math.value_and_gradient(
-    lambda *parts: as_log_prob(target_log_prob_fn(*parts)),
+    lambda *parts: log_prob_at(target_log_prob_fn, parts),
     [tf.identity(x) for x in parts],
   )
   check_target(target_log_prob, parts)

@@ -23,6 +23,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts, check_state, per_part
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   check_kernel_arguments,
@@ -328,6 +329,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
     """A copy of this kernel for a state that is sharded in this way."""
     return self.copy(experimental_shard_axis_names=shard_axis_names)
 
+  @not_converted
   def bootstrap_results(
     self, init_state: typing.Any
   ) -> MetropolisAdjustedLangevinTrajectoriesResults:
@@ -362,6 +364,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
+  @not_converted
   def one_step(
     self,
     current_state: typing.Any,

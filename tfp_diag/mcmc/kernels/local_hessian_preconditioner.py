@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfp_diag.diagonal.evaluate import run_diagonal
 from tfp_diag.diagonal.request import Request
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import ThirdOrderProblem
 from tfp_diag.mcmc.kernels.arguments import (
   as_log_prob,
@@ -132,7 +133,7 @@ class LocalHessianPreconditioner:
       lambda x: 0.0 <= x < math.inf,
     )
 
-  @tf.autograph.experimental.do_not_convert
+  @not_converted
   def evaluate(self, target_log_prob_fn, parts, parallel_iterations):
     """Evaluates the target, once, and this scale at a point.
 

@@ -19,6 +19,7 @@ import typing
 
 import tensorflow as tf
 
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts, check_state
 from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
 from tfp_diag.mcmc.kernels.metropolis import (
@@ -172,6 +173,7 @@ class PreconditionedMALA(LangevinKernel):
     """True: the target is invariant."""
     return True
 
+  @not_converted
   def bootstrap_results(
     self, init_state: typing.Any
   ) -> PreconditionedMALAResults:
@@ -200,6 +202,7 @@ class PreconditionedMALA(LangevinKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
+  @not_converted
   def one_step(
     self,
     current_state: typing.Any,

@@ -23,6 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels import langevin
 from tfp_diag.mcmc.kernels.arguments import (
   as_parts,
@@ -288,6 +289,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     """False: the step size biases the stationary distribution."""
     return False
 
+  @not_converted
   def bootstrap_results(
     self, init_state: typing.Any
   ) -> UncalibratedPreconditionedLangevinResults:
@@ -340,6 +342,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         seed=tf.zeros([2], tf.int32),
       )
 
+  @not_converted
   def one_step(
     self,
     current_state: typing.Any,

@@ -1,0 +1,130 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""AutoGraph converts the functions of users, and none of this library's.
+
+A call in a `tf.function` of one's own would else be converted with all that it
+calls: the same graph, seconds later.
+"""
+
+import traceback
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+
+X = tf.constant([[0.5, -1.0, 2.0], [1.5, 0.3, -0.7]])
+SEED = tf.constant([1, 2])
+
+
+def log_prob(x):
+  return -tf.reduce_sum(tf.cosh(x), -1)
+
+
+def step(kernel):
+  return lambda x: kernel.one_step(x, kernel.bootstrap_results(x), seed=SEED)[0]
+
+
+def calls(fn):
+  """Each public way to a graph, as a function of the state."""
+  mcmc = tfp_diag.mcmc
+  mala = mcmc.PreconditionedMALA(fn, 0.1)
+  augmented = tfp_diag.trace_jacobian_exact(
+    lambda t, x: x * fn(x)[:, tf.newaxis], X.shape, X.dtype
+  )
+  estimated = tfp_diag.trace_jacobian_hutchinson(
+    lambda t, x: x * fn(x)[:, tf.newaxis], X.shape, X.dtype
+  )
+  return {
+    'diag_jacobian': lambda x: tfp_diag.diag_jacobian(
+      x, fn=lambda x: x * fn(x)[:, tf.newaxis], sample_shape=[2]
+    )[1],
+    'diag_hessian': lambda x: tfp_diag.diag_hessian(fn, x, sample_shape=[2])[1],
+    'stochastic_diag_hessian': lambda x: tfp_diag.stochastic_diag_hessian(
+      fn, x, sample_shape=[2], seed=SEED, num_probes=2
+    ),
+    'trace_jacobian_exact': lambda x: augmented(0.0, [x, tf.zeros(2)]),
+    'trace_jacobian_hutchinson': lambda x: estimated(0.0, [x, tf.zeros(2)]),
+    'lazy Hessian': lambda x: tfp_diag.LazyHessian(
+      fn, x, sample_shape=[2]
+    ).matvec(tf.ones_like(x)),
+    'unmixed_derivatives': lambda x: tfp_diag.unmixed_derivatives(
+      fn, x, sample_shape=[2]
+    ),
+    'hessian': lambda x: tfp_diag.hessian(fn, x, [2]),
+    'MALA': step(mala),
+    'MALA, uncalibrated': step(
+      mcmc.UncalibratedPreconditionedLangevin(fn, 0.1)
+    ),
+    'MALA, local': step(
+      mcmc.PreconditionedMALA(fn, 0.1, mcmc.LocalHessianPreconditioner())
+    ),
+    'MALT': step(
+      mcmc.MetropolisAdjustedLangevinTrajectories(fn, 0.1, 0.5, 1.0)
+    ),
+    'adaptation': step(
+      mcmc.DiagonalPreconditionerAdaptation(mala, num_adaptation_steps=10)
+    ),
+    'Fisher, recursion': step(mcmc.FisherAdaptiveMALA(fn, 0.1, 200)),
+    'Fisher, divergence': step(mcmc.FisherDivergenceMALA(fn, 0.1, 200)),
+  }
+
+
+NAMES = list(calls(log_prob))
+
+
+@pytest.mark.parametrize('name', NAMES)
+def test_nothing_of_the_library_is_converted(name):
+  seen = []
+
+  def watched(x):
+    seen.extend(
+      frame.name
+      for frame in traceback.extract_stack()
+      if '__autograph_generated_file' in frame.filename
+    )
+    return log_prob(x)
+
+  call = calls(watched)[name]
+  tf.function(call).get_concrete_function(X)
+
+  # The lambdas of this file are.
+  assert set(seen) == {'<lambda>'}
+
+
+def branches(x):
+  if tf.reduce_sum(x) > 100.0:
+    return tf.reduce_sum(x, -1)
+  return log_prob(x)
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize('name', ['MALA', 'MALT', 'Fisher, recursion'])
+def test_a_log_density_that_branches_in_python(name, jit_compile):
+  expected = calls(log_prob)[name](X)
+
+  found = tf.function(
+    calls(branches)[name], autograph=False, jit_compile=jit_compile
+  )(X)
+
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_log_density_that_needs_values():
+  call = calls(lambda x: tf.constant(np.sum(x, -1)))['MALA']
+
+  with pytest.raises(TypeError, match='`target_log_prob_fn` needs the value'):
+    tf.function(call, autograph=False)(X)
