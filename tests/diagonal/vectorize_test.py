@@ -19,6 +19,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.pairs import parametrize_pairs
 from tfp_diag.diagonal import vectorize
 
 ROWS = np.random.default_rng(5).normal(size=(4, 2, 5))
@@ -223,31 +224,46 @@ def ring(x):
   return tf.reshape(total * around, tf.concat([tf.shape(x)[:-2], [12]], 0))
 
 
-@pytest.mark.parametrize('mode', ['forward', 'reverse'])
-@pytest.mark.parametrize('jit_compile', [False, True])
-def test_derivatives_through_rolls(mode, jit_compile):
+def slices(x):
+  """Slices, whose gradients are another op under XLA, of any place."""
+  largest = tf.argmax(tf.reduce_sum(x, list(range(len(x.shape) - 1))))
+  begin = [0] * (len(x.shape) - 1)
+  size = [-1] * (len(x.shape) - 1)
+  left = tf.slice(x, [*begin, 2], [*size, 5])
+  right = tf.slice(
+    x, tf.concat([tf.constant(begin, tf.int64), [largest % 6]], 0), [*size, 5]
+  )
+  total = tf.reduce_prod(1.0 + 0.1 * x, -1, keepdims=True)
+  return total * tf.concat([left * right, tf.sin(right), x[..., :2]], -1)
+
+
+@parametrize_pairs(
+  fn=[ring, slices], mode=['forward', 'reverse'], jit_compile=[False, True]
+)
+@pytest.mark.filterwarnings('error:pfor cannot:RuntimeWarning')
+def test_derivatives_of_all_passes_at_once(fn, mode, jit_compile):
   x = tf.constant(np.random.default_rng(6).normal(size=(3, 12)))
 
   @tf.function(jit_compile=jit_compile)
   def run(x):
     _, diag = tfp_diag.diag_jacobian(
-      x, fn=ring, sample_shape=[3], mode=mode, schedule='pfor'
+      x, fn=fn, sample_shape=[3], mode=mode, schedule='pfor'
     )
     _, _, curvature = tfp_diag.diag_hessian(
-      lambda x: tf.reduce_sum(ring(x) ** 2, -1),
+      lambda x: tf.reduce_sum(fn(x) ** 2, -1),
       x,
       mode=f'{mode}_over_reverse',
       schedule='pfor',
     )
-    dense = tfp_diag.jacobian(ring, x, sample_shape=[3], mode=mode)
+    dense = tfp_diag.jacobian(fn, x, sample_shape=[3], mode=mode)
     return diag[0], curvature, dense
 
-  def numerical(fn, x):
+  def numerical(f, x):
     steps = 1e-5 * np.eye(12)
-    return np.stack([(fn(x + h) - fn(x - h)).numpy() / 2e-5 for h in steps], -1)
+    return np.stack([(f(x + h) - f(x - h)).numpy() / 2e-5 for h in steps], -1)
 
   diag, curvature, dense = run(x)
-  expected = numerical(ring, x.numpy())
+  expected = numerical(fn, x.numpy())
   np.testing.assert_allclose(dense, expected, atol=1e-8)
   np.testing.assert_allclose(
     diag, np.diagonal(expected, axis1=1, axis2=2), atol=1e-8
@@ -257,7 +273,7 @@ def test_derivatives_through_rolls(mode, jit_compile):
     x = tf.constant(x)
     with tf.GradientTape() as tape:
       tape.watch(x)
-      value = tf.reduce_sum(ring(x) ** 2)
+      value = tf.reduce_sum(fn(x) ** 2)
     return tape.gradient(value, x)
 
   expected = np.diagonal(numerical(gradient, x.numpy()), axis1=1, axis2=2)

@@ -44,7 +44,8 @@ SPEC = tf.TensorSpec([1, 2, 1, 3])
 def test_every_op_type_is_one_of_tensorflow():
   known = {*registry._RULES, *registry._EXPANSIONS, *registry._FACTS}
   for op_type in sorted(known):
-    assert hasattr(tf.raw_ops, op_type), op_type
+    # Raises if there is none. Not all are in `tf.raw_ops`.
+    tf.Graph().op_def_for_type(op_type)
 
 
 def random_inputs(op_type):
@@ -209,8 +210,8 @@ def test_a_fact_is_said_once(no_rule_left_behind):
 
 # Where a defect of TensorFlow is worked around.
 EXCEPTIONS = {
-  # The gradient of its gradient is not a number at zero.
-  'diagonal/powers.py': {'Pow'},
+  # The gradient of its gradient is not a number at zero; it has none.
+  'diagonal/own_gradients.py': {'Pow', 'XlaDynamicUpdateSlice'},
   # What pfor gets wrong, what serves for one of these, and what it lacks.
   'diagonal/vectorize.py': {
     *vectorize._CORRECTED,
@@ -218,6 +219,10 @@ EXCEPTIONS = {
     *vectorize._CONVERTERS,
   },
 }
+
+
+# Ops that `tf.raw_ops` leaves out.
+OTHER_OPS = {'XlaDynamicUpdateSlice'}
 
 
 def test_op_names_stand_among_the_rules_only():
@@ -247,7 +252,7 @@ def op_names_in(tree):
     and isinstance(node.value, str)
     and node not in exported
     and node.value[:1].isupper()
-    and hasattr(tf.raw_ops, node.value)
+    and (hasattr(tf.raw_ops, node.value) or node.value in OTHER_OPS)
   }
 
 

@@ -43,7 +43,7 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfp_diag.diagonal.powers import finite_powers
+from tfp_diag.diagonal.own_gradients import own_gradients
 from tfp_diag.sparsity.expansion import expand, inline
 from tfp_diag.sparsity.graph import (
   Graph,
@@ -759,7 +759,7 @@ def _of_connected(gradient: Callable) -> Callable:
       return [None] * len(sources)
     targets, seeds = zip(*pairs)
     try:
-      with finite_powers:
+      with own_gradients:
         result = gradient(list(targets), list(sources), list(seeds))
     except LookupError as e:
       raise MissingGradientError(
@@ -771,28 +771,6 @@ def _of_connected(gradient: Callable) -> Callable:
     return [None if g is None else tf.convert_to_tensor(g) for g in result]
 
   return wrapped
-
-
-def _gradient_of_update(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
-  """By the Tensor that a piece was written into, and by the piece."""
-  _, piece, begin = op.inputs
-  size = tf.shape(piece, out_type=begin.dtype)
-  written = tf.slice(cotangent, begin, size)
-  after = tf.shape(cotangent, out_type=begin.dtype) - begin - size
-  # Not a product: the cotangent may be infinite.
-  kept = tf.pad(
-    tf.zeros_like(written, tf.bool),
-    tf.stack([begin, after], axis=-1),
-    constant_values=True,
-  )
-  return tf.where(kept, cotangent, tf.zeros_like(cotangent)), written, None
-
-
-# Under XLA the gradient of a slice is this op, which has none itself: functions
-# with `tf.slice`, and third derivatives of ones with `tf.concat`, would have no
-# diagonal there.
-with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
-  tf.RegisterGradient('XlaDynamicUpdateSlice')(_gradient_of_update)
 
 
 _graph_gradient = _of_connected(

@@ -22,8 +22,8 @@ come with their first two axes in the wrong order; the gradient of
 `tf.TensorArray.scatter` gathers them.
 
 It does not know how to vectorize some ops in which derivatives of common
-functions consist, such as `ScatterNd`, the gradient of `tf.gather_nd`. They are
-here.
+functions consist, such as `ScatterNd`, the gradient of `tf.gather_nd`, and
+`XlaDynamicUpdateSlice`, that of `tf.slice` under XLA. They are here.
 
 There is no public way to say how an op is vectorized, nor to replace the
 gradient of one on a tape. So while `vectorized_map` runs, the table of
@@ -40,6 +40,7 @@ import tensorflow as tf
 from tfp_diag.diagonal.replaced import Replaced
 
 try:
+  from tensorflow.compiler.tf2xla.ops import gen_xla_ops
   from tensorflow.python.ops.parallel_for.pfor import (
     _pfor_converter_registry,
     wrap,
@@ -165,6 +166,16 @@ def _in_batches(op: Callable, *names: str) -> Callable:
   return convert
 
 
+def _update_slice(given: Any) -> tf.Tensor:
+  given.stack_inputs([0, 1])
+  begin = given.unstacked_input(2)
+  return gen_xla_ops.xla_dynamic_update_slice(
+    given.stacked_input(0),
+    given.stacked_input(1),
+    tf.concat([tf.zeros_like(begin[:1]), begin], 0),
+  )
+
+
 def _to_last(x: tf.Tensor) -> tf.Tensor:
   rank = tf.rank(x) if x.shape.rank is None else x.shape.rank
   return tf.transpose(x, tf.roll(tf.range(rank), -1, 0))
@@ -199,6 +210,7 @@ _CONVERTERS = {
     'partial_pivoting',
     'perturb_singular',
   ),
+  'XlaDynamicUpdateSlice': _update_slice,
 }
 
 

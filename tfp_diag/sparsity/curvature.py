@@ -321,7 +321,6 @@ def has_curved_slices(tape: Tape) -> bool:
   curvature in two places. If the passes are written out one by one, XLA
   computes it anew for each pass and place; vectorized passes share it.
   """
-  # pfor cannot vectorize the gradients of some ops under XLA.
   if any(
     isinstance(step, Loop)
     or step.is_fallback

@@ -14,9 +14,12 @@
 # ============================================================================
 """Tests the ops that move elements against differences."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
+from tfp_diag.sparsity import jacobian_sparsity
 from tfp_diag.sparsity.rules import data_movement
 
 raw = tf.raw_ops
@@ -190,7 +193,8 @@ def test_against_differences(op_type, fn, shapes, check_rule):
 
 
 def test_every_op_type_is_in_a_test(op_types_of):
-  assert op_types_of(data_movement) == {case[0] for case in CASES}
+  of_xla = {'XlaDynamicUpdateSlice'}  # Below.
+  assert op_types_of(data_movement) == {case[0] for case in CASES} | of_xla
 
 
 def test_compositions(check_rule):
@@ -199,3 +203,28 @@ def test_compositions(check_rule):
     return tf.roll(z, 1, 0)[::2] * z[1:]
 
   check_rule(None, shuffled, (2, 3), (3,))
+
+
+@pytest.mark.parametrize('begin', [0, 2])
+def test_a_slice_is_differentiated_under_xla(begin):
+  """Its gradient is an op of its own there, with no kernel elsewhere."""
+  x = np.random.default_rng(1).normal(size=[2, 6])
+  patterns = []
+
+  def score(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = tf.reduce_sum(tf.sin(tf.slice(x, [0, begin], [2, 3])))
+    return tape.gradient(y, x) * x
+
+  @tf.function(jit_compile=True, autograph=False)
+  def diagonal(x):
+    patterns.append(jacobian_sparsity(score, x, [2]))
+    return tfp_diag.diag_jacobian(x, fn=score, sample_shape=[2])[1][0]
+
+  found = diagonal(tf.constant(x))
+
+  inside = (np.arange(6) >= begin) & (np.arange(6) < begin + 3)
+  expected = np.where(inside, np.cos(x) - x * np.sin(x), 0.0)
+  np.testing.assert_allclose(found, expected, atol=1e-12)
+  np.testing.assert_array_equal(patterns[0].matrix.toarray(), np.eye(6))

@@ -100,8 +100,6 @@ register_facts(
   linear_in=((0,),),
 )
 register_facts('Slice', 'Split', 'SplitV', 'StridedSlice', is_slice=True)
-# pfor cannot vectorize the gradients of some ops under XLA.
-register_facts('ConcatV2', 'Slice', 'Split', 'SplitV', vectorizes=False)
 
 
 # Axes of the first input between which positions count. If one of them is that
@@ -306,6 +304,21 @@ def movement(op, data):
       for k, moved in enumerate(results)
     )
   )
+
+
+@register_rule('XlaDynamicUpdateSlice')
+def _update_slice(op):
+  """A piece written into a Tensor: the gradient of `tf.slice` under XLA.
+
+  It has no kernel outside XLA. A place too near to the end is moved back.
+  """
+  into, piece, begin = op.inputs
+  first = np.clip(begin.value(), 0, np.subtract(into.shape, piece.shape))
+  places = np.arange(into.size).reshape(into.shape)
+  window = tuple(slice(b, b + n) for b, n in zip(first, piece.shape))
+  places[window] = into.size + np.arange(piece.size).reshape(piece.shape)
+  flow = Flow.gather(places.reshape(-1), into.size + piece.size)
+  return Structure((Arrow(0, (0, 1), flow),))
 
 
 @register_rule('MirrorPadGrad')

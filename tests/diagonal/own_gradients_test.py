@@ -19,7 +19,7 @@ import pytest
 import tensorflow as tf
 
 from tfp_diag import diag_hessian, unmixed_derivatives
-from tfp_diag.diagonal import linear_map, powers
+from tfp_diag.diagonal import linear_map, own_gradients
 
 REGIMES = ('eager', 'function', 'xla')
 X = np.array([[0.0, 1.5], [-2.0, 0.0]])
@@ -89,16 +89,16 @@ def test_a_watched_constant_exponent_has_its_gradient():
 
 
 def test_only_while_this_package_differentiates():
-  before = powers._TABLE['Pow']
+  before = own_gradients._TABLE['Pow']
   unmixed_derivatives(lambda x: tf.reduce_sum(x**2, -1), tf.constant(X))
-  assert powers._TABLE['Pow'] is before
-  with powers.finite_powers, powers.finite_powers:
-    assert powers._TABLE['Pow'] is not before
-  assert powers._TABLE['Pow'] is before
+  assert own_gradients._TABLE['Pow'] is before
+  with own_gradients.own_gradients, own_gradients.own_gradients:
+    assert own_gradients._TABLE['Pow'] is not before
+  assert own_gradients._TABLE['Pow'] is before
 
 
 def test_tensorflow_alone_has_none():
-  """When TensorFlow has mended this, `powers` can go."""
+  """When TensorFlow has mended this, `own_gradients` knows no powers."""
   x = tf.constant(0.0)
   with tf.GradientTape() as third:
     third.watch(x)

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Gradients of powers that stay finite at zero.
+"""Gradients that TensorFlow lacks, or that are not numbers where they could be.
 
 TensorFlow (2.21 and before) differentiates `x**n` to `n * x**(n - 1)`, whatever
 `n` is: the third derivative of `x**2` is `0 * x**-1`, which is not a number at
@@ -20,6 +20,10 @@ zero. There is no public way to replace the gradient of an op on a tape. So
 while this package differentiates, TensorFlow's own function for the op is given
 one that knows constant whole exponents. Where TensorFlow keeps these functions
 elsewhere, its own stay.
+
+Under XLA the gradient of a slice is an op which has none itself: functions with
+`tf.slice`, and third derivatives of ones with `tf.concat`, would have no
+diagonal there.
 """
 
 import contextlib
@@ -30,7 +34,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal.replaced import Replaced
 
-__all__ = ['finite_powers']
+__all__ = ['own_gradients']
 
 try:
   from tensorflow.python.framework.ops import _gradient_registry
@@ -76,9 +80,27 @@ def _whole_exponent(op: tf.Operation) -> int | None:
   return int(value)
 
 
+def _gradient_of_update(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
+  """By the Tensor that a piece was written into, and by the piece."""
+  _, piece, begin = op.inputs
+  size = tf.shape(piece, out_type=begin.dtype)
+  written = tf.slice(cotangent, begin, size)
+  after = tf.shape(cotangent, out_type=begin.dtype) - begin - size
+  # Not a product: the cotangent may be infinite.
+  kept = tf.pad(
+    tf.zeros_like(written, tf.bool),
+    tf.stack([begin, after], axis=-1),
+    constant_values=True,
+  )
+  return tf.where(kept, cotangent, tf.zeros_like(cotangent)), written, None
+
+
+with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
+  tf.RegisterGradient('XlaDynamicUpdateSlice')(_gradient_of_update)
+
 # Entered wherever something is differentiated.
-finite_powers: Any = contextlib.nullcontext()
+own_gradients: Any = contextlib.nullcontext()
 if _TABLE is not None:
-  finite_powers = Replaced(
+  own_gradients = Replaced(
     _TABLE, {'Pow': lambda entry: {**entry, 'type': _gradient_of_power}}
   )
