@@ -126,14 +126,18 @@ def sample_diagonal(fn, x):
 
 
 def unmixed_diagonals(fn, x):
-  """Second and third derivatives, each by one coordinate; as before."""
-  gradient = gradient_of(fn)
+  """Second and third derivatives, each by one coordinate; as before.
 
-  @tf.function
-  def both(x):
-    return (
-      sample_diagonal(gradient, x),
-      sample_diagonal(lambda y: sample_diagonal(gradient, y), x),
-    )
+  Those at zero of a function of as many numbers as there are coordinates, each
+  of which is added to one coordinate of a copy of its sample.
+  """
 
-  return both(x)
+  def along(steps):
+    moved = x[..., tf.newaxis, :] + tf.linalg.diag(steps)
+    return fn(tf.reshape(moved, [-1, x.shape[-1]]))
+
+  second = gradient_of(gradient_of(along))
+  both = tf.function(
+    lambda t: (second(t), gradient_of(second)(t)), autograph=False
+  )
+  return both(tf.zeros_like(x))
