@@ -93,7 +93,7 @@ def main(words=None):
   parser.add_argument(
     '--json',
     metavar='FILE',
-    help='keep all figures, each target as soon as it is there; the targets of '
+    help='keep all figures, each run as soon as it is there; the targets of '
     'an earlier run that are not sampled now stay',
   )
   options = parser.parse_args(words)
@@ -117,7 +117,7 @@ def run(names=None, quick=False, seeds=3, results=None):
     names: List of names of `CASES`, or None for all.
     quick: Python `bool`: a tenth of the draws.
     seeds: Python `int`, how many runs.
-    results: `Results` that keep each target, or None.
+    results: `Results` that keep each run, or None.
 
   Returns:
     Dict of the rows of the targets: 'runs', and whether all of them hold.
@@ -135,9 +135,9 @@ def run(names=None, quick=False, seeds=3, results=None):
         "'.[benchmarks]'"
       ) from error
     runs = []
+    num_draws = NUM_DRAWS // 10 if quick else NUM_DRAWS
     for seed in range(1, seeds + 1):
       begin = time.perf_counter()
-      num_draws = NUM_DRAWS // 10 if quick else NUM_DRAWS
       draws, found = _sample(case, truth, num_draws, seed)
       runs.append(
         {
@@ -152,19 +152,18 @@ def run(names=None, quick=False, seeds=3, results=None):
         }
       )
       print(line(runs[-1]), flush=True)
+      rows[name] = {
+        'runs': runs,
+        'holds': all(r['holds'] for r in runs),
+        'quick': quick,
+        'num_chains': NUM_CHAINS,
+        'num_draws': num_draws,
+        'note': case.note,
+      }
+      results.data.setdefault('truth', {})[name] = rows[name]
       results.add_seconds(runs[-1]['seconds'])
     if case.note:
       print(f'  {case.note}', flush=True)
-    rows[name] = {
-      'runs': runs,
-      'holds': all(r['holds'] for r in runs),
-      'quick': quick,
-      'num_chains': NUM_CHAINS,
-      'num_draws': num_draws,
-      'note': case.note,
-    }
-    results.data.setdefault('truth', {})[name] = rows[name]
-    results.write()
   return rows
 
 
