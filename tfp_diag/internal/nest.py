@@ -123,10 +123,22 @@ _NEEDS_VALUES = (
 def _call_converted(fn, xs):
   try:
     return call_fn(fn, xs)
-  except tf.errors.OperatorNotAllowedInGraphError:
-    # Converts `fn` where it is called: unlike `fn`, which may be a method
-    # or a partial, `call_fn` is a plain function.
-    return tf.autograph.to_graph(call_fn)(fn, xs)
+  except TypeError as e:
+    is_for_autograph = isinstance(
+      e, tf.errors.OperatorNotAllowedInGraphError
+    ) or any(hint in str(e) for hint in _CONVERTED)
+    if not is_for_autograph:
+      raise
+  # Converts `fn` where it is called: unlike `fn`, which may be a method or a
+  # partial, `call_fn` is a plain function.
+  return tf.autograph.to_graph(call_fn)(fn, xs)
+
+
+# What TensorFlow says of `range` and of `len`, which AutoGraph has for Tensors.
+_CONVERTED = (
+  'cannot be interpreted as an integer',
+  'len is not well defined for a symbolic Tensor',
+)
 
 
 def structure(xs):
