@@ -24,9 +24,11 @@ import traceback
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 
 import tfp_diag
 from tests.pairs import parametrize_pairs
+from tfp_diag.mcmc.run.unconstrained_target import target_of_log_prob
 
 X = tf.constant([[0.5, -1.0, 2.0], [1.5, 0.3, -0.7]])
 SEED = tf.constant([1, 2])
@@ -157,3 +159,14 @@ def test_a_log_density_that_needs_values():
 
   with pytest.raises(TypeError, match='`target_log_prob_fn` needs the value'):
     tf.function(call, autograph=False)(X)
+
+
+@pytest.mark.parametrize('fn', [branches, counts, measures, iterates])
+def test_log_densities_of_drivers(fn):
+  """Those of `sample_posterior` and `windowed_adaptive_mala`."""
+  target = target_of_log_prob(fn, tf.abs(X), tfp.bijectors.Exp())
+
+  found = tf.function(target.log_prob_fn, autograph=False)(*target.start)
+
+  expected = log_prob(tf.abs(X)) + tf.reduce_sum(tf.math.log(tf.abs(X)), -1)
+  np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -384,7 +384,8 @@ def target_of_log_prob(
       b.forward_log_det_jacobian(x, event_ndims=x.shape.rank - chain_ndims)
       for b, x in zip(bijectors, parts)
     ]
-    return nest.call_fn(target_log_prob_fn, constrain(parts)) + sum(log_det)
+    state = constrain(parts)
+    return nest.call_traceable(target_log_prob_fn, state, name) + sum(log_det)
 
   log_prob_fn, traced = _once(log_prob_fn, is_model=False)
   return UnconstrainedTarget(
