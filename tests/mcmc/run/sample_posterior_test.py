@@ -796,6 +796,21 @@ def test_starts_at_zero_do_not_end_in_a_singularity():
   np.testing.assert_allclose(np.mean(np.exp(found.draws[0])), mean, rtol=0.25)
 
 
+def test_the_curvature_where_all_chains_start_is_counted():
+  found = tfp_diag.mcmc.sample_posterior(
+    lambda x: -0.5 * tf.reduce_sum(x**2, -1),
+    20,
+    kernel='malt',
+    init=tf.zeros([8, 3]),
+    num_warmup_steps=40,
+    seed=1,
+  )
+  warm_up = found.warm_up
+  assert warm_up.num_gradients == sum(
+    w.num_gradients for w in warm_up.windows
+  ) + 3 * (warm_up.num_newton_steps + 1)
+
+
 def test_parts_without_elements():
   model = tfd.JointDistributionNamed(
     dict(a=tfd.Normal(0.0, 1.0), b=tfd.Sample(tfd.Normal(0.0, 1.0), 0))

@@ -311,11 +311,12 @@ def warm_up(
     newton = _newton(
       target_log_prob_fn, state, jit_compile, log_prob_graph, is_local
     )
-  scales, num_newton_steps = np.ones([size]), 0
+  scales, num_newton_steps, num_curvatures = np.ones([size]), 0, 0
   if newton is not None:
-    state = _told_apart(target_log_prob_fn, state, newton, rng)
+    state, num_curvatures = _told_apart(target_log_prob_fn, state, newton, rng)
     starts = newton(state)
     num_newton_steps = int(starts.num_steps)
+    num_curvatures += num_newton_steps
     state = _brought_back(target_log_prob_fn, state, starts.state, rng)
     scales = np.median(np.asarray(starts.curvature, np.float64), axis=0) ** -0.5
   if preconditioner == 'auto':
@@ -384,7 +385,7 @@ def warm_up(
     windows=tuple(windows),
     num_newton_steps=num_newton_steps,
     # Of each step the gradient, and a diagonal of the Hessian.
-    num_gradients=3 * num_newton_steps + sum(w.num_gradients for w in windows),
+    num_gradients=3 * num_curvatures + sum(w.num_gradients for w in windows),
   )
   if newton is None or not num_steps:
     return found
@@ -416,19 +417,21 @@ def _told_apart(target_log_prob_fn, state, newton, rng):
 
   At zero for all effects of a group, the density of their scale rises towards
   zero without bound, and Newton's steps would follow it; no draw is there.
+
+  Also at how many points the curvature was computed.
   """
   spread = np.std(state, axis=0)
   if np.all(spread >= _ALIKE * _LARGEST_SPREAD):
-    return state
+    return state, 0
   curvature = newton(state, 1).curvature.numpy()
   deviations = np.minimum(curvature**-0.5, _LARGEST_SPREAD)
   alike = spread < _ALIKE * np.median(deviations, axis=0)
   if not alike.any():
-    return state
+    return state, 1
   noise = rng.standard_normal(state.shape).astype(deviations.dtype)
   moved = state + alike * deviations * noise
   usable = np.isfinite(target_log_prob_fn(moved))
-  return tf.where(usable[:, np.newaxis], moved, state)
+  return tf.where(usable[:, np.newaxis], moved, state), 1
 
 
 def _brought_back(target_log_prob_fn, before, state, rng):
