@@ -111,7 +111,7 @@ def naming_ops():
   """Modules outside of the rules that name op types."""
   import tensorflow as tf
 
-  # Not all ops are there.
+  # `tf.raw_ops` leaves out the ops of XLA.
   names = {n for n in dir(tf.raw_ops) if n[:1].isupper()}
   names.add('XlaDynamicUpdateSlice')
   found = {}

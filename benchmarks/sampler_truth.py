@@ -154,7 +154,7 @@ def run(names=None, quick=False, seeds=3, results=None):
       print(line(runs[-1]), flush=True)
       rows[name] = {
         'runs': runs,
-        'holds': all(r['holds'] for r in runs),
+        'holds': len(runs) == seeds and all(r['holds'] for r in runs),
         'quick': quick,
         'num_chains': NUM_CHAINS,
         'num_draws': num_draws,

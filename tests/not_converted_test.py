@@ -52,6 +52,10 @@ def calls(fn):
   estimated = tfp_diag.trace_jacobian_hutchinson(
     lambda t, x: x * fn(x)[:, tf.newaxis], X.shape, X.dtype
   )
+
+  def lazy(use):
+    return lambda x: use(tfp_diag.LazyHessian(fn, x, sample_shape=[2]), x)
+
   return {
     'diag_jacobian': lambda x: tfp_diag.diag_jacobian(
       x, fn=lambda x: x * fn(x)[:, tf.newaxis], sample_shape=[2]
@@ -62,9 +66,18 @@ def calls(fn):
     ),
     'trace_jacobian_exact': lambda x: augmented(0.0, [x, tf.zeros(2)]),
     'trace_jacobian_hutchinson': lambda x: estimated(0.0, [x, tf.zeros(2)]),
-    'lazy Hessian': lambda x: tfp_diag.LazyHessian(
-      fn, x, sample_shape=[2]
-    ).matvec(tf.ones_like(x)),
+    'diag_gauss_newton': lambda x: tfp_diag.diag_gauss_newton(
+      lambda x: fn(x)[..., tf.newaxis], x, sample_shape=[2]
+    ),
+    'jacobian': lambda x: tfp_diag.jacobian(fn, x, [2]),
+    'matvec': lazy(lambda matrix, x: matrix.matvec(x)),
+    'rmatvec': lazy(lambda matrix, x: matrix.rmatvec(x)),
+    'diag': lazy(lambda matrix, x: matrix.diag()),
+    'trace': lazy(lambda matrix, x: matrix.trace()),
+    'to_dense': lazy(lambda matrix, x: matrix.to_dense()),
+    'as_linear_operator': lazy(
+      lambda matrix, x: matrix.as_linear_operator().matvec(x)
+    ),
     'unmixed_derivatives': lambda x: tfp_diag.unmixed_derivatives(
       fn, x, sample_shape=[2]
     ),
@@ -84,6 +97,11 @@ def calls(fn):
     ),
     'Fisher, recursion': step(mcmc.FisherAdaptiveMALA(fn, 0.1, 200)),
     'Fisher, divergence': step(mcmc.FisherDivergenceMALA(fn, 0.1, 200)),
+    'windowed_adaptive_mala': lambda x: (
+      mcmc.windowed_adaptive_mala(
+        1, fn, init=x, num_adaptation_steps=4, seed=SEED
+      ).draws
+    ),
   }
 
 
@@ -102,11 +120,13 @@ def test_nothing_of_the_library_is_converted(name):
     )
     return log_prob(x)
 
+  watched = tf.autograph.experimental.do_not_convert(watched)
   call = calls(watched)[name]
   tf.function(call).get_concrete_function(X)
 
-  # The lambdas of this file are.
-  assert set(seen) == {'<lambda>'}
+  # The lambdas of this file are, and what calls `fn`.
+  assert '<lambda>' in seen
+  assert {s for s in seen if s.startswith('tf__')} <= {'tf__call_fn'}
 
 
 def branches(x):
@@ -140,18 +160,56 @@ def iterates(x):
 @parametrize_pairs(
   name=['diag_hessian', 'MALA', 'MALT', 'Fisher, recursion'],
   fn=[branches, counts, measures, iterates],
-  how=['graph', 'xla'],
+  how=['graph', 'xla', 'autograph'],
 )
 def test_python_on_tensors_as_in_a_function_of_ones_own(name, fn, how):
   expected = calls(log_prob)[name](X)
 
   found = tf.function(
-    calls(fn)[name], autograph=False, jit_compile=how == 'xla'
+    calls(fn)[name], autograph=how == 'autograph', jit_compile=how == 'xla'
   )(X)
 
   tf.nest.map_structure(
     functools.partial(np.testing.assert_allclose, rtol=1e-4), found, expected
   )
+
+
+@pytest.mark.parametrize('name', ['MALA', 'MALA, local', 'Fisher, recursion'])
+def test_what_comes_before_a_branch_is_done_once(name):
+  count = tf.Variable(0)
+
+  def counted(x):
+    count.assign_add(1)
+    return log_prob(x)
+
+  def branching(x):
+    count.assign_add(1)
+    return branches(x)
+
+  numbers = []
+  for fn in (counted, branching):
+    count.assign(0)
+    tf.function(calls(fn)[name])(X)
+    numbers.append(int(count))
+  assert numbers[0] == numbers[1]
+
+
+def test_numbers_of_tensors_as_in_a_function_of_ones_own():
+  def casts(x):
+    return log_prob(x) / float(tf.shape(x)[-1]) * 3.0
+
+  expected = calls(log_prob)['MALA'](X)
+
+  found = tf.function(calls(casts)['MALA'])(X)
+
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_method_that_tensors_do_not_have():
+  call = calls(lambda x: -(x**2).sum(-1))['MALA']
+
+  with pytest.raises(AttributeError, match='sum'):
+    tf.function(call, autograph=False)(X)
 
 
 def test_a_log_density_that_needs_values():

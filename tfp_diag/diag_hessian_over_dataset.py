@@ -285,7 +285,7 @@ def _of_batch(
 
   def loss():
     value = batching.checked_value(
-      nest.call_traceable(loss_fn, batch), 'loss_fn'
+      nest.call_traceable(loss_fn, batch, 'loss_fn'), 'loss_fn'
     )
     if value.shape.rank != 0 or not value.dtype.is_floating:
       raise ValueError(

@@ -210,7 +210,8 @@ def test_a_fact_is_said_once(no_rule_left_behind):
 
 # Where a defect of TensorFlow is worked around.
 EXCEPTIONS = {
-  # The gradient of its gradient is not a number at zero; it has none.
+  # The gradient of the gradient of a power is not a number at zero; the other
+  # op has no gradient.
   'diagonal/own_gradients.py': {'Pow', 'XlaDynamicUpdateSlice'},
   # What pfor gets wrong, what serves for one of these, and what it lacks.
   'diagonal/vectorize.py': {
@@ -221,7 +222,7 @@ EXCEPTIONS = {
 }
 
 
-# Ops that `tf.raw_ops` leaves out.
+# Ops of XLA, which `tf.raw_ops` leaves out.
 OTHER_OPS = {'XlaDynamicUpdateSlice'}
 
 
@@ -276,3 +277,17 @@ def test_an_op_type_that_there_is_gets_none(op_type, no_rule_left_behind):
   with warnings.catch_warnings():
     warnings.simplefilter('error')
     sparsity.register_rule(op_type)(lambda op: None)
+
+
+def test_what_cannot_be_vectorized_is_written_out(
+  no_rule_left_behind, without_sweeps
+):
+  def chain(x):
+    return -tf.reduce_sum(tf.exp(-((x[1:] - x[:-1]) ** 2)))
+
+  def schedule():
+    return tfp_diag.plan_diag_hessian(chain, tf.TensorSpec([3000])).schedule
+
+  assert schedule() == 'pfor'
+  registry.register_facts('StridedSlice', vectorizes=False)
+  assert schedule() == 'unrolled'

@@ -40,7 +40,6 @@ import tensorflow as tf
 from tfp_diag.diagonal.replaced import Replaced
 
 try:
-  from tensorflow.compiler.tf2xla.ops import gen_xla_ops
   from tensorflow.python.ops.parallel_for.pfor import (
     _pfor_converter_registry,
     wrap,
@@ -49,6 +48,11 @@ try:
   _REGISTRY: Any = _pfor_converter_registry
 except ImportError:  # Another version of TensorFlow.
   _REGISTRY = None
+
+try:
+  from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+except ImportError:  # Then its op is not vectorized.
+  gen_xla_ops = None
 
 __all__ = ['vectorized_map']
 
@@ -210,8 +214,9 @@ _CONVERTERS = {
     'partial_pivoting',
     'perturb_singular',
   ),
-  'XlaDynamicUpdateSlice': _update_slice,
 }
+if gen_xla_ops is not None:
+  _CONVERTERS['XlaDynamicUpdateSlice'] = _update_slice
 
 
 def _missing(op_type: str) -> Callable:

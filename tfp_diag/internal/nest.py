@@ -15,13 +15,16 @@
 """States: a Tensor, or a list, tuple, dict or namedtuple of parts."""
 
 import collections.abc
+import contextlib
 import inspect
 
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import converted_for_caller
 
 __all__ = [
+  'call_as_caller',
   'call_fn',
   'call_traceable',
   'check_takes',
@@ -96,19 +99,35 @@ def call_traceable(fn, xs, name='fn'):
   Raises:
     TypeError: if `fn` needs the value of a Tensor in Python.
   """
-  try:
+  with _in_words(name):
     return _call_converted(fn, xs)
+
+
+def call_as_caller(fn, xs, name):
+  """As `call_traceable`; at once where the caller of the library has AutoGraph.
+
+  What `fn` does before a branch on a Tensor is not done twice there.
+  """
+  converted = converted_for_caller(call_fn)
+  with _in_words(name):
+    return _call_converted(fn, xs) if converted is None else converted(fn, xs)
+
+
+@contextlib.contextmanager
+def _in_words(name):
+  try:
+    yield
   except (AttributeError, NotImplementedError, TypeError, ValueError) as e:
     # TensorFlow has no error type of its own for this.
-    if not any(hint in str(e) for hint in _NEEDS_VALUES):
+    hints = _METHODS if isinstance(e, AttributeError) else _NEEDS_VALUES
+    if not any(hint in str(e) for hint in hints):
       raise
     raise TypeError(
       f'`{name}` needs the value of a Tensor in Python: it calls NumPy, '
       '`.numpy()`, `float()` or the like. What leaves TensorFlow is a constant '
       f'to every derivative. Write that part of `{name}` with TensorFlow ops, '
       f'or take it out of `{name}` if it depends on no argument. (TensorFlow '
-      'says: '
-      f'{arguments.reason(e)})'
+      f'says: {arguments.reason(e)})'
     ) from e
 
 
@@ -117,6 +136,9 @@ _NEEDS_VALUES = (
   'Cannot convert a symbolic',
   'numpy() is only available when eager',
   'can only be converted to Python scalars',
+)
+_METHODS = tuple(
+  f"has no attribute '{method}'" for method in ('numpy', 'item', 'tolist')
 )
 
 
@@ -136,7 +158,7 @@ def _call_converted(fn, xs):
 
 # What TensorFlow says of `range` and of `len`, which AutoGraph has for Tensors.
 _CONVERTED = (
-  'cannot be interpreted as an integer',
+  "'SymbolicTensor' object cannot be interpreted as an integer",
   'len is not well defined for a symbolic Tensor',
 )
 

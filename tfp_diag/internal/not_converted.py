@@ -12,16 +12,29 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""`tf.autograph.experimental.do_not_convert` with the signature kept."""
+"""What AutoGraph is not to convert, and what it is to convert nonetheless.
 
+A `tf.function` converts what it calls, with all that this calls. Of the library
+nothing needs that, and it takes seconds; but a user's function should be what
+it is in that `tf.function`.
+"""
+
+import contextvars
+import functools
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ['not_converted']
+__all__ = ['converted_for_caller', 'not_converted']
 
 _Function = TypeVar('_Function', bound=Callable)
+
+# How AutoGraph is set where the library was called, if it converts there.
+_CALLER: contextvars.ContextVar = contextvars.ContextVar('caller', default=None)
+
+# There is no public way to ask for it. Keras does it in this one.
+_AUTOGRAPH: Any = getattr(getattr(tf, '__internal__', None), 'autograph', None)
 
 
 def not_converted(function: _Function) -> _Function:
@@ -32,6 +45,38 @@ def not_converted(function: _Function) -> _Function:
 
   Returns:
     The decorated function. Type checkers see the arguments of `function`, which
-    TensorFlow's own decorator hides from them.
+    `tf.autograph.experimental.do_not_convert` hides from them.
   """
-  return tf.autograph.experimental.do_not_convert(function)
+  inner = tf.autograph.experimental.do_not_convert(function)
+  if _AUTOGRAPH is None:
+    return inner
+
+  @functools.wraps(function)
+  def wrapper(*args, **kwargs):
+    setting = _AUTOGRAPH.control_status_ctx()
+    status = setting.status.name
+    if status == 'DISABLED':  # By a call further out, or by the user.
+      return inner(*args, **kwargs)
+    token = _CALLER.set(setting if status == 'ENABLED' else None)
+    try:
+      return inner(*args, **kwargs)
+    finally:
+      _CALLER.reset(token)
+
+  # What `do_not_convert` marks its results with.
+  wrapper.autograph_info__ = None
+  return wrapper
+
+
+def converted_for_caller(function: Callable) -> Callable | None:
+  """A function as a `tf.function` would convert it that calls the library.
+
+  Args:
+    function: Python function, no method nor other callable. What it calls is
+      converted as well.
+
+  Returns:
+    Python callable; None if nothing is converted there.
+  """
+  setting = _CALLER.get()
+  return None if setting is None else _AUTOGRAPH.tf_convert(function, setting)

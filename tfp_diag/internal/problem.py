@@ -123,7 +123,7 @@ class Problem:
   def call(self, parts: list) -> Any:
     """What `fn` returns for the Tensors or Variables `parts`."""
     given = self.pack(parts) if self._is_called_with_parts else []
-    return nest.call_traceable(self.fn, given)
+    return nest.call_traceable(self.fn, given, self.fn_name)
 
   def check_read(self, variables: Sequence) -> None:
     """Raises if `fn`, called as `fn()`, should have been called with the parts.

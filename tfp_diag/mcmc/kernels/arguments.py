@@ -160,10 +160,11 @@ def log_prob_at(target_log_prob_fn, parts):
     Tensor.
 
   Raises:
-    TypeError: if what it returns is no log density, see `as_log_prob`.
+    TypeError: if what it returns is no log density, see `as_log_prob`, or it
+      needs the value of a Tensor.
   """
   return as_log_prob(
-    nest.call_traceable(target_log_prob_fn, list(parts), 'target_log_prob_fn')
+    nest.call_as_caller(target_log_prob_fn, list(parts), 'target_log_prob_fn')
   )
 
 

@@ -27,9 +27,9 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import ThirdOrderProblem
 from tfp_diag.mcmc.kernels.arguments import (
-  as_log_prob,
   check_gradients,
   check_target,
+  log_prob_at,
 )
 from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms
 
@@ -158,7 +158,7 @@ class LocalHessianPreconditioner:
       # Tells the graph their shapes, for loop invariants.
       return [tf.ensure_shape(t, x.shape) for t, x in zip(tensors, parts)]
 
-    return as_log_prob(target_log_prob), LangevinTerms(
+    return target_log_prob, LangevinTerms(
       gradient=like_parts(found.gradient),
       volatility=like_parts([s for s, _ in scales]),
       volatility_gradient=like_parts([ds for _, ds in scales]),
@@ -179,11 +179,14 @@ class LocalHessianPreconditioner:
 class _TargetProblem(ThirdOrderProblem):
   """A target log density; what does not fit is said in the kernel's words."""
 
+  def call(self, parts):
+    """As `Problem.call`: the log density of each chain."""
+    return log_prob_at(self.fn, parts)
+
   def outputs(self, result, parts):
-    """As `Problem.outputs`: the log density of each chain."""
-    target_log_prob = as_log_prob(result)
-    check_target(target_log_prob, parts)
-    return [target_log_prob]
+    """As `Problem.outputs`."""
+    check_target(result, parts)
+    return [result]
 
   def check_gradient(self, gradient):
     """As `Problem.check_gradient`."""

@@ -18,6 +18,8 @@ import functools
 
 import tensorflow as tf
 
+from tfp_diag.internal import nest
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts
 
 __all__ = ['VectorLayout']
@@ -106,5 +108,7 @@ class VectorLayout:
     return tf.ensure_shape(result, chain_shape.concatenate(event_shape))
 
 
+@not_converted
 def _log_prob_of_vector(target_log_prob_fn, layout, vector):
-  return target_log_prob_fn(*as_parts(layout.split(vector)))
+  parts = as_parts(layout.split(vector))
+  return nest.call_as_caller(target_log_prob_fn, parts, 'target_log_prob_fn')

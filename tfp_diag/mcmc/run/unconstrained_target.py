@@ -23,6 +23,7 @@ import tensorflow_probability as tfp
 
 from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments, batching, nest
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.run.model_arguments import (
   check_argument_names,
   check_init,
@@ -193,6 +194,7 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     # Copies: a bijector remembers by identity what it computed elsewhere.
     return tf.nest.pack_sequence_as(structure, [tf.identity(x) for x in parts])
 
+  @not_converted
   def log_prob_of(*parts):
     z = pack(parts)
     log_det = bijector.forward_log_det_jacobian(z)
@@ -351,7 +353,7 @@ def target_of_log_prob(
   bijectors = [tfp.bijectors.Identity() if b is None else b for b in bijectors]
   nest.check_takes(name, target_log_prob_fn, init, 'the parts of `init`')
   try:
-    value = nest.call_fn(target_log_prob_fn, init)
+    value = nest.call_as_caller(target_log_prob_fn, init, name)
   except (tf.errors.InvalidArgumentError, TypeError, ValueError) as e:
     other = _dtype_that_works(target_log_prob_fn, init)
     if other is not None:
@@ -377,6 +379,7 @@ def target_of_log_prob(
       init, [b.forward(tf.identity(x)) for b, x in zip(bijectors, parts)]
     )
 
+  @not_converted
   def log_prob_fn(*parts):
     # Copies: a bijector remembers by identity what it computed elsewhere.
     parts = [tf.identity(x) for x in parts]
@@ -385,7 +388,7 @@ def target_of_log_prob(
       for b, x in zip(bijectors, parts)
     ]
     state = constrain(parts)
-    return nest.call_traceable(target_log_prob_fn, state, name) + sum(log_det)
+    return nest.call_as_caller(target_log_prob_fn, state, name) + sum(log_det)
 
   log_prob_fn, traced = _once(log_prob_fn, is_model=False)
   return UnconstrainedTarget(

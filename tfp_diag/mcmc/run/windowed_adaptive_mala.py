@@ -26,8 +26,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.internal import arguments
+from tfp_diag.internal import arguments, nest
 from tfp_diag.internal.arguments import as_count
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.seeds import as_seed
 from tfp_diag.mcmc.adapt.diagonal_estimators import ESTIMATORS, Estimator
 from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
@@ -143,6 +144,7 @@ class DrawsAndTrace(_Pair):
     return self
 
 
+@not_converted
 def windowed_adaptive_mala(
   n_draws: int,
   joint_dist: Any,
@@ -556,7 +558,8 @@ def _as_this_call_adapts(results, num_adaptation_steps, target_accept_prob):
 def _in_space_of_the_model(trace_fn, target, num_adaptation_steps):
   def trace(parts, results):
     is_adapting = results.step <= num_adaptation_steps
-    return trace_fn(target.constrain(parts), is_adapting, _core(results))
+    given = target.constrain(parts), is_adapting, _core(results)
+    return nest.call_as_caller(trace_fn, given, 'trace_fn')
 
   return trace
 
