@@ -63,9 +63,10 @@ def not_converted(function: _Function) -> _Function:
     finally:
       _CALLER.reset(token)
 
+  marked: Any = wrapper
   # What `do_not_convert` marks its results with.
-  wrapper.autograph_info__ = None
-  return wrapper
+  marked.autograph_info__ = None
+  return marked
 
 
 def converted_for_caller(function: Callable) -> Callable | None:
