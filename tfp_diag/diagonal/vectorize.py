@@ -51,8 +51,10 @@ except ImportError:  # Another version of TensorFlow.
 
 try:
   from tensorflow.compiler.tf2xla.ops import gen_xla_ops
-except ImportError:  # Then its op is not vectorized.
-  gen_xla_ops = None
+
+  _XLA_OPS: Any = gen_xla_ops
+except ImportError:  # Then the one that is used here is not vectorized.
+  _XLA_OPS = None
 
 __all__ = ['vectorized_map']
 
@@ -173,7 +175,7 @@ def _in_batches(op: Callable, *names: str) -> Callable:
 def _update_slice(given: Any) -> tf.Tensor:
   given.stack_inputs([0, 1])
   begin = given.unstacked_input(2)
-  return gen_xla_ops.xla_dynamic_update_slice(
+  return _XLA_OPS.xla_dynamic_update_slice(
     given.stacked_input(0),
     given.stacked_input(1),
     tf.concat([tf.zeros_like(begin[:1]), begin], 0),
@@ -215,7 +217,7 @@ _CONVERTERS = {
     'perturb_singular',
   ),
 }
-if gen_xla_ops is not None:
+if _XLA_OPS is not None:
   _CONVERTERS['XlaDynamicUpdateSlice'] = _update_slice
 
 
