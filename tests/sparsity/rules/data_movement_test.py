@@ -17,6 +17,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 import tfp_diag
 from tfp_diag.sparsity import jacobian_sparsity
@@ -228,3 +229,26 @@ def test_a_slice_is_differentiated_under_xla(begin):
   expected = np.where(inside, np.cos(x) - x * np.sin(x), 0.0)
   np.testing.assert_allclose(found, expected, atol=1e-12)
   np.testing.assert_array_equal(patterns[0].matrix.toarray(), np.eye(6))
+
+
+@pytest.mark.parametrize('begin, place', [(1, 1), (5, 3), (-2, 0)])
+def test_a_piece_is_written_as_xla_does(begin, place):
+  """At the nearest place where it fits; both inputs depend on `xs`."""
+  patterns = []
+
+  def written(x):
+    return gen_xla_ops.xla_dynamic_update_slice(x, x[:3], [begin])
+
+  @tf.function(jit_compile=True, autograph=False)
+  def run(x):
+    patterns.append(jacobian_sparsity(written, x))
+    return written(x)
+
+  source = run(tf.range(6.0)).numpy().astype(int)
+
+  expected = np.arange(6)
+  expected[place : place + 3] = np.arange(3)
+  np.testing.assert_array_equal(source, expected)
+  np.testing.assert_array_equal(
+    patterns[0].matrix.toarray(), np.eye(6)[expected]
+  )
