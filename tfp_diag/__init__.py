@@ -115,7 +115,12 @@ sys.modules[__name__].__class__ = _Package
 
 def __getattr__(name: str) -> Any:
   if name not in __all__:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    # Python adds which name may be meant.
+    raise AttributeError(
+      f'module {__name__!r} has no attribute {name!r}',
+      name=name,
+      obj=sys.modules[__name__],
+    )
   module = importlib.import_module(f'{__name__}.{_MODULES.get(name, name)}')
   value = module if name in _SUBPACKAGES else getattr(module, name)
   globals()[name] = value

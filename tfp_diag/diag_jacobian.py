@@ -191,6 +191,11 @@ def _check_ys(ys: Any, xs: list) -> None:
       f'`xs` is {arguments.shown(xs[0])}, which is a function. The first '
       'argument is where to differentiate: `diag_jacobian(xs, fn=fn)`.'
     )
+  if callable(ys) and not tf.is_tensor(ys):
+    raise TypeError(
+      f'`ys` is {arguments.shown(ys)}, which is a function. Functions are '
+      'given by name here: `diag_jacobian(xs, fn=fn)`.'
+    )
   if ys is None:
     raise ValueError('Give `fn`, or, while a graph is built, `ys`.')
   if tf.executing_eagerly():

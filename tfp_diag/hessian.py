@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from tfp_diag.diag_hessian import MODES, HessianMode
 from tfp_diag.diagonal import blocks, evaluate
-from tfp_diag.diagonal.reading import refuse_mixing
+from tfp_diag.diagonal.reading import caution_of_whole
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted
@@ -105,7 +105,7 @@ def hessian(
     one_of_two = MODES[mode] if mode != 'auto' else 'reverse'
 
     def body(evaluation):
-      refuse_mixing(problem, evaluation.graph)
+      is_linear = caution_of_whole(problem, evaluation.graph)
       parts = evaluation.xs
       gradients, derivative = evaluation.hessian()
       found = blocks.jacobian_blocks(
@@ -115,6 +115,7 @@ def hessian(
         one_of_two,
         chunk_size,
         evaluation.loop_type,
+        is_linear,
       )
       return problem.pack(
         [

@@ -20,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate
-from tfp_diag.diagonal.reading import refuse_mixing
+from tfp_diag.diagonal.reading import caution_of_whole
 from tfp_diag.diagonal.request import Mode
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.batching import SampleShape
@@ -132,7 +132,7 @@ def jacobian(
     rank = problem.rank or 0
 
     def body(evaluation):
-      refuse_mixing(problem, evaluation.graph)
+      is_linear = caution_of_whole(problem, evaluation.graph)
       parts = evaluation.xs
       sizes = [y.shape[rank:].num_elements() for y in evaluation.ys]
       evaluation.check_passes(None if None in sizes else sum(sizes))
@@ -143,6 +143,7 @@ def jacobian(
         mode,
         chunk_size,
         evaluation.loop_type,
+        is_linear,
       )
       rows = [
         problem.pack(dense_row(row, i, y, parts, rank, strict))

@@ -26,11 +26,12 @@ from tfp_diag.diagonal.linear_map import (
   LinearMap,
   MissingGradientError,
 )
-from tfp_diag.diagonal.reading import refuse_mixing
+from tfp_diag.diagonal.reading import NOT_LINEAR_PRODUCT, caution_of_whole
 from tfp_diag.internal import arguments, batching, indexing
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import Problem
 from tfp_diag.internal.text_table import as_html
+from tfp_diag.internal.warn import warn
 from tfp_diag.lazy_operator import LazyOperator
 from tfp_diag.plan import Plan, check_plan
 
@@ -361,7 +362,7 @@ class LazyMatrix:
       return
     seeds = np.zeros([len(missing), *[1] * self._rank, size])
     seeds[np.arange(len(missing)), ..., missing] = 1
-    results = self.products(tf.constant(seeds, self.dtype), side)
+    results = self.products(tf.constant(seeds, self.dtype), side, True)
     known.update(zip(missing, tf.unstack(results, len(missing))))
 
   def _stack(
@@ -374,7 +375,10 @@ class LazyMatrix:
     return tf.zeros(tf.concat([sample, both], 0), self.dtype)
 
   def products(
-    self, seeds: tf.Tensor, side: Literal['rows', 'columns']
+    self,
+    seeds: tf.Tensor,
+    side: Literal['rows', 'columns'],
+    are_units: bool = False,
   ) -> tf.Tensor:
     """Products with `k` vectors per sample, by `k` passes. Not remembered.
 
@@ -385,6 +389,7 @@ class LazyMatrix:
         for 'columns'.
       side: 'rows', seeds are multiplied from the left, or 'columns', from the
         right.
+      are_units: Python bool, whether each seed has a single one.
 
     Returns:
       Tensor of shape `[k] + sample_shape + [other size]`: `num_columns` for
@@ -395,13 +400,15 @@ class LazyMatrix:
       side = 'rows'
 
     def body(evaluation, seeds):
-      refuse_mixing(problem, evaluation.graph)
+      is_linear = caution_of_whole(problem, evaluation.graph)
+      if not is_linear and not are_units:
+        warn(NOT_LINEAR_PRODUCT, RuntimeWarning)
       parts = evaluation.xs
       linear_map = self._derivative(evaluation)
       ys = linear_map.targets
       seeded, others = ys, parts
       if side == 'columns':
-        linear_map = blocks.forward_map(linear_map, ys, parts)
+        linear_map = blocks.forward_map(linear_map, ys, parts, is_linear)
         seeded, others = parts, ys
       sample = tf.shape(parts[0])[: self._rank]
       static = parts[0].shape[: self._rank]
@@ -436,7 +443,11 @@ class LazyMatrix:
     free = [None] * (self._rank + 1)
     spec = tf.TensorSpec([*free, seeds.shape[-1]], seeds.dtype)
     results = evaluate.run(
-      problem, (type(self).__name__, side, chunk_size), body, [seeds], [spec]
+      problem,
+      (type(self).__name__, side, chunk_size, are_units),
+      body,
+      [seeds],
+      [spec],
     )
     num_seeds: Any = seeds.shape[0]
     self._num_passes += num_seeds

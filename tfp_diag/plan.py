@@ -389,16 +389,19 @@ class Plan:
         f'`sample_shape` has {sample_rank}. Plan again with this one.'
       )
     shapes = [x.shape[self.sample_rank :] for x in xs]
-    planned = [list(s) for s in self.event_shapes]
+    planned = [tf.TensorShape(s) for s in self.event_shapes]
     fits = len(shapes) == len(planned) and all(
       s.is_compatible_with(p) for s, p in zip(shapes, planned)
     )
     if not fits:
+      given = [x.shape for x in xs]
+      rank = self.sample_rank
       raise ValueError(
-        f'`plan` was made for parts of event shapes {planned}, but `xs` have '
-        f'the shapes {[str(x.shape) for x in xs]}, which are event shapes '
-        f'{[str(s) for s in shapes]} after {self.sample_rank} sample '
-        'dimensions. Plan again for these.'
+        '`plan` was made for parts of event shapes '
+        f'{", ".join(map(str, planned))}, but `xs` have the shapes '
+        f'{", ".join(map(str, given))}, whose event shapes, after {rank} '
+        f'sample dimension{"" if rank == 1 else "s"}, are '
+        f'{", ".join(map(str, shapes))}. Plan again for these.'
       )
 
   def choose_mode(self, mode: Mode) -> Mode:

@@ -20,10 +20,11 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import blocks, evaluate, probes, sweep
 from tfp_diag.diagonal.probes import Seed
-from tfp_diag.diagonal.reading import refuse_mixing
+from tfp_diag.diagonal.reading import NOT_LINEAR_PRODUCT, caution_of_whole
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem
 from tfp_diag.internal.seeds import some_seed
+from tfp_diag.internal.warn import warn
 from tfp_diag.plan import Plan, check_plan
 
 __all__ = ['Method', 'StochasticDiagonal', 'estimate_diagonal']
@@ -120,7 +121,9 @@ def estimate_diagonal(
   kind = problem.kind
 
   def body(evaluation, seed):
-    refuse_mixing(problem, evaluation.graph)
+    is_linear = caution_of_whole(problem, evaluation.graph)
+    if not is_linear:
+      warn(NOT_LINEAR_PRODUCT, RuntimeWarning)
     parts, rank = evaluation.xs, problem.rank_of(evaluation.ys)
     if kind == 'hessian':
       linear_map = evaluation.hessian(problem.check_gradient)[1]
@@ -131,7 +134,7 @@ def estimate_diagonal(
       _check_xdiag(parts, rank, num_probes)
       forward = linear_map
       if kind == 'jacobian':
-        forward = blocks.forward_map(linear_map, parts, parts)
+        forward = blocks.forward_map(linear_map, parts, parts, is_linear)
       result = probes.exchangeable(
         linear_map, forward, parts, rank, num_probes, seed, obstacle
       )

@@ -175,6 +175,12 @@ NOT_HELD = {
     tf.reduce_sum(x**2, -1)
     * tf.nn.moments(tf.constant([1.0, 2], x.dtype), [0])[1]
   ),
+  'of data in a function': tf.function(
+    lambda x: (
+      tf.reduce_sum(x**2, -1)
+      * tf.nn.moments(tf.constant([1.0, 2], x.dtype), [0])[1]
+    )
+  ),
   'of another': lambda x: tf.reduce_sum(
     tf.math.squared_difference(
       x**2, tf.stop_gradient(tf.reduce_mean(x, -1, keepdims=True))
@@ -192,14 +198,41 @@ def test_a_mean_that_is_held_constant_is_told(name):
     _, _, diag = tfp_diag.diag_hessian(HELD[name], x)
   # As TensorFlow has it.
   np.testing.assert_allclose(diag, expected, rtol=1e-8)
-  plan = tfp_diag.plan_diag_hessian(HELD[name], x)
+  with pytest.warns(RuntimeWarning, match=r'the variance of `tf.nn.moments`'):
+    plan = tfp_diag.plan_diag_hessian(HELD[name], x)
   assert 'tf.math.reduce_variance' in str(plan)
+
+
+WHOLE = {
+  'hessian': lambda fn, x: tfp_diag.hessian(fn, x, sample_shape=[3]),
+  'LazyHessian.diag': lambda fn, x: tfp_diag.LazyHessian(fn, x, [3]).diag(),
+  'LazyHessian.matvec': lambda fn, x: tfp_diag.LazyHessian(fn, x, [3]).matvec(
+    x
+  ),
+  'stochastic_diag_hessian': lambda fn, x: tfp_diag.stochastic_diag_hessian(
+    fn, x, 2, 1
+  ),
+  'schedule': lambda fn, x: tfp_diag.diag_hessian(
+    fn, x, schedule='while_loop', mode='reverse_over_reverse'
+  ),
+}
+
+
+@pytest.mark.parametrize('way', WHOLE)
+def test_it_is_told_whatever_is_asked_for(way):
+  tfp_diag.clear_cache()
+  with pytest.warns(RuntimeWarning, match=r'the variance of `tf.nn.moments`'):
+    WHOLE[way](HELD['moments'], draw(3, 4))
 
 
 @pytest.mark.parametrize('name', NOT_HELD)
 def test_nothing_else_is_told(name):
-  plan = tfp_diag.plan_diag_hessian(NOT_HELD[name], draw(3, 4))
+  x = draw(3, 4)
+  plan = tfp_diag.plan_diag_hessian(NOT_HELD[name], x)
   assert 'moments' not in str(plan)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    tfp_diag.hessian(NOT_HELD[name], x, sample_shape=[3])
 
 
 def test_first_derivatives_through_moments_are_exact():

@@ -36,4 +36,5 @@ def one_line(error):
   text = re.sub(r'{{.*?}}|\[Op:\w+\].*', '', str(error), flags=re.DOTALL)
   text = ' '.join(text.split()).rstrip('.')
   shortened = text if len(text) <= 300 else text[:300] + ' ..'
-  return f'{type(error).__name__}: {shortened}.'
+  stop = '' if shortened.endswith(('?', '!')) else '.'
+  return f'{type(error).__name__}: {shortened}{stop}'

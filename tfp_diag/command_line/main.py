@@ -18,7 +18,7 @@ import io
 import os
 import sys
 
-from tfp_diag.command_line.input_error import InputError
+from tfp_diag.command_line.input_error import InputError, one_line
 from tfp_diag.command_line.options import parse_options
 from tfp_diag.command_line.plan_options import parse_plan_options
 from tfp_diag.internal.quiet_start import quiet_start
@@ -33,8 +33,8 @@ def main(words=None):
     words: List of `str`; default: those of the command line.
 
   Returns:
-    The exit status: 0, 1 if nobody reads what is printed, 2 for input that does
-    not fit, 3 for draws that have not converged, or 130 after Ctrl-C.
+    The exit status: 0, 1 if what is printed cannot be written, 2 for input that
+    does not fit, 3 for draws that have not converged, or 130 after Ctrl-C.
 
   Raises:
     SystemExit: for `--help` and `--version`, with status 0.
@@ -51,6 +51,11 @@ def main(words=None):
     return 2
   except BrokenPipeError:
     # Nobody reads on, as behind `head`; Python would say so once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
+  except OSError as e:
+    # What is printed cannot be written, to a full disk say.
+    print(f'python -m tfp_diag: {one_line(e)}', file=sys.stderr)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
   except KeyboardInterrupt:

@@ -199,6 +199,7 @@ def _parser():
 
 _EXIT_STATUS = """exit status:
   0    the draws have converged
+  1    what is printed cannot be written
   2    an option, a file or a function does not fit
   3    the draws have not converged
   130  Ctrl-C; what was drawn until then is reported and saved"""

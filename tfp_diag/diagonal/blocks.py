@@ -41,6 +41,7 @@ def jacobian_blocks(
   mode: Mode,
   chunk_size: int | None,
   obstacle: str | None,
+  is_linear: bool = True,
 ) -> list[list]:
   """The blocks of a Jacobian.
 
@@ -52,6 +53,7 @@ def jacobian_blocks(
     chunk_size: Python int, how many passes run together, or None: all of one
       part.
     obstacle: As in `stacked`.
+    is_linear: As in `forward_map`.
 
   Returns:
     List, one entry per output, of lists, one entry per input: a Tensor of shape
@@ -62,7 +64,7 @@ def jacobian_blocks(
   paths = _paths(reverse, ys, xs)
   if mode == 'forward' or (mode == 'auto' and _is_wide(ys, xs, rank)):
     try:
-      forward = forward_map(reverse, ys, xs)
+      forward = forward_map(reverse, ys, xs, is_linear)
     except MissingGradientError:
       if mode == 'forward':
         raise
@@ -201,7 +203,9 @@ def _is_wide(ys: Sequence, xs: Sequence, rank: int) -> bool:
   return sum(sizes[0]) < sum(sizes[1])
 
 
-def forward_map(reverse: LinearMap, ys: Sequence, xs: Sequence) -> LinearMap:
+def forward_map(
+  reverse: LinearMap, ys: Sequence, xs: Sequence, is_linear: bool
+) -> LinearMap:
   """Transposes a map, and checks that both modes find the same paths.
 
   If reverse mode finds a path that forward mode does not find, some gradient
@@ -211,13 +215,20 @@ def forward_map(reverse: LinearMap, ys: Sequence, xs: Sequence) -> LinearMap:
     reverse: `LinearMap` in reverse mode.
     ys: List of Tensors, its outputs.
     xs: List of Tensors or Variables, its inputs.
+    is_linear: Python bool, whether its gradients are linear in cotangents.
 
   Returns:
     `LinearMap` in forward mode.
 
   Raises:
-    MissingGradientError: if forward mode lacks a path.
+    MissingGradientError: if forward mode lacks a path, or is another map.
   """
+  if not is_linear:
+    raise MissingGradientError(
+      'A `tf.custom_gradient` in `fn` is not seen to be linear in its '
+      'cotangent, so that forward mode would give other numbers. Use reverse '
+      "mode (`mode='reverse'`, or rows in place of columns)."
+    )
   forward = reverse.transposed()
   paths = _paths(reverse, ys, xs)
   for j, x in enumerate(xs):

@@ -44,9 +44,9 @@ __all__ = [
 
 # A wrong result goes unseen with a probability of at most 2^-10.
 _NUM_DRAWS = 10
-# A pass of third order is quadratic in the signs, not linear: a draw shows a
-# wrong result with a probability of 1/4 or more.
-_NUM_DRAWS_OF_THIRD_ORDER = 24
+# Where a pass is not linear in the signs, as those of third order, a draw shows
+# a wrong result with a probability of 1/4 or more.
+_MORE_DRAWS = 24
 
 
 @contextlib.contextmanager
@@ -110,9 +110,12 @@ def check(
     rank: Python int, the number of sample dimensions.
     plan: `Plan` that was followed, or None.
   """
-  colors = sweep.Colors.of(decision.colors, xs, rank)
+  colors = decision.colors_of(xs, rank)
   num_diagonals = len(diag) // len(xs)
   uses_terms = decision.terms is not None
+  num_draws = _NUM_DRAWS
+  if num_diagonals > 1 or not decision.is_linear:
+    num_draws = _MORE_DRAWS
   precision = decision.evaluation.precision
   derivatives: dict[str, Linear] = {'reverse': derivative}
   if decision.mode == 'forward':
@@ -120,7 +123,7 @@ def check(
     derivatives['forward'] = derivative.transposed()
 
   def again(mode, signs):
-    return sweep.diagonal(
+    found = sweep.diagonal(
       derivatives[mode],
       colors.with_signs(signs),
       xs,
@@ -129,10 +132,20 @@ def check(
       decision.evaluation.loop_type,
       num_diagonals,
     )
+    if decision.is_linear:
+      return found
+    # Of what had no seed there is nothing to compare.
+    here = itertools.cycle(sign != 0 for sign in signs)
+    return [tf.where(m, r, d) for m, r, d in zip(here, found, diag)]
+
+  def random_signs(shape, dtype, draw, stream):
+    """Signs; where passes are not linear in seeds, ones and zeros."""
+    signs = _random_signs(shape, dtype, draw, stream)
+    return signs if decision.is_linear else tf.nn.relu(signs)
 
   def coordinate_signs(draw):
     return [
-      _random_signs(tf.shape(x)[rank:], x.dtype, draw, i)
+      random_signs(tf.shape(x)[rank:], x.dtype, draw, i)
       for i, x in enumerate(xs)
     ]
 
@@ -141,7 +154,7 @@ def check(
     signs = []
     for x in xs:
       shape = tf.shape(x)
-      sign = _random_signs(shape[:rank], x.dtype, draw, len(xs))
+      sign = random_signs(shape[:rank], x.dtype, draw, len(xs))
       ones = tf.ones([x.shape.rank - rank], tf.int32)
       signs.append(tf.reshape(sign, tf.concat([shape[:rank], ones], 0)))
     return signs
@@ -151,6 +164,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      num_draws,
       precision,
       lambda draw: _at_random_coordinates(derivative, diag, xs, rank, draw),
       'The way that was found to be cheaper than passes '
@@ -162,6 +176,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      num_draws,
       precision,
       lambda draw: again(mode, coordinate_signs(draw)),
       _WRONG_COLORS if plan is None else _WRONG_PLAN,
@@ -170,6 +185,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      num_draws,
       precision,
       lambda draw: again(mode, sample_signs(draw)),
       'Samples are taken for independent, but `fn` mixes them, so the diagonal '
@@ -180,6 +196,7 @@ def check(
     _assert_agreement(
       diag,
       len(xs),
+      num_draws,
       precision,
       lambda draw: again('reverse', coordinate_signs(draw)),
       'Forward and reverse mode disagree: some op of `fn` has a gradient that '
@@ -282,14 +299,12 @@ def _random_signs(
 def _assert_agreement(
   diag: Sequence,
   num_parts: int,
+  num_draws: int,
   precision: tf.DType,
   again: Callable,
   message: str,
 ) -> None:
   """Asserts that further draws give `diag`, part by part."""
-  num_draws = _NUM_DRAWS
-  if len(diag) > num_parts:
-    num_draws = _NUM_DRAWS_OF_THIRD_ORDER
 
   def one_draw(draw, deviations):
     return draw + 1, [

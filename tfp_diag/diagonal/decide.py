@@ -15,7 +15,7 @@
 """How one diagonal is computed: each way proposes itself, the cheapest wins."""
 
 import math
-import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,10 +24,11 @@ import tensorflow as tf
 from tfp_diag.diagonal import proposals, sweep
 from tfp_diag.diagonal.linear_map import Evaluation
 from tfp_diag.diagonal.proposals import Proposal
-from tfp_diag.diagonal.reading import Reading, fault, read
+from tfp_diag.diagonal.reading import Reading, fault, held_constant, read
 from tfp_diag.diagonal.request import Mode, Request, Schedule
 from tfp_diag.diagonal.terms import Terms
 from tfp_diag.internal.problem import Problem
+from tfp_diag.internal.warn import warn
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
@@ -63,6 +64,7 @@ class Decision(NamedTuple):
     proposals: Tuple of `Proposal`, the one that is followed first.
     notes: Tuple of sentences.
     num_samples: Python int: for how many samples passes are reckoned.
+    is_linear: Python bool: whether passes are seen to be linear in their seeds.
   """
 
   evaluation: Evaluation
@@ -74,11 +76,17 @@ class Decision(NamedTuple):
   proposals: tuple = ()
   notes: tuple = ()
   num_samples: int = 1
+  is_linear: bool = True
 
   @property
   def terms(self) -> Terms | None:
     """How the derivative is taken apart, or None for passes."""
     return self.proposals[0].terms if self.proposals else None
+
+  def colors_of(self, xs: Sequence, rank: int) -> sweep.Colors:
+    """The colors of the parts of a state; see `sweep.Colors.of`."""
+    colors = sweep.Colors.of(self.colors, xs, rank)
+    return colors if self.is_linear else colors.with_signs(None)
 
 
 def decide(
@@ -118,6 +126,7 @@ def decide(
     schedule=request.schedule,
     chunk_size=chunk_size or 10,
     notes=notes,
+    is_linear=is_linear,
   )
   num_passes = reading.num_coordinates
   if pattern is not None:
@@ -168,6 +177,7 @@ def decide(
     proposals=tuple(ways),
     notes=notes,
     num_samples=num_samples,
+    is_linear=is_linear,
   )
 
 
@@ -182,12 +192,11 @@ def _pattern(
   if seen is not None:
     plan.check_pattern(seen)
   elif plan.needs_analysis(graph) and not plan.is_of(graph):
-    warnings.warn(
+    warn(
       f'`plan` takes {_passes(plan.num_passes)}, but whether it fits cannot '
       'be seen from this function at these shapes; a pass runs for each '
       'coordinate instead. Plan again for these.',
       RuntimeWarning,
-      stacklevel=3,
     )
     return None, None
   return plan.pattern, plan.colors
@@ -202,18 +211,16 @@ def _cautions(reading: Reading, request: Request) -> tuple:
     if request.mode == 'forward' and not _may_be_forward(reading, request):
       notes += (_NOT_FORWARD,)
       if not request.is_asked:
-        warnings.warn(
-          f'{_NOT_LINEAR} {_NOT_FORWARD}', RuntimeWarning, stacklevel=3
-        )
-  held = reading.held
+        warn(f'{_NOT_LINEAR} {_NOT_FORWARD}', RuntimeWarning)
+  held = held_constant(reading.problem, reading.evaluation.graph)
   if held is not None:
     notes += (held,)
-    if not is_planned:
-      warnings.warn(held, RuntimeWarning, stacklevel=3)
+    if request.plan is None:
+      warn(held, RuntimeWarning)
   # A plan has notes.
   is_told = is_planned or request.validate or reading.problem.has_sample_shape
   if reading.may_mix and not is_told and reading.num_samples != 1:
-    warnings.warn(_MAY_MIX, RuntimeWarning, stacklevel=3)
+    warn(_MAY_MIX, RuntimeWarning)
   return notes
 
 
@@ -313,12 +320,11 @@ def _compare_with_plan(plan: Any, best: Proposal, num_samples: int) -> None:
     best.num_passes <= plan.num_passes or num_samples < plan.num_samples
   ):
     return
-  warnings.warn(
+  warn(
     f'`plan` takes {_passes(plan.num_passes)}, {plan.how}, which cannot be '
     f'done with this function at these shapes; {best.num_passes} run instead '
     f'({best.name}). Plan again for these.',
     RuntimeWarning,
-    stacklevel=3,
   )
 
 

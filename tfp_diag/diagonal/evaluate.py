@@ -17,7 +17,6 @@
 Problem -> Evaluation (its Graph) -> Decision -> passes or terms -> diagonal
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -25,13 +24,14 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import checks, graphs, linear_map, sweep
 from tfp_diag.diagonal.decide import Decision, decide
-from tfp_diag.diagonal.gauss_newton import GaussNewtonPasses
+from tfp_diag.diagonal.gauss_newton import GaussNewtonPasses, diagonal_by_rows
 from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 from tfp_diag.diagonal.request import Request, Schedule
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import arguments, nest
 from tfp_diag.internal.problem import GaussNewtonProblem, Problem
+from tfp_diag.internal.warn import warn
 
 __all__ = [
   'Diagonal',
@@ -71,6 +71,7 @@ def run(
     What `body` returns.
   """
   extra = [tf.convert_to_tensor(e) for e in extra]
+  problem.check_values()
   if not tf.executing_eagerly():
     return body(evaluate(problem, problem.parts), *extra)
   count = 0 if problem.is_closure else len(problem.parts)
@@ -158,6 +159,7 @@ def run_diagonal(
   Returns:
     `Diagonal`.
   """
+  problem.check_values()
   if not tf.executing_eagerly():
     evaluation = evaluate(problem, problem.parts)
     found, _ = diagonal(problem, evaluation, request)
@@ -180,23 +182,21 @@ def run_diagonal(
     # A kernel has no such broadcast of one axis more, as of six: of `sqrtm`.
     if request.schedule != 'auto':
       raise
-    warnings.warn(
+    warn(
       f'What was compiled cannot run ({arguments.reason(e)}); one pass at a '
       "time runs instead. Pass `schedule='while_loop'` to choose that "
       'yourself.',
       RuntimeWarning,
-      stacklevel=3,
     )
     one_by_one = request._replace(schedule='while_loop')
     return run_diagonal(problem, one_by_one, jit_compile)
   if result is not None:
     return Diagonal(*result[0])
-  warnings.warn(
+  warn(
     'A way that was found to be cheaper than passes differs from them by more '
     'than rounding usually explains; the passes run instead. If it does so in '
     'float64, too, this is a fault of tfp_diag: please report the function.',
     RuntimeWarning,
-    stacklevel=3,
   )
   passes = request._replace(only_passes=True)
   return run_diagonal(problem, passes, jit_compile)
@@ -232,12 +232,24 @@ def diagonal(
     gradient, derivative = evaluation.hessian(problem.check_gradient)
   else:
     derivative = evaluation.jacobian()
+  rank, xs = problem.rank_of(evaluation.ys), evaluation.xs
   passes = passes_of(evaluation, derivative, problem.order)
   if isinstance(problem, GaussNewtonProblem):
-    residuals, weights = problem.weighted(evaluation.result, evaluation.xs)
-    passes = GaussNewtonPasses(derivative, residuals, weights, evaluation.xs)
-  rank = problem.rank_of(evaluation.ys)
-  xs = evaluation.xs
+    residuals, weights = problem.weighted(evaluation.result, xs)
+    if not decision.is_linear:
+      diag = diagonal_by_rows(
+        derivative,
+        residuals,
+        weights,
+        xs,
+        rank,
+        decision.chunk_size,
+        evaluation.loop_type,
+      )
+      sizes = [r.shape[rank:].num_elements() for r in residuals]
+      num_passes = None if None in sizes else sum(sizes)
+      return Diagonal(evaluation.result, gradient, diag, [], num_passes), []
+    passes = GaussNewtonPasses(derivative, residuals, weights, xs)
   diag, deviation = None, []
   if decision.terms is not None:
     num_passes = decision.terms.num_passes
@@ -245,7 +257,7 @@ def diagonal(
     call = Call(evaluation, derivative, xs, rank, chunk_size, problem.order)
     diag = by_terms(decision, call)
   if diag is None:
-    colors = sweep.Colors.of(decision.colors, xs, rank)
+    colors = decision.colors_of(xs, rank)
     num_passes = colors.num_colors
     if problem.kind == 'jacobian':
       evaluation.check_passes(num_passes)
@@ -283,12 +295,11 @@ def by_terms(decision: Decision, call: Call) -> list | None:
     return terms.diagonal(call)
   except Exception as e:
     # An op may have a gradient that cannot be transposed: passes need none.
-    warnings.warn(
+    warn(
       f'What was found to be cheaper than passes ({terms.how}) fails '
       f'({type(e).__name__}: {arguments.reason(e)}); ordinary '
       'passes run instead.',
       RuntimeWarning,
-      stacklevel=2,
     )
     return None
 

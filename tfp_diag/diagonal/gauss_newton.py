@@ -18,9 +18,10 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from tfp_diag.diagonal.blocks import jacobian_blocks
 from tfp_diag.diagonal.linear_map import LinearMap
 
-__all__ = ['GaussNewtonPasses']
+__all__ = ['GaussNewtonPasses', 'diagonal_by_rows']
 
 
 class GaussNewtonPasses:
@@ -73,3 +74,45 @@ class GaussNewtonPasses:
       for k in used
     ]
     return self._back.apply(used, cotangents, results)
+
+
+def diagonal_by_rows(
+  derivative: LinearMap,
+  residuals: Sequence,
+  weights: Sequence,
+  xs: Sequence,
+  rank: int,
+  chunk_size: int | None,
+  obstacle: str | None,
+) -> list:
+  """The diagonal by a pass for each residual, in reverse mode alone.
+
+  Where a gradient is not linear in its cotangent there is no other way.
+
+  Args:
+    derivative: As for `GaussNewtonPasses`, as are the next three.
+    residuals: List of Tensors.
+    weights: List of Tensors or None.
+    xs: List of Tensors, the parts.
+    rank: Python int, the number of sample dimensions.
+    chunk_size: Python int, how many passes run together, or None.
+    obstacle: As in `blocks.stacked`.
+
+  Returns:
+    List of Tensors shaped as the parts.
+  """
+  back = derivative.between(residuals, xs)
+  blocks = jacobian_blocks(back, xs, rank, 'reverse', chunk_size, obstacle)
+  diag = [tf.zeros_like(x) for x in xs]
+  for row, r, weight in zip(blocks, residuals, weights):
+    for k, (x, block) in enumerate(zip(xs, row)):
+      if block is None:
+        continue
+      square = tf.square(block)
+      if weight is not None:
+        weight_of_r = tf.broadcast_to(tf.stop_gradient(weight), tf.shape(r))
+        ones = tf.ones([x.shape.rank - rank], tf.int32)
+        shape = tf.concat([tf.shape(r), ones], 0)
+        square *= tf.reshape(weight_of_r, shape)
+      diag[k] += tf.reduce_sum(square, list(range(rank, r.shape.rank)))
+  return diag

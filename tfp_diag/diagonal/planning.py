@@ -152,6 +152,7 @@ def try_out(problem: Problem, request: Request) -> Trial:
   Returns:
     `Trial`.
   """
+  problem.check_shapes_are_meant()
   trial = Trial(problem, request)
   parts = [] if problem.is_closure else problem.parts
   specs = [tf.TensorSpec(p.shape, p.dtype) for p in parts]

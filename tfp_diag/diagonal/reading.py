@@ -17,8 +17,7 @@
 import collections
 import contextlib
 import functools
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -26,15 +25,35 @@ import tensorflow as tf
 from tfp_diag.diagonal.linear_map import Evaluation, gradient_graph
 from tfp_diag.diagonal.request import Request
 from tfp_diag.internal.problem import GaussNewtonProblem, Problem
+from tfp_diag.internal.warn import warn
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.analysis import Analysis, analyze
-from tfp_diag.sparsity.expansion import expand, expandable, inline
-from tfp_diag.sparsity.graph import Graph, trace
+from tfp_diag.sparsity.expansion import (
+  expand,
+  expandable,
+  inline,
+  needed_ops,
+)
+from tfp_diag.sparsity.graph import (
+  Graph,
+  function_graph,
+  function_names,
+  has_own_gradient,
+  trace,
+)
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.registry import CannotSay, facts
-from tfp_diag.sparsity.tape import Loop
 
-__all__ = ['Reading', 'fault', 'read', 'refuse_mixing']
+__all__ = [
+  'NOT_LINEAR_PRODUCT',
+  'Reading',
+  'caution_of_whole',
+  'fault',
+  'has_linear_gradients',
+  'held_constant',
+  'read',
+  'refuse_mixing',
+]
 
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
@@ -91,28 +110,7 @@ class Reading(NamedTuple):
     One that clips its cotangent, say, is no matrix: its transpose, and what is
     made of pieces of it, are other numbers than those of a pass.
     """
-    return (
-      self.analysis is None or self.analysis.walked.tape.has_linear_gradients
-    )
-
-  @property
-  def held(self) -> str | None:
-    """A note of what TensorFlow holds constant in second derivatives."""
-    is_curvature = self.problem.kind == 'hessian' and not isinstance(
-      self.problem, GaussNewtonProblem
-    )
-    if self.analysis is None or not is_curvature:
-      return None
-    for step in self.analysis.walked.tape.steps:
-      held = None if isinstance(step, Loop) else facts(step.op_type).held
-      if held and step.op is not None and (found := held(step.op)):
-        what, instead = found
-        return (
-          f'TensorFlow holds {what} constant (op {step.op_name!r}): the second '
-          'derivatives are those of TensorFlow, and lack what depends on it. '
-          f'{instead} has the exact ones.'
-        )
-    return None
+    return _has_linear_gradients(self.evaluation.graph, self.analysis)
 
   @property
   def is_quadratic(self) -> bool:
@@ -257,6 +255,11 @@ def read(problem: Problem, evaluation: Evaluation, request: Request) -> Reading:
   return reading._replace(analysis=analysis, pattern=pattern, notes=notes)
 
 
+NOT_LINEAR_PRODUCT = (
+  'A `tf.custom_gradient` in `fn` is not seen to be linear in its cotangent: '
+  'what its passes give for other vectors than unit vectors is no product with '
+  'the matrix that has their rows.'
+)
 _NOT_SEEN = (
   'What `fn` does with any number of samples cannot be seen: a pass runs for '
   'each coordinate.'
@@ -266,13 +269,94 @@ _NOT_SEEN = (
 def fault(error: Exception, instead: str) -> str:
   """Warns of an error that is not the user's, and returns a note."""
   note = f'The structure could not be read ({type(error).__name__}: {error}).'
-  warnings.warn(
+  warn(
     f'{note} {instead} runs instead. This is a fault of tfp_diag: please '
     'report the function.',
     RuntimeWarning,
-    stacklevel=2,
   )
   return note
+
+
+def _has_linear_gradients(graph: Graph, analysis: Analysis | None) -> bool:
+  if analysis is not None:
+    return analysis.walked.tape.has_linear_gradients
+  return not any(map(has_own_gradient, _ops_between(graph)))
+
+
+def has_linear_gradients(problem: Problem, graph: Graph) -> bool:
+  """As `Reading.has_linear_gradients`, where nothing else is read."""
+  if _has_linear_gradients(graph, None):
+    return True
+  try:
+    analysis = analyze(graph, problem.rank_of(graph.ys), _retrace(problem))
+  except (budget.UnknownShapeError, budget.PatternTooDenseError):
+    return False
+  return analysis is not None and _has_linear_gradients(graph, analysis)
+
+
+def held_constant(problem: Problem, graph: Graph) -> str | None:
+  """A note of what TensorFlow holds constant in second derivatives, or None."""
+  if problem.kind != 'hessian' or isinstance(problem, GaussNewtonProblem):
+    return None
+  for op in _ops_between(graph):
+    held = facts(op.type).held
+    if held and (found := held(op)):
+      what, instead = found
+      return (
+        f'TensorFlow holds {what} constant (op {op.name!r}): the second '
+        'derivatives are those of TensorFlow, and lack what depends on it. '
+        f'{instead} has the exact ones.'
+      )
+  return None
+
+
+def _ops_between(graph: Graph) -> Iterator[tf.Operation]:
+  """The ops between xs and ys, also those of functions that are called."""
+  needed = needed_ops(graph.ops, graph.ys)
+  reached = None
+  if not graph.has_variables:  # They are read anywhere.
+    reached = {x.ref() for x in graph.xs}
+  ops = [op for op in graph.ops if op in needed]
+  return _dependent_ops(graph.graph, ops, reached)
+
+
+def _dependent_ops(
+  graph: tf.Graph, ops: Sequence, reached: set | None
+) -> Iterator[tf.Operation]:
+  """Ops that depend on some Tensors; with None, all ops that take any."""
+  for op in ops:
+    takes = [reached is None or x.ref() in reached for x in op.inputs]
+    if not any(takes):
+      continue
+    yield op
+    if reached is not None:
+      reached.update(y.ref() for y in op.outputs)
+    for name in function_names(op):
+      body = function_graph(graph, name)
+      inner = None
+      if reached is not None and facts(op.type).is_call:
+        inner = {x.ref() for x, is_taken in zip(body.inputs, takes) if is_taken}
+      yield from _dependent_ops(body, body.get_operations(), inner)
+
+
+def caution_of_whole(problem: Problem, graph: Graph) -> bool:
+  """Refuses or warns where a matrix is not what its caller takes it for.
+
+  Args:
+    problem: `Problem`.
+    graph: `Graph` of it.
+
+  Returns:
+    As `has_linear_gradients`: else it is no matrix, but a collection of rows.
+
+  Raises:
+    SampleMixingError: If samples mix; names the op where they first do.
+  """
+  refuse_mixing(problem, graph)
+  held = held_constant(problem, graph)
+  if held is not None:
+    warn(held, RuntimeWarning)
+  return has_linear_gradients(problem, graph)
 
 
 # Graphs that were not refused, by their digests. A sampler asks for each run.

@@ -23,7 +23,6 @@ serves every sample.
 import itertools
 import logging
 import re
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -33,6 +32,7 @@ import tensorflow as tf
 from tfp_diag.diagonal.linear_map import Linear, MissingGradientError
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.internal import batching
+from tfp_diag.internal.warn import warn
 
 __all__ = [
   'MAX_UNROLLED',
@@ -286,11 +286,10 @@ def _choose(
 
 def warn_of_loop(reason: str, choice: str = "schedule='while_loop'") -> None:
   """Warns that pfor cannot do it, and names the way to choose the loop."""
-  warnings.warn(
+  warn(
     f'pfor cannot vectorize {reason}; the derivative runs as a while_loop, one '
     f'pass at a time. Pass `{choice}` to choose that yourself.',
     RuntimeWarning,
-    stacklevel=2,
   )
 
 

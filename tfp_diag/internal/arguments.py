@@ -444,7 +444,7 @@ def as_tensor(
     way = 'Pass a Tensor, an array, or numbers in lists of equal lengths'
     if isinstance(value, type):
       way = f'It is a class; pass an instance of it, or {way[5:]}'
-    elif isinstance(value, list) and None in value:
+    elif value is None or (isinstance(value, list) and None in value):
       way += '; a shape with open sizes is a `tf.TensorSpec(shape)`'
   of = '' if dtype is None else f' of {tf.as_dtype(dtype).name}'
   raise TypeError(

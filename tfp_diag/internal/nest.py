@@ -81,6 +81,13 @@ def check_takes(name, fn, xs, what='the parts of `xs`'):
   def given(*args, **kwargs):
     return args, kwargs
 
+  if isinstance(xs, collections.abc.Mapping):
+    for key in xs:
+      if not isinstance(key, str):
+        raise TypeError(
+          f'A key of the dict that has {what} is {arguments.shown(key)}, but '
+          f'keys are the names of arguments of `{name}`. Take strings.'
+        )
   args, kwargs = call_fn(given, xs)
   arguments.check_takes(name, fn, args, kwargs, what)
 

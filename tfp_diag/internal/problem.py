@@ -14,13 +14,13 @@
 # ============================================================================
 """A function, its state and its sample shape, checked once for all callers."""
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from tfp_diag.internal import arguments, batching, nest
+from tfp_diag.internal.warn import warn
 
 __all__ = [
   'GaussNewtonProblem',
@@ -110,6 +110,24 @@ class Problem:
     """Puts one entry per part into the structure of the state."""
     return nest.pack_as(self.xs, parts)
 
+  def check_values(self) -> None:
+    """Raises a TypeError if a part has no values, as a `tf.TensorSpec`."""
+    for k, part in enumerate(self.parts):
+      if isinstance(part, tf.TensorSpec):
+        raise TypeError(
+          f'Part {k} of `xs` is a {part}, which has no values. Pass a Tensor; '
+          'plans and patterns are made from specifications.'
+        )
+
+  def check_shapes_are_meant(self) -> None:
+    """Raises a TypeError if sizes are given where shapes alone matter."""
+    for k, part in enumerate(nest.flatten(self.xs)):
+      if isinstance(part, int):
+        raise TypeError(
+          f'Part {k} of `xs` is {part}, a number, of which only the shape [] '
+          f'would matter here. If it is a size, pass `tf.TensorSpec([{part}])`.'
+        )
+
   def promise(self, sample_shape: Any) -> None:
     """Stores a sample shape that is to be checked at run time."""
     sizes = batching.sample_sizes(sample_shape)
@@ -161,14 +179,13 @@ class Problem:
       return
     named = [f'number {k} ({self.parts[k].name!r})' for k in unused[:_MOST]]
     rest = len(unused) - len(named)
-    warnings.warn(
+    warn(
       f'`{self.fn_name}` does not use {len(unused)} of the {len(self.parts)} '
       f'`tf.Variable`s that it was given with, whose derivatives are zero: '
       f'{", ".join(named)}{f" and {rest} more" if rest else ""}. Leave them '
       'out, or look whether they are read, by TensorFlow ops that have a '
       'gradient.',
       UserWarning,
-      stacklevel=2,
     )
 
   def rank_of(self, ys) -> int:

@@ -47,7 +47,7 @@ def _stderr_held_back():
     os.dup2(held_back.fileno(), 2)
     try:
       yield
-    except BaseException:
+    except Exception:
       held_back.seek(0)
       os.write(terminal, held_back.read())
       raise

@@ -123,6 +123,8 @@ def hessian_sparsity(
 
 
 def _pattern(problem: Problem) -> SparsityPattern:
+  problem.check_shapes_are_meant()
+
   def traced(shapes=None):
     return trace(problem.call, problem.outputs, problem.parts, shapes)
 

@@ -15,13 +15,13 @@
 """Walks a traced function and writes down which of its ops depend on xs."""
 
 import contextlib
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal.warn import warn
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.flow import Flow
@@ -306,7 +306,7 @@ class Walker:
     )
     self.notes[note] = True
     if registry.is_news(instruction.type, error):
-      warnings.warn(note, RuntimeWarning, stacklevel=2)
+      warn(note, RuntimeWarning)
 
   def _dense(self, instruction: Instruction, inputs: Sequence) -> list:
     """Every output depends on all that any input depends on."""

@@ -17,13 +17,13 @@
 import dataclasses
 import enum
 import functools
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.warn import warn
 
 __all__ = [
   'CannotSay',
@@ -410,13 +410,12 @@ def _warn_if_unknown(op_types: Sequence[str]) -> None:
   for op_type in op_types:
     if not _is_loaded(op_type):
       meant = arguments.did_you_mean(op_type, dir(tf.raw_ops), 3)
-      warnings.warn(
+      warn(
         f'`register_rule` was given the op type {op_type!r}, but TensorFlow '
         f'has no such op, so that the rule has no effect.{meant} The type of '
         'an op is its `tf.Operation.type`. If it is a custom op, load its '
         'library first.',
         UserWarning,
-        stacklevel=3,
       )
 
 

@@ -246,7 +246,7 @@ def run(model, n_draws=3, **kwargs):
     (
       _not_a_number,
       {'y': 1.0, 'init': {'x': tf.zeros([3])}},
-      r"The log density of 'y' is nan .* in 3 of 3 chains, .*of what is pinned",
+      r"The log density of 'y', which is pinned, is nan .* in 3 of 3 chains",
     ),
     # All starts that are tried.
     (_not_a_number, {}, r"The log density of 'y' is nan at the start"),

@@ -81,6 +81,7 @@ def named_draws(draws, chain_ndims, var_names=None):
     ValueError: if the parts disagree on draws or chains, or the names do not
       fit.
   """
+  check_not_whole(draws)
   found = list(named_leaves(draws))
   if not found:
     raise ValueError(_NO_PARTS)
@@ -147,6 +148,23 @@ def as_numbers(what, given):
   )
 
 
+def check_not_whole(draws):
+  """Refuses what a sampler returned where its draws are asked for.
+
+  Args:
+    draws: What was given as `draws`.
+
+  Raises:
+    TypeError: if it has draws and a trace.
+  """
+  if {'draws', 'trace'} <= set(getattr(draws, '_fields', ())):
+    kind = type(draws).__name__
+    raise TypeError(
+      f'`draws` is a `{kind}`, all that a sampler returned; pass its `.draws` '
+      '(and its `.trace` where a trace is asked for).'
+    )
+
+
 def as_draws(given):
   """One part of draws as an array; see `as_numbers`."""
   return as_numbers('A part of `draws`', given)
@@ -167,6 +185,7 @@ def map_draws(fn, draws, chain_ndims):
     TypeError: if a part is not made of real numbers.
     ValueError: if there is no part, or one has too few axes or no draws.
   """
+  check_not_whole(draws)
   chain_ndims = check_chain_ndims(chain_ndims)
   if not tf.nest.flatten(draws):
     raise ValueError(_NO_PARTS)

@@ -14,13 +14,13 @@
 # ============================================================================
 """Means, errors and verdicts in one table."""
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.diagnose.convergence import (
   ESS_KINDS,
   LEAST_DRAWS,
@@ -202,7 +202,7 @@ def warn_if_not_converged(summary, way_out):
   Of draws that are too few to judge nothing is said.
   """
   if summary.warnings and summary.num_draws >= LEAST_DRAWS:
-    warnings.warn(f'{" ".join(summary.warnings)} {way_out}', stacklevel=3)
+    warn(f'{" ".join(summary.warnings)} {way_out}')
 
 
 def _without_tuning(parts, statistics):

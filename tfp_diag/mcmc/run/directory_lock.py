@@ -21,13 +21,14 @@ however that ends. The file that is locked stays, and means nothing by itself.
 import contextlib
 import os
 import socket
-import warnings
 
 try:
   import fcntl
 except ImportError:  # Windows.
   fcntl = None
   import msvcrt
+
+from tfp_diag.internal.warn import warn
 
 __all__ = ['LOCK_NAME', 'directory_lock']
 
@@ -68,10 +69,9 @@ def directory_lock(path):
         'Wait for its end or stop it, or pass another path.'
       ) from e
     except OSError as e:
-      warnings.warn(
+      warn(
         f'The checkpoint {path!r} is on a file system without locks ({e}): see '
-        'to it that no other run writes there at the same time.',
-        stacklevel=6,
+        'to it that no other run writes there at the same time.'
       )
     else:
       _held.add(file)

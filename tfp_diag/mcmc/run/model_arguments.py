@@ -227,7 +227,12 @@ def check_pins(model, pins, chain_shape):
   event_shapes = _by_name(model, model.event_shape)
   for name, value in pins.items():
     expected = event_shapes.get(name)
-    if value is None or not isinstance(expected, tf.TensorShape):
+    if value is None:
+      raise ValueError(
+        f'`{name}` is None, which would leave {name!r} among the unknowns; '
+        'pass what was observed, or leave the argument out.'
+      )
+    if not isinstance(expected, tf.TensorShape):
       continue
     try:
       value = value if tf.is_tensor(value) else np.asarray(value)
@@ -554,16 +559,17 @@ def check_start(model, state):
         f' in {np.sum(bad)} of {part.size} chains, the first of them at index '
         f'{list(index)}'
       )
+    shown = repr(name)
     if name in values:
       here = np.asarray(values[name])
       here = here[index] if here.shape[: part.ndim] == part.shape else here
       where = f', where {name!r} is {here}' if here.size <= _FEW else ''
       way = 'Pass an `init` that is in the support of every variable'
     else:
-      where = ', of what is pinned'
+      where, shown = '', f'{name!r}, which is pinned,'
       way = 'Look at the data, or pass another `init`'
     raise ValueError(
-      f'The log density of {name!r} is {part[index]} at the start{chains}'
+      f'The log density of {shown} is {part[index]} at the start{chains}'
       f'{where}. {way}; a chain cannot leave such a point.'
     )
 

@@ -18,7 +18,6 @@ import contextlib
 import functools
 import os
 import typing
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -27,6 +26,7 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 from tfp_diag.internal.seeds import as_seed
+from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.kernels.parameterized_kernel import check_kernel
 from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
@@ -253,10 +253,9 @@ def sample(
       '`tf.distribute.MirroredStrategy`, or None for one device.'
     )
   if not kernel.is_calibrated:
-    warnings.warn(
+    warn(
       f'The kernel {type(kernel).__name__} is not calibrated: what it samples '
-      'depends on its step size.',
-      stacklevel=2,
+      'depends on its step size.'
     )
   run = SamplingRun(
     kernel,
@@ -352,6 +351,10 @@ def check_run_options(
     )
   if isinstance(stop_when, StopWhen):
     stop_when.check()
+  elif stop_when is not None:
+    arguments.check_takes(
+      'stop_when', stop_when, (None, None), {}, 'the draws and the trace'
+    )
 
 
 def _as_state(current_state):
@@ -439,12 +442,11 @@ def _say_what_is_left(schedule, num_steps_made, checkpoint):
   """Warns who interrupted a run."""
   if num_steps_made == schedule.num_steps:
     return
-  warnings.warn(
+  warn(
     f'The run was interrupted after {num_steps_made:,} of '
     f'{schedule.num_steps:,} steps and returns the '
     f'{schedule.num_rows(num_steps_made):,} of {schedule.num_results:,} draws '
-    f'made until then. {_how_to_resume(checkpoint)}',
-    stacklevel=5,
+    f'made until then. {_how_to_resume(checkpoint)}'
   )
 
 

@@ -16,7 +16,6 @@
 
 import dataclasses
 import typing
-import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +24,7 @@ import tensorflow_probability as tfp
 from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments
 from tfp_diag.internal.text_table import as_html, text_table
+from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.adapt.newton_starts import newton_starts
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.adapt.tuning import (
@@ -485,10 +485,9 @@ def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
   except (ValueError, TypeError, tf.errors.OpError) as e:
     if is_needed:
       raise
-    warnings.warn(
+    warn(
       'The chains start without the diagonal of the Hessian, which cannot be '
-      f'computed ({arguments.reason(e)}); the warm-up takes longer.',
-      stacklevel=4,
+      f'computed ({arguments.reason(e)}); the warm-up takes longer.'
     )
     return None
   return newton

@@ -27,7 +27,7 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.graph import gradient_of
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.registry import CannotSay, facts, register_expansion
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
@@ -68,7 +68,7 @@ def _identity_n(walker, scope, instruction, inputs):
     Value(v.shape, v.dtype, any(a.output == k for a in arrows))
     for k, v in enumerate(inputs)
   ]
-  is_linear = all(isinstance(step, Step) and step.is_linear for step in steps)
+  is_linear = all(map(_is_linear_map, steps))
   is_elementwise = is_linear and _is_elementwise(
     walker.tape, inputs, arrows, extra
   )
@@ -123,7 +123,9 @@ def _jacobian(walker, scope, inputs, gradient):
   arrows = []
   for k, value in after:
     if not value.depends:
-      continue
+      if _is_zero(value):
+        continue
+      raise CannotSay('a gradient that does not use its cotangent')
     # Elements of the input by cotangents, transposed: outputs by inputs.
     turned = columns.groups.expand(found[value]).transpose(total)
     for output, start in enumerate(starts):
@@ -133,6 +135,33 @@ def _jacobian(walker, scope, inputs, gradient):
         flow = Flow(part.rows, value.rows, (('matrix', part),))
         arrows.append(Arrow(output, (k,), flow))
   return arrows, tape.steps
+
+
+def _is_linear_map(step):
+  """Whether a step is linear in what varies, and zero where that is zero."""
+  if isinstance(step, Loop) or step.is_fallback:
+    return False
+  varying = {k for k, value in enumerate(step.inputs) if value.depends}
+  together = [set(t) for t in facts(step.op_type).linear_in if varying <= {*t}]
+  values = [*step.outputs, *(step.inputs[k] for k in varying)]
+  if together and all(v.dtype.is_floating for v in values):
+    others = min(together, key=len) - varying
+  elif step.is_linear:
+    # It moves numbers, or adds them up: there may be others among them.
+    others = {k for k, v in enumerate(step.inputs) if v.dtype.is_floating}
+  else:
+    return False
+  return all(_is_zero(step.inputs[k]) for k in others - varying)
+
+
+def _is_zero(value):
+  """Whether a value is known to be zero, all of it."""
+  if isinstance(value, TensorList):
+    return False
+  try:
+    return not np.any(value.value(value.is_uniform, only_zeros=True))
+  except CannotSay:
+    return False
 
 
 def _is_elementwise(tape, inputs, arrows, slopes):
