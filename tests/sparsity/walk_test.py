@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tests.oracles import jacobian_diagonal
 from tfp_diag.sparsity import SampleMixingError, jacobian_sparsity
 from tfp_diag.sparsity.analysis import analyze
@@ -328,3 +329,41 @@ def test_a_shift_that_is_computed(size):
 
   with pytest.raises(ValueError, match=r'mixes samples|number of samples'):
     jacobian_sparsity(rolled, tf.TensorSpec([size, 10]), [size])
+
+
+@pytest.mark.parametrize('num_samples', [2, 3, 5])
+def test_an_open_batch_is_that_of_data_in_the_function(num_samples):
+  rng = np.random.default_rng(0)
+  data = tf.constant(rng.normal(size=[num_samples, 6]))
+  x = tf.constant(rng.normal(size=[num_samples, 6]))
+  spec = tf.TensorSpec([None, 6], tf.float64)
+
+  def chain(x):
+    return tf.sin(x * data) * tf.roll(x, 1, -1)
+
+  plan = tfp_diag.plan_diag_jacobian(chain, spec, [None])
+  assert plan.num_passes == 2
+  _, (diag,) = plan([x])
+  expected = data * tf.cos(x * data) * tf.roll(x, 1, -1)
+  np.testing.assert_allclose(diag, expected, rtol=1e-9)
+  plan = tfp_diag.plan_diag_hessian(
+    lambda x: tf.reduce_sum(tf.cos(x * data), -1), spec
+  )
+  assert plan.num_passes == 1
+  np.testing.assert_allclose(plan(x)[2], -(data**2) * tf.cos(x * data))
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    tf.ones_like,
+    lambda x: tf.zeros([tf.shape(x)[0], 3]),
+    lambda x: 0 * tf.stop_gradient(x) + 1,
+  ],
+)
+def test_an_open_batch_of_constants(fn):
+  spec = tf.TensorSpec([None, 3])
+  _, (diag,) = tfp_diag.plan_diag_jacobian(fn, spec, [None])([tf.ones([2, 3])])
+  np.testing.assert_array_equal(diag, np.zeros([2, 3]))
+  plan = tfp_diag.plan_diag_hessian(lambda x: tf.reduce_sum(fn(x), -1), spec)
+  np.testing.assert_array_equal(plan(tf.ones([2, 3]))[2], np.zeros([2, 3]))

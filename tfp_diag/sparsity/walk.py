@@ -149,7 +149,8 @@ def walk(
         'example as tf.TensorSpec; or, if an open dimension counts samples, '
         '`sample_shape`, such as `sample_shape=[None]`.'
       )
-  sample_shape = shapes[0][:rank]
+  sample_shape = _sample_shape(graph, shapes[0][:rank])
+  shapes = [(*sample_shape, *shape[rank:]) for shape in shapes]
   if None in sample_shape:
     return [lambda: _walk_open(graph, shapes, sample_shape, second_order)]
   elements = sum(int(np.prod(s, dtype=np.int64)) for s in shapes)
@@ -169,6 +170,20 @@ def walk(
   if elements <= _MOST_ELEMENTS or not rank:
     ways.append(all_samples)
   return ways
+
+
+def _sample_shape(graph: Graph, open_shape: Sequence) -> tuple:
+  """The sample shape; one that is open is that of data in the function."""
+  sizes = list(open_shape)
+  for axis, size in enumerate(sizes):
+    found = {
+      y.shape[axis]
+      for y in graph.ys
+      if y.shape.rank is not None and y.shape.rank > axis
+    } - {None}
+    if size is None and len(found) == 1:
+      sizes[axis] = found.pop()
+  return tuple(sizes)
 
 
 def _walk_twin(
@@ -218,7 +233,7 @@ def _walk_open(
     return walk_on(found[:rank]), walk_on(found[rank:])
 
   walks = _with_few(graph, 2 * rank, walk_twice)
-  if walks is None:
+  if walks is None or not all(map(_has_its_samples, walks)):
     return None
   one, other = walks
   sizes = [
@@ -239,6 +254,12 @@ def _walk_open(
     if value.shape is not None
   }
   return dataclasses.replace(one, varying_sizes=varying)
+
+
+def _has_its_samples(walked: Walked) -> bool:
+  """Whether the outputs have as many samples as xs, not as some data."""
+  rank = walked.sample_rank
+  return all(y.shape[:rank] == walked.sample_shape for y in walked.outputs)
 
 
 def _sizes_of_twin(walked: Walked) -> dict:
@@ -302,7 +323,10 @@ def _walk_on(
     if isinstance(x, tf.Variable)
   }
   walker = Walker(graph, variables, second_order, twin, not put_in)
-  outputs = walker.walk(values)
+  outputs = [
+    _with_shape(value, y, sample_shape)
+    for value, y in zip(walker.walk(values), graph.ys)
+  ]
   _check_known(outputs, is_open=bool(put_in))
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
     raise _SharedIntegersError(walker.integers)
@@ -317,6 +341,16 @@ def _walk_on(
     is_certain=not walker.has_failures and not walker.has_varying,
     twin=twin,
   )
+
+
+def _with_shape(value: Value, y: tf.Tensor, sample_shape: Sequence) -> Value:
+  """An output; of a constant, the number of samples may not be known."""
+  if value.shape is not None or value.depends:
+    return value
+  event = y.shape[len(sample_shape) :]
+  if not event.is_fully_defined():
+    return value
+  return Value((*sample_shape, *event.as_list()), value.dtype)
 
 
 def _check_known(outputs: Sequence, is_open: bool) -> None:

@@ -14,6 +14,8 @@
 # ============================================================================
 """What does not fit is named, with what fits, before TensorFlow sees it."""
 
+import collections
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -220,7 +222,7 @@ def run(model, n_draws=3, **kwargs):
     (
       _model,
       {**_DATA, 'init': tf.ones([4])},
-      r"`init` has no list.*'rate', 'sh",
+      r"`init` is one Tensor.*'rate', 'sh",
     ),
     (_model, {**_DATA, 'init': [tf.ones([4])]}, r'`init` has 1 Tensor\(s\)'),
     (
@@ -241,7 +243,17 @@ def run(model, n_draws=3, **kwargs):
     (
       _model,
       {**_DATA, 'init': {**_INIT, 'shift': [[0, 0], [0, np.inf]] * 2}},
-      r"'shift' is -inf at the start in 2 of 4 chains.*\[1\], .* \[ 0\. inf\]",
+      r"`init` of 'shift' is not inside of the support in all chains",
+    ),
+    (
+      _model,
+      {**_DATA, 'init': {**_INIT, 'rate': [1.0, -1.0, 1.0, 1.0]}},
+      r"`init` of 'rate' \(\[ 1\. -1\.  1\.  1\.\]\) is not inside",
+    ),
+    (
+      _model,
+      {**_DATA, 'init': {**_INIT, 'rate': [1.0, 0.0, 1.0, 1.0]}},
+      "`init` of 'rate' .* is not inside",
     ),
     (
       _not_a_number,
@@ -372,3 +384,37 @@ def test_variables_of_two_dtypes():
 @pytest.mark.filterwarnings('error::RuntimeWarning')
 def test_draws_that_overflow_are_no_fault_of_a_bijector():
   model_arguments.check_latent_variables(_of(tfd.InverseGamma(1e-3, 1e-3)))
+
+
+_LISTED = tfd.JointDistributionSequentialAutoBatched(
+  [tfd.Normal(0.0, 10.0, name='mu'), tfd.Exponential(1.0, name='rate')]
+)
+_NAMED = tfd.JointDistributionNamedAutoBatched(
+  {'rate': tfd.Exponential(1.0), 'mu': lambda rate: tfd.Normal(0.0, rate)}
+)
+_PAIR = collections.namedtuple('Pair', 'rate mu')
+
+
+@pytest.mark.parametrize(
+  'model, names', [(_LISTED, ('mu', 'rate')), (_NAMED, ('rate', 'mu'))]
+)
+@pytest.mark.parametrize('structure', ['dict', 'namedtuple', 'list'])
+def test_a_start_is_known_by_its_names(model, names, structure):
+  init = {'rate': tf.fill([2], 2.0), 'mu': tf.fill([2], -3.0)}
+  if structure == 'namedtuple':
+    init = _PAIR(**init)
+  elif structure == 'list':
+    init = [init[name] for name in names]
+  target = target_of_model(model, {}, init, [2], (0, 1))
+  start = target.constrain(target.start)
+  parts = start if isinstance(start, dict) else dict(zip(names, start))
+  np.testing.assert_allclose(parts['mu'], [-3.0] * 2, rtol=1e-5)
+  np.testing.assert_allclose(parts['rate'], [2.0] * 2, rtol=1e-5)
+
+
+def test_an_observation_of_another_dtype_or_of_none():
+  data = tf.ones([2, 3, 2], tf.float64)
+  with pytest.raises(TypeError, match="'shift' is a Tensor of dtype float64"):
+    run(_model, counts=_COUNTS, shift=data[0, 0])
+  with pytest.raises(ValueError, match='`counts` is None'):
+    run(_model, counts=None)

@@ -33,6 +33,7 @@ __all__ = [
   'check_acceptance',
   'check_argument_names',
   'check_init',
+  'check_inside',
   'check_latent_variables',
   'check_pins',
   'check_positive',
@@ -71,6 +72,13 @@ _OF_SAMPLE = (
   'resume',
   'stop_when',
   'strategy',
+)
+# What `mcmc.windowed_adaptive_mala` takes.
+_OF_WINDOWED = (
+  'discard_tuning',
+  'init_step_size',
+  'previous_kernel_results',
+  'trace_fn',
 )
 # What TFP's samplers take, without a counterpart in this package.
 _OF_TFP = (
@@ -184,6 +192,16 @@ def check_argument_names(given, driver, model=None):
       raise ValueError(
         f'`{name}` is not an argument here; use `{here[0]}` instead.'
       )
+    if name == 'init_near_unconstrained_zero':
+      raise ValueError(
+        f'`{name}` is not an argument here: without `init`, chains start there '
+        'anyway. Leave it out.'
+      )
+    if name in _OF_WINDOWED and name not in arguments:
+      raise ValueError(
+        f'`{name}` is not an argument here; '
+        '`tfp_diag.mcmc.windowed_adaptive_mala` has it.'
+      )
     if name in _OF_SAMPLE:
       raise ValueError(
         f'`{name}` is not an argument here; `tfp_diag.mcmc.sample` has it, and '
@@ -221,10 +239,11 @@ def check_pins(model, pins, chain_shape):
       not auto-batched, may have these axes in front.
 
   Raises:
-    TypeError: if one is not made of numbers.
+    TypeError: if one is not made of numbers, or a Tensor of another dtype.
     ValueError: if the shape of one does not fit; names it and what does.
   """
   event_shapes = _by_name(model, model.event_shape)
+  dtypes = _by_name(model, model.dtype)
   for name, value in pins.items():
     expected = event_shapes.get(name)
     if value is None:
@@ -241,6 +260,14 @@ def check_pins(model, pins, chain_shape):
         f'The value of {name!r} is not an array ({e}), but must be one of '
         f'shape {expected}.'
       ) from e
+    dtype = dtypes.get(name)
+    if tf.is_tensor(value) and value.dtype.is_floating and dtype is not None:
+      if tf.as_dtype(dtype).is_floating and value.dtype != dtype:
+        raise TypeError(
+          f'What is pinned as {name!r} is a Tensor of dtype '
+          f'{value.dtype.name}, but the variable has '
+          f'{tf.as_dtype(dtype).name}; cast it by `tf.cast`.'
+        )
     shape = tf.TensorShape(value.shape)
     if getattr(value.dtype, 'name', None) == 'string' or (
       getattr(value.dtype, 'kind', None) in tuple('OSU')
@@ -441,7 +468,8 @@ def check_init(model, init, of_model='joint_dist'):
     of_model: Python `str`, the argument that the model was given as.
 
   Returns:
-    The structure, with arrays and numbers as Tensors of their variable's dtype.
+    The parts in the structure of the model, arrays and numbers as Tensors of
+    their variable's dtype.
 
   Raises:
     TypeError: if a part is made of neither floats nor integers, or is a Tensor
@@ -457,12 +485,16 @@ def check_init(model, init, of_model='joint_dist'):
       f'`{of_model}` that are not pinned are {", ".join(map(repr, names))}.'
     )
   if not tf.nest.is_nested(init) or len(init) != len(names):
-    num = len(init) if tf.nest.is_nested(init) else 'no list of them but one'
-    raise ValueError(
-      f'`init` has {num} Tensor(s), but must be a dict or a list with one for '
-      f'each variable that is not pinned: {", ".join(map(repr, names))}.'
+    what = (
+      f'has {len(init)} Tensor(s)'
+      if tf.nest.is_nested(init)
+      else 'is one Tensor'
     )
-  parts = _by_name(model, init)
+    raise ValueError(
+      f'`init` {what}, but must be a dict or a list with one Tensor for each '
+      f'variable that is not pinned: {", ".join(map(repr, names))}.'
+    )
+  parts = dict(zip(names, init)) if given is None else _by_name(model, init)
   chain_shapes = {}
   dtypes = _by_name(model, model.dtype)
   for name, event_shape in _by_name(model, model.event_shape).items():
@@ -494,11 +526,42 @@ def check_init(model, init, of_model='joint_dist'):
         f'`init` of {name!r} is for chains of shape {shape}, but that of '
         f'{first!r} for {expected}; all variables need the same.'
       )
-  if isinstance(init, collections.abc.Mapping):
-    return {name: parts[name] for name in init}
-  if hasattr(init, '_fields'):
-    return init._replace(**parts)
-  return type(init)(parts.values())
+  # Whatever it was given in: from here on parts are known by their positions.
+  structure = model.event_shape
+  if isinstance(structure, collections.abc.Mapping):
+    kind = (
+      collections.OrderedDict if hasattr(structure, 'move_to_end') else dict
+    )
+    return kind((name, parts[name]) for name in structure)
+  if hasattr(structure, '_fields'):
+    return structure._replace(**parts)
+  return type(structure)(parts[name] for name in names)
+
+
+def check_inside(model, init, unconstrained):
+  """Refuses, in eager mode, a start that is not inside of the supports.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+    init: Structure of Tensors, in the structure of the model.
+    unconstrained: What the inverse of the model's bijector makes of it.
+
+  Raises:
+    ValueError: if it is not finite; names the variable.
+  """
+  if not tf.executing_eagerly():
+    return
+  given = _by_name(model, init)
+  for name, z in _by_name(model, unconstrained).items():
+    for x, part in zip(tf.nest.flatten(given[name]), tf.nest.flatten(z)):
+      if np.all(np.isfinite(part)):
+        continue
+      x = np.asarray(x)
+      shown = f' ({x})' if x.size <= _FEW else ''
+      raise ValueError(
+        f'`init` of {name!r}{shown} is not inside of the support in all '
+        'chains: a chain would not leave such a point. Pass another.'
+      )
 
 
 def _of_dtype(name, given, part, dtype):

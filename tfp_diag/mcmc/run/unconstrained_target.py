@@ -27,6 +27,7 @@ from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.run.model_arguments import (
   check_argument_names,
   check_init,
+  check_inside,
   check_latent_variables,
   check_pins,
   check_start,
@@ -123,7 +124,7 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
   if not is_model and (not callable(given) or isinstance(given, type)):
     raise TypeError(
       f'`{name}` must be a tfd.JointDistribution or a callable log density, '
-      f'but is {arguments.shown(given)}.'
+      f'but is {arguments.shown(given)}.{_way_out(given)}'
     )
   check_argument_names(pins, driver, given if is_model else None)
   if isinstance(init, str) and (init != _PRIOR or not is_model):
@@ -189,6 +190,7 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     else:
       init = check_init(pinned, init, name)
     structure = unconstrained = _traced(lambda: bijector.inverse(init))
+    check_inside(pinned, init, unconstrained)
 
   def pack(parts):
     # Copies: a bijector remembers by identity what it computed elsewhere.
@@ -222,6 +224,13 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     model=pinned,
     traced=traced,
   )
+
+
+def _way_out(given):
+  """What to pass instead of something that is neither model nor callable."""
+  if isinstance(given, tfp.distributions.Distribution):
+    return ' Pass its `log_prob`, with `init`.'
+  return ''
 
 
 def _traced(fn, *parts):
