@@ -637,3 +637,38 @@ def test_slices_from_the_end_up_to_a_size():
     atol=1e-12,
   )
   assert 'cannot be told' not in str(plan)
+
+
+def filtered(p, steps=20):
+  """A local level, its Kalman filter written out by Python."""
+  q, r = tf.exp(p[..., 0]), tf.exp(p[..., 1])
+  mean, variance, total = tf.zeros_like(q), tf.ones_like(q), 0.0
+  for t in range(steps):
+    variance = variance + q
+    scale, error = variance + r, np.sin(t) - mean
+    total -= 0.5 * (tf.math.log(scale) + error**2 / scale)
+    gain = variance / scale
+    mean, variance = mean + gain * error, (1 - gain) * variance
+  return total
+
+
+def forward_algorithm(logits, steps=20):
+  """A hidden Markov model of three states, written out by Python."""
+  moves = np.log(np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.1, 0.1, 0.8]]))
+  found = -0.5 * logits**2
+  for t in range(1, steps):
+    found = tf.reduce_logsumexp(found[..., :, tf.newaxis] + moves, -2)
+    found -= 0.5 * (np.sin(t) - logits) ** 2
+  return tf.reduce_logsumexp(found, -1)
+
+
+@pytest.mark.parametrize('fn, size', [(filtered, 2), (forward_algorithm, 3)])
+def test_loops_that_python_writes_out_run_by_reverse_passes(fn, size):
+  """Their many small ops are traced in no other mode, and not one by one."""
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, size], tf.float64))
+  assert (plan.num_passes, plan.mode) == (size, 'reverse_over_reverse')
+  assert plan.ways[0].name == 'passes'
+  x = tf.constant(np.random.default_rng(0).normal(size=[2, size]))
+  np.testing.assert_allclose(
+    plan(x)[2], by_samples(hessian_diagonal, fn, x), rtol=1e-9
+  )

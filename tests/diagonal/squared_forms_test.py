@@ -62,6 +62,7 @@ IMAGE = constant(1, 4, 4, 2)
 VOLUME = constant(1, 3, 3, 3, 1)
 PICKED = [2, 0, 2, 2, 3]
 ROWS = tf.sparse.from_dense(np.array([[1.5, 0, -0.5, 0], [0, 2.0, 0.7, 0]]))
+ROWS_T = tf.sparse.transpose(ROWS)
 TWICE = tf.SparseTensor(
   [[0, 1], [0, 1], [1, 2]], tf.constant([0.4, 0.9, 1.5], tf.float64), [2, 4]
 )
@@ -294,6 +295,7 @@ MULTIPLIED = {
     ),
   ),
   'sparse': (4, columns(lambda x: tf.sparse.sparse_dense_matmul(ROWS, x))),
+  'dense by sparse': (4, lambda x: tf.sparse.sparse_dense_matmul(x, ROWS_T)),
   'sparse and turned': (
     2,
     columns(lambda x: tf.sparse.sparse_dense_matmul(ROWS, x, adjoint_a=True)),

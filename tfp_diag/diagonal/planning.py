@@ -31,6 +31,10 @@ from tfp_diag.internal.problem import Problem
 __all__ = ['Trial', 'try_out']
 
 
+# A function of so many ops may be a loop that Python has written out.
+_MOST_OPS_OF_FORWARD = 250
+
+
 class Trial:
   """A function, traced once, with what was decided about it.
 
@@ -115,10 +119,10 @@ class Trial:
 
     A few forward passes over a gradient are cheaper than reverse ones: they
     share all that does not depend on the seed. One pass shares nothing, and for
-    many, vectorized, reverse mode is cheaper. So it is through loops, where one
-    transposition more also takes long to trace: a minute for a state-space
-    model. A Jacobian gains nothing that would pay for the reverse passes in a
-    branch.
+    many, vectorized, reverse mode is cheaper. So it is through loops, also
+    those that Python has written out, where one transposition more also takes
+    long to trace: a minute for a state-space model. A Jacobian gains nothing
+    that would pay for the reverse passes in a branch.
     """
     if self.decision.mode == 'forward':
       return True
@@ -127,7 +131,8 @@ class Trial:
       return False
     if not 1 < num_passes <= sweep.MAX_UNROLLED:
       return False
-    return self.evaluation.loop_type is None
+    is_long = len(self.evaluation.graph.ops) > _MOST_OPS_OF_FORWARD
+    return self.evaluation.loop_type is None and not is_long
 
   def _set_mode(self, mode: Mode) -> None:
     self.decision = self.decision._replace(mode=mode)

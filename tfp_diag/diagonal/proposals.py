@@ -62,6 +62,8 @@ _VJP = 0.5
 # cost without a look for joint frontiers.
 _PRODUCT_BEHIND = 1.0
 _FEW_SWEEPS = 2.0
+# What a curved op must save, where passes are few: each is traced by itself.
+_TRACE = 0.006
 # With more passes than samples times this, samples do not share them.
 _MAX_SHARED = 8
 # Even where passes are few, so few coordinates are looked at op by op.
@@ -194,11 +196,15 @@ def taken_apart(
   if curved_ops is None:
     return
   own = color_diagonal(pattern).colors
-  terms = HessianTerms(curved_ops, own, columns)
-  yield _of_terms('op by op', terms, _cost_op_by_op(terms))
-  if terms.is_by_coordinate:
-    tangents = HessianTerms(curved_ops.all_as_rest(), own, columns)
-    yield _of_terms('by tangents', tangents, _cost_op_by_op(tangents))
+  found = {'op by op': HessianTerms(curved_ops, own, columns)}
+  if found['op by op'].is_by_coordinate:
+    rest = curved_ops.all_as_rest()
+    found['by tangents'] = HessianTerms(rest, own, columns)
+  for name, terms in found.items():
+    cost = _cost_op_by_op(terms)
+    # What costs less by so little that it is not worth its long trace.
+    if not is_few or cost + _TRACE * curved_ops.number < least:
+      yield _of_terms(name, terms, cost)
 
 
 def _cost_op_by_op(terms: HessianTerms) -> float:

@@ -104,6 +104,11 @@ class CurvedOps:
   bases_of_all: tuple
 
   @property
+  def number(self) -> int:
+    """How many there are."""
+    return len({op for op, *_ in self.fixed + self.few + self.rest})
+
+  @property
   def num_rows(self) -> int:
     """How many elements the `right` arguments of `few` have in all."""
     return sum(rows for *_, rows in self.few)

@@ -14,6 +14,7 @@
 # ============================================================================
 """Tests windows over space against differences."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -27,6 +28,13 @@ BY_CASES = {'exact': False, 'exact_second': False}
 FLOAT32 = {'step': 0.05, 'second': False, 'exact': False}
 STRIDES = [1, 1, 2, 1]
 ONES = [1, 1, 1, 1]
+
+
+def with_zeros(*shape):
+  """A filter of which half is zero."""
+  values = np.random.default_rng(0).permutation(np.arange(np.prod(shape)))
+  return tf.constant(np.where(values % 2, values, 0.0).reshape(shape))
+
 
 CASES = [
   (
@@ -53,6 +61,41 @@ CASES = [
       x, tf.ones([2, 2, 1, 2], tf.float64), 1, [[0, 0], [1, 0], [0, 2], [0, 0]]
     ),
     [(2, 2, 2, 1)],
+    {},
+  ),
+  # Filters with zeros.
+  (
+    'Conv2D',
+    lambda x: tf.nn.conv2d(x, with_zeros(3, 2, 2, 3), 1, 'SAME', None, [1, 2]),
+    [(2, 3, 4, 2)],
+    {},
+  ),
+  (
+    'Conv2D',
+    lambda x: tf.nn.conv1d(x, with_zeros(3, 1, 4), 2, 'VALID'),
+    [(2, 7, 2)],
+    {},
+  ),
+  (
+    'Conv3D',
+    lambda x: tf.nn.conv3d(x, with_zeros(2, 3, 1, 1, 2), ONES + [1], 'SAME'),
+    [(1, 2, 3, 2, 1)],
+    {},
+  ),
+  (
+    'DepthwiseConv2dNative',
+    lambda x: tf.nn.depthwise_conv2d(
+      x, with_zeros(3, 2, 2, 2), [1, 2, 2, 1], 'SAME'
+    ),
+    [(2, 3, 4, 2)],
+    {},
+  ),
+  (
+    'Conv2DBackpropInput',
+    lambda x: tf.nn.conv2d_transpose(
+      x, with_zeros(3, 2, 2, 3), [1, 4, 6, 2], 2, 'SAME'
+    ),
+    [(1, 2, 3, 3)],
     {},
   ),
   # Two groups of channels; a series is an image of height 1.

@@ -194,6 +194,22 @@ CASES = [
     [(3, 2)],
     {},
   ),
+  *(
+    (
+      'SparseTensorDenseMatMul',
+      lambda x, turned=turned: tf.sparse.sparse_dense_matmul(
+        tf.sparse.SparseTensor(
+          [[0, 1], [2, 0]], tf.constant([1.0, 2.0], tf.float64), [3, 2]
+        ),
+        x,
+        adjoint_a=turned,
+        adjoint_b=True,
+      ),
+      [(4, 3 if turned else 2)],
+      {},
+    )
+    for turned in (False, True)
+  ),
 ]
 
 

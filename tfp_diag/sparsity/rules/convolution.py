@@ -29,6 +29,14 @@ from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 # Images with more pixels are not resized pixel by pixel to find the pattern.
 _MAX_PIXELS = 2048
+# The zeros of a filter are looked at if the others make so few pairs.
+_MOST_PAIRS = 1_000_000
+# Their second input is the shape of the filter.
+_FILTER_GRADIENTS = (
+  'Conv2DBackpropFilter',
+  'Conv3DBackpropFilterV2',
+  'DepthwiseConv2dNativeBackpropFilter',
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,41 +102,95 @@ def _windows(op, images, results, kernel, groups):
   Every output depends on the positions in its window, in all channels of its
   group.
   """
-  strides = op.attr('strides')
-  dilations = _attr(op, 'dilations', None) or [1] * len(images.shape)
-  padding = op.attr('padding').decode()
-  explicit = _attr(op, 'explicit_paddings', None)
   flow = Flow.collect(
     images.number(groups), _positions(images) * images.shape[0] * groups
   )
   outer, space = images.shape[0], [images.shape[a] for a in images.space]
-  for k, axis in enumerate(images.space):
-    before = 0
-    if padding == 'SAME':
-      reach = dilations[axis] * (kernel[k] - 1) + 1
-      missing = (results.shape[axis] - 1) * strides[axis] + reach
-      before = max(missing - images.shape[axis], 0) // 2
-    elif padding == 'EXPLICIT' and explicit is not None:
-      before = explicit[2 * axis]
+  read = _read_places(op, images, results, kernel)
+  for k, (axis, places) in enumerate(zip(images.space, read)):
     inner = int(np.prod(space[k + 1 :], dtype=np.int64)) * groups
-    flow = flow.then(
-      _slide(
-        outer,
-        images.shape[axis],
-        results.shape[axis],
-        inner,
-        np.arange(kernel[k]) * dilations[axis] - before,
-        strides[axis],
-      )
-    )
+    flow = flow.then(_slide(outer, images.shape[axis], inner, places))
     outer *= results.shape[axis]
   return flow.then(Flow.gather(results.number(groups), flow.rows))
 
 
-def _slide(outer, size, result_size, inner, window, stride):
+def _read_places(op, images, results, kernel):
+  """Which places a window reads, along each axis.
+
+  Returns:
+    list of int arrays [result, place in the window]: places in the image, some
+    outside of it.
+  """
+  strides = op.attr('strides')
+  dilations = _attr(op, 'dilations', None) or [1] * len(images.shape)
+  padding = op.attr('padding').decode()
+  explicit = _attr(op, 'explicit_paddings', None)
+  found = []
+  for width, axis in zip(kernel, images.space):
+    before = 0
+    if padding == 'SAME':
+      reach = dilations[axis] * (width - 1) + 1
+      missing = (results.shape[axis] - 1) * strides[axis] + reach
+      before = max(missing - images.shape[axis], 0) // 2
+    elif padding == 'EXPLICIT' and explicit is not None:
+      before = explicit[2 * axis]
+    start = np.arange(results.shape[axis])[:, None] * strides[axis] - before
+    found.append(start + np.arange(width) * dilations[axis])
+  return found
+
+
+def _by_filter(op, images, results, kernel, groups):
+  """As `_windows`, without the zeros of a constant filter; None if it has none.
+
+  A filter that is zero outside of a cross reads no corners, and one that is a
+  diagonal matrix in each place mixes no channels.
+  """
+  filters = op.inputs[1]
+  if filters.depends or op.type in _FILTER_GRADIENTS:
+    return None
+  try:
+    taps = np.argwhere(filters.nonzero())
+  except CannotSay:
+    return None
+  number = images.shape[0] * _positions(results) * len(taps)
+  if len(taps) == filters.size or number > _MOST_PAIRS:
+    return None
+  # Each of these broadcasts to [batch, results along each axis, taps].
+  rank = len(kernel) + 2
+  batch = np.arange(images.shape[0]).reshape([-1] + [1] * (rank - 1))
+  before, after = [batch] * rank, [batch] * rank
+  inside = np.ones([1] * rank, bool)
+  read = _read_places(op, images, results, kernel)
+  for k, (axis, places) in enumerate(zip(images.space, read)):
+    shape = [1] * rank
+    shape[k + 1] = len(places)
+    after[axis] = np.arange(len(places)).reshape(shape)
+    shape[-1] = len(taps)
+    before[axis] = places[:, taps[:, k]].reshape(shape)
+    inside = inside & (before[axis] >= 0)
+    inside = inside & (before[axis] < images.shape[axis])
+  per_group, last = filters.shape[-2:]
+  if op.type.startswith('Depthwise'):
+    before[images.channel] = taps[:, -2]
+    after[results.channel] = taps[:, -2] * last + taps[:, -1]
+  else:
+    group = taps[:, -1] // max(last // groups, 1)
+    before[images.channel] = group * per_group + taps[:, -2]
+    after[results.channel] = taps[:, -1]
+  *after, inside = np.broadcast_arrays(*after, inside)
+  before = np.broadcast_arrays(*before, inside)[:-1]
+  return Flow.pairs(
+    np.ravel_multi_index([a[inside] for a in after], results.shape),
+    np.ravel_multi_index([b[inside] for b in before], images.shape),
+    int(np.prod(results.shape)),
+    int(np.prod(images.shape)),
+  )
+
+
+def _slide(outer, size, inner, places):
   """A window that slides along one axis of `[outer, size, inner]`."""
-  after = np.repeat(np.arange(result_size), len(window))
-  before = (np.arange(result_size)[:, None] * stride + window).reshape(-1)
+  result_size, width = places.shape
+  after, before = np.repeat(np.arange(result_size), width), places.reshape(-1)
   inside = (before >= 0) & (before < size)
   after, before = after[inside], before[inside]
   o = np.arange(outer)[:, None, None]
@@ -188,8 +250,9 @@ def _convolution(op, image_shape, filter_shape, result_shape):
   )
   image_group = _channel_of(images) // max(channels // groups, 1)
   by_group = Flow.collect(image_group, groups)
+  flow = _by_filter(op, images, results, kernel, groups)
   return Convolution(
-    images=_windows(op, images, results, kernel, groups),
+    images=flow or _windows(op, images, results, kernel, groups),
     filters=filters,
     images_to_filters=by_group.then(Flow.gather(to_group, groups)),
     results_to_filters=filters.transpose(),
@@ -265,11 +328,7 @@ def _convolve_back(op):
   )
 
 
-@register_rule(
-  'Conv2DBackpropFilter',
-  'Conv3DBackpropFilterV2',
-  'DepthwiseConv2dNativeBackpropFilter',
-)
+@register_rule(*_FILTER_GRADIENTS)
 def _filter_gradient(op):
   """An element depends on its channels of images and results."""
   images, _, results = op.inputs

@@ -388,13 +388,16 @@ def _sparse_matmul(op):
   """
   indices, values, _, dense = op.inputs
   (output,) = op.outputs
-  if op.attr('adjoint_b') or values.depends:
+  if values.depends:
     raise CannotSay('a sparse matrix that depends on xs')
   row, column = np.transpose(indices.value())
   if op.attr('adjoint_a'):
     row, column = column, row
-  width = dense.shape[1]
+  places = np.arange(dense.size).reshape(dense.shape)
+  if op.attr('adjoint_b'):
+    places = places.T
+  width = places.shape[1]
   each = np.arange(width)
-  products = Flow.gather(column[:, None] * width + each, dense.size)
+  products = Flow.gather(places[column], dense.size)
   flow = products.then(Flow.collect(row[:, None] * width + each, output.size))
   return Structure((Arrow(0, (3,), flow),))
