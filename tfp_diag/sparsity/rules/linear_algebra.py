@@ -233,12 +233,20 @@ def _banded_solve(op):
 @register_rule('Cross')
 def _cross(op):
   """The cross product: bilinear in each pair of vectors."""
-  line = np.arange(op.outputs[0].size) // 3
-  count = op.outputs[0].size // 3
-  united = Flow.collect(line, count)
-  flow = united.then(Flow.gather(line, count))
+  size = op.outputs[0].size
+  places = np.arange(size).reshape(-1, 3)
+  # Each component is a difference of products of the two others.
+  one, two = (np.roll(places, -k, 1).reshape(-1) for k in (1, 2))
+  flow = Flow.pairs(
+    np.tile(np.arange(size), 2), np.concatenate([one, two]), size, size
+  )
+  one, two = Flow.gather(one, size), Flow.gather(two, size)
   return Structure.linear(
-    {0: flow, 1: flow}, pairs=(Pair((0,), united, (1,), united),)
+    {0: flow, 1: flow},
+    pairs=(
+      Pair((0,), one, (1,), two, output=0),
+      Pair((0,), two, (1,), one, output=0),
+    ),
   )
 
 
