@@ -76,6 +76,10 @@ OPS = {
     ),
     [7, 5],
   ),
+  'PadV2': (
+    lambda x: tf.pad(x, [[1, 2], [0, 1]], constant_values=0.3),
+    [4, 5],
+  ),
   'ReverseSequence': (
     lambda x: tf.reverse_sequence(x, [3, 1, 2, 5], 1, 0),
     [4, 5],

@@ -31,12 +31,15 @@ GRADIENTS = {
   'leaky': lambda x, dy: tf.where(dy > 0, dy, 0.1 * dy) * tf.cos(x),
   'without cotangent': lambda x, dy: tf.cos(x),
   'partly constant': lambda x, dy: tf.where(x > 0.8, dy, 1.0),
+  'padded': lambda x, dy: tf.pad(
+    dy[..., 1:], [[0, 0]] * (len(x.shape) - 1) + [[1, 0]], constant_values=0.3
+  ),
   'joined': lambda x, dy: tf.concat([dy[..., :1], x[..., 1:]], -1),
 }
 LINEAR = {
   'slope': lambda x, dy: dy * tf.cos(x),
   'selected': lambda x, dy: tf.where(x > 0.8, dy, 0.0),
-  'padded': lambda x, dy: tf.concat([dy[..., :1], 0.0 * dy[..., 1:]], -1),
+  'zeros joined': lambda x, dy: tf.concat([dy[..., :1], 0.0 * dy[..., 1:]], -1),
   'constant zero': lambda x, dy: tf.zeros_like(x),
 }
 

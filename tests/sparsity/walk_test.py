@@ -367,3 +367,19 @@ def test_an_open_batch_of_constants(fn):
   np.testing.assert_array_equal(diag, np.zeros([2, 3]))
   plan = tfp_diag.plan_diag_hessian(lambda x: tf.reduce_sum(fn(x), -1), spec)
   np.testing.assert_array_equal(plan(tf.ones([2, 3]))[2], np.zeros([2, 3]))
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    lambda x: tf.reshape(tf.reduce_sum(x**3), [1]),
+    lambda x: tf.reduce_sum(x**3, [0, 1], keepdims=True)[0],
+  ],
+)
+def test_a_sum_over_an_open_batch_is_no_sample(fn):
+  @tf.function(input_signature=[tf.TensorSpec([None, 2])])
+  def diagonal(x):
+    return tfp_diag.diag_hessian(fn, x)[2]
+
+  with pytest.raises(SampleMixingError):
+    diagonal(tf.ones([3, 2]))

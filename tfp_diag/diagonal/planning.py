@@ -27,6 +27,7 @@ from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem
+from tfp_diag.sparsity.walk import known_sample_shape
 
 __all__ = ['Trial', 'try_out']
 
@@ -172,7 +173,9 @@ def try_out(problem: Problem, request: Request) -> Trial:
   results = traced.structured_outputs
   try:
     if results:
-      values = [_value(part) for part in parts]
+      graph, rank = trial.evaluation.graph, trial.rank
+      sample = [known_sample_shape(graph, p.shape[:rank]) for p in parts]
+      values = [_value(*each) for each in zip(parts, sample)]
       with graphs.unoptimized():
         results = traced(*values)
   except tf.errors.OpError as e:  # Any op of the function may have raised.
@@ -191,15 +194,13 @@ def try_out(problem: Problem, request: Request) -> Trial:
   return again
 
 
-def _value(part: Any) -> tf.Tensor:
+def _value(part: Any, sample_shape: Sequence) -> tf.Tensor:
   if not isinstance(part, tf.TensorSpec):
     return tf.convert_to_tensor(part)
-  return _normal(part, np.random.default_rng(0))
-
-
-def _normal(x: Any, rng: np.random.Generator) -> tf.Tensor:
-  shape = [2 if size is None else size for size in x.shape]
-  return tf.cast(rng.standard_normal(shape), x.dtype)
+  rng = np.random.default_rng(0)
+  shape = [*sample_shape, *part.shape[len(sample_shape) :]]
+  sizes = [2 if size is None else size for size in shape]
+  return tf.cast(rng.standard_normal(sizes), part.dtype)
 
 
 def _compared(

@@ -133,6 +133,15 @@ def _mirror_pad(op: Callable) -> Callable:
   return convert
 
 
+def _pad(given: Any) -> tf.Tensor:
+  paddings = given.unstacked_input(1)
+  return tf.raw_ops.PadV2(
+    input=given.stacked_input(0),
+    paddings=tf.concat([tf.zeros([1, 2], paddings.dtype), paddings], 0),
+    constant_values=given.unstacked_input(2),
+  )
+
+
 def _reverse_sequence(given: Any) -> tf.Tensor:
   return tf.raw_ops.ReverseSequence(
     input=given.stacked_input(0),
@@ -285,6 +294,8 @@ class _WholeList:
 
 # Entries for ops that TensorFlow gets wrong, made of those that it has.
 _CORRECTED: dict[str, Callable] = {
+  # pfor pads with zeros, whatever the constant is.
+  'PadV2': lambda convert: lambda given: wrap(_pad(given), True),
   'Roll': lambda convert: lambda given: convert(_CountedAxis(given)),
   'TensorListGather': _gathered_items,
 }

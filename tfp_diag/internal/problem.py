@@ -122,7 +122,7 @@ class Problem:
   def check_shapes_are_meant(self) -> None:
     """Raises a TypeError if sizes are given where shapes alone matter."""
     for k, part in enumerate(nest.flatten(self.xs)):
-      if isinstance(part, int):
+      if isinstance(part, int) and not isinstance(part, bool):
         raise TypeError(
           f'Part {k} of `xs` is {part}, a number, of which only the shape [] '
           f'would matter here. If it is a size, pass `tf.TensorSpec([{part}])`.'

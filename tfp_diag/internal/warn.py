@@ -15,12 +15,20 @@
 """Warnings that show the line of the user's that they are about."""
 
 import sys
+import types
 import warnings
 
 __all__ = ['warn']
 
 # Between the user's line and what warns stand any number of frames of these.
-_NOT_THE_USERS = ('tensorflow', 'tensorflow_probability', 'tfp_diag')
+_NOT_THE_USERS = (
+  'contextlib',
+  'tensorflow',
+  'tensorflow_probability',
+  'tfp_diag',
+)
+# What AutoGraph makes of the user's code is in files of such names.
+_CONVERTED = '__autograph_generated'
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
@@ -31,10 +39,11 @@ def warn(message: str, category: type[Warning] = UserWarning) -> None:
     category: Subclass of `Warning`.
   """
   frame, level = sys._getframe(1), 2
-  while frame.f_back is not None and _is_of_a_library(frame.f_globals):
+  while frame.f_back is not None and _is_of_a_library(frame):
     frame, level = frame.f_back, level + 1
   warnings.warn(message, category, stacklevel=level)
 
 
-def _is_of_a_library(module: dict) -> bool:
-  return module.get('__name__', '').partition('.')[0] in _NOT_THE_USERS
+def _is_of_a_library(frame: types.FrameType) -> bool:
+  package = frame.f_globals.get('__name__', '').partition('.')[0]
+  return package in _NOT_THE_USERS or _CONVERTED in frame.f_code.co_filename

@@ -103,6 +103,8 @@ def _analyzed(
       continue
     if walked.varying_sizes and not are_in_place(walked):
       continue
+    if graph.is_open(rank) and not walked.outputs_have_samples:
+      continue
     if walked.is_certain or walked.graph is graph:
       return Analysis(walked, is_hessian, may_mix)
   return None

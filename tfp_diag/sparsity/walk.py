@@ -38,7 +38,7 @@ from tfp_diag.sparsity.tape import Tape, all_steps
 from tfp_diag.sparsity.twin import Twin, compare, few_samples, same_shape
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['Walked', 'walk']
+__all__ = ['Walked', 'known_sample_shape', 'walk']
 
 # Fewer elements than this are walked as they are: to call the function once
 # more takes longer.
@@ -97,6 +97,12 @@ class Walked:
     return sum(v.rows for v in self.inputs) // max(self.num_samples, 1)
 
   @property
+  def outputs_have_samples(self) -> bool:
+    """Whether the outputs have as many samples as xs."""
+    rank = self.sample_rank
+    return all(y.shape[:rank] == self.sample_shape for y in self.outputs)
+
+  @property
   def values(self) -> list:
     """What the steps of the tape compute, in order."""
     return [y for step in self.tape.steps for y in step.outputs]
@@ -149,7 +155,7 @@ def walk(
         'example as tf.TensorSpec; or, if an open dimension counts samples, '
         '`sample_shape`, such as `sample_shape=[None]`.'
       )
-  sample_shape = _sample_shape(graph, shapes[0][:rank])
+  sample_shape = known_sample_shape(graph, shapes[0][:rank])
   shapes = [(*sample_shape, *shape[rank:]) for shape in shapes]
   if None in sample_shape:
     return [lambda: _walk_open(graph, shapes, sample_shape, second_order)]
@@ -172,15 +178,23 @@ def walk(
   return ways
 
 
-def _sample_shape(graph: Graph, open_shape: Sequence) -> tuple:
-  """The sample shape; one that is open is that of data in the function."""
+def known_sample_shape(graph: Graph, open_shape: Sequence) -> tuple:
+  """The sample shape; a size that is open is that of data in the function.
+
+  Args:
+    graph: `Graph`.
+    open_shape: The leading sizes of its inputs, of which some may be None.
+
+  Returns:
+    Tuple of int or None. A size of 1 is not taken: that of a sum over samples.
+  """
   sizes = list(open_shape)
   for axis, size in enumerate(sizes):
     found = {
       y.shape[axis]
       for y in graph.ys
       if y.shape.rank is not None and y.shape.rank > axis
-    } - {None}
+    } - {None, 1}
     if size is None and len(found) == 1:
       sizes[axis] = found.pop()
   return tuple(sizes)
@@ -233,7 +247,7 @@ def _walk_open(
     return walk_on(found[:rank]), walk_on(found[rank:])
 
   walks = _with_few(graph, 2 * rank, walk_twice)
-  if walks is None or not all(map(_has_its_samples, walks)):
+  if walks is None:
     return None
   one, other = walks
   sizes = [
@@ -254,12 +268,6 @@ def _walk_open(
     if value.shape is not None
   }
   return dataclasses.replace(one, varying_sizes=varying)
-
-
-def _has_its_samples(walked: Walked) -> bool:
-  """Whether the outputs have as many samples as xs, not as some data."""
-  rank = walked.sample_rank
-  return all(y.shape[:rank] == walked.sample_shape for y in walked.outputs)
 
 
 def _sizes_of_twin(walked: Walked) -> dict:

@@ -418,3 +418,13 @@ def test_an_observation_of_another_dtype_or_of_none():
     run(_model, counts=_COUNTS, shift=data[0, 0])
   with pytest.raises(ValueError, match='`counts` is None'):
     run(_model, counts=None)
+
+
+def test_integers_are_taken_as_the_numbers_of_a_floating_variable():
+  counts = tf.constant(_COUNTS, tf.int32)
+  targets = [
+    target_of_model(_model, {'counts': given}, _INIT, [4], (0, 1))
+    for given in (counts, _COUNTS)
+  ]
+  one, other = (t.log_prob_fn(*t.start) for t in targets)
+  np.testing.assert_array_equal(one, other)

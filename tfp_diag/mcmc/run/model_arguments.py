@@ -230,7 +230,7 @@ def check_argument_names(given, driver, model=None):
 
 
 def check_pins(model, pins, chain_shape):
-  """Refuses pins whose shape is not that of the variable.
+  """What is observed; refuses what does not fit to its variable.
 
   Args:
     model: A `tfd.JointDistribution`, pinned or not.
@@ -238,12 +238,16 @@ def check_pins(model, pins, chain_shape):
     chain_shape: List of Python `int`s: data of each chain, for models that are
       not auto-batched, may have these axes in front.
 
+  Returns:
+    Dict as `pins`: Tensors of integers in the dtype of a floating variable.
+
   Raises:
     TypeError: if one is not made of numbers, or a Tensor of another dtype.
     ValueError: if the shape of one does not fit; names it and what does.
   """
   event_shapes = _by_name(model, model.event_shape)
   dtypes = _by_name(model, model.dtype)
+  checked = dict(pins)
   for name, value in pins.items():
     expected = event_shapes.get(name)
     if value is None:
@@ -261,8 +265,10 @@ def check_pins(model, pins, chain_shape):
         f'shape {expected}.'
       ) from e
     dtype = dtypes.get(name)
-    if tf.is_tensor(value) and value.dtype.is_floating and dtype is not None:
-      if tf.as_dtype(dtype).is_floating and value.dtype != dtype:
+    if tf.is_tensor(value) and dtype and tf.as_dtype(dtype).is_floating:
+      if value.dtype.is_integer:
+        checked[name] = tf.cast(value, dtype)
+      elif value.dtype.is_floating and value.dtype != dtype:
         raise TypeError(
           f'What is pinned as {name!r} is a Tensor of dtype '
           f'{value.dtype.name}, but the variable has '
@@ -282,6 +288,7 @@ def check_pins(model, pins, chain_shape):
         f'has {expected}; pass a value of that shape, or build the model for '
         'this one.'
       )
+  return checked
 
 
 def _leading_shape(model, chain_shape):

@@ -168,7 +168,7 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     ValueError: if the model has a batch shape or a discrete variable, or a pin
       or `init` does not fit.
   """
-  check_pins(model, pins, chain_shape)
+  pins = check_pins(model, pins, chain_shape)
   pinned = model.experimental_pin(**pins) if pins else model
   if any(tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)):
     raise ValueError(
