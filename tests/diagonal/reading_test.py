@@ -16,9 +16,11 @@
 
 import collections
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tfp_diag.diagonal import reading
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.sparsity import SampleMixingError
@@ -52,3 +54,16 @@ def test_known_graphs_are_asked_again_if_constants_may_mix(monkeypatch):
   reading.refuse_mixing(problem(gathered('in place')))
   with pytest.raises(SampleMixingError):
     reading.refuse_mixing(problem(gathered('of others')))
+
+
+def test_a_fault_costs_whole_matrices_no_more_than_columns(monkeypatch):
+  def broken(*_):
+    raise KeyError('a bug')
+
+  monkeypatch.setattr(reading, 'analyze', broken)
+  x = tf.constant([0.5, -1.0])
+  with pytest.warns(RuntimeWarning, match="KeyError: 'a bug'.*Reverse mode"):
+    found = tfp_diag.jacobian(lambda x: tf.concat([tf.nn.silu(x), x], 0), x)
+  np.testing.assert_allclose(found[2:], np.eye(2))
+  slope = tf.sigmoid(x) * (1 + x * (1 - tf.sigmoid(x)))
+  np.testing.assert_allclose(found[:2], np.diag(slope), rtol=1e-6, atol=1e-7)

@@ -291,6 +291,11 @@ def has_linear_gradients(problem: Problem, graph: Graph) -> bool:
     analysis = analyze(graph, problem.rank_of(graph.ys), _retrace(problem))
   except (budget.UnknownShapeError, budget.PatternTooDenseError):
     return False
+  except (ValueError, tf.errors.OpError):
+    raise
+  except Exception as e:
+    fault(e, 'Reverse mode')
+    return False
   return analysis is not None and _has_linear_gradients(graph, analysis)
 
 
