@@ -711,7 +711,7 @@ def test_a_local_scale_needs_second_derivatives(monkeypatch):
 @pytest.mark.parametrize('init', [None, 'prior'])
 def test_a_density_that_is_never_finite_is_named(init):
   with pytest.raises(
-    ValueError, match=r"density of 'counts' is .* in 64 of 64"
+    ValueError, match=r"density of 'counts', which is pinned, is .* in 64 of 64"
   ):
     sample_posterior(poisson, 5, init=init, counts=-_COUNTS - 1.0)
 
