@@ -274,6 +274,7 @@ class Plan:
       object.__setattr__(self, '_function', function)
     # As Tensors, and checked: a graph for open shapes takes what does not fit.
     problem = self._problem(xs)
+    problem.check_values()
     return function(problem.pack(problem.parts))
 
   def _problem(self, xs: Any) -> Problem:

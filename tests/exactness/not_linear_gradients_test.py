@@ -23,6 +23,12 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.oracles import (
+  by_samples,
+  dense_jacobian,
+  hessian_diagonal,
+  jacobian_diagonal,
+)
 
 GRADIENTS = {
   'guided': lambda x, dy: tf.nn.relu(dy) * tf.cast(x > 0, x.dtype),
@@ -64,31 +70,6 @@ def draw(*shape):
   return tf.constant(np.random.default_rng(3).uniform(0.3, 1.4, shape))
 
 
-def rows(fn, x, number=None):
-  """The rows of the Jacobian, each by a tape of its own, of one sample."""
-  found = []
-  for k in range(number or x.shape[0]):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      y = fn(x[tf.newaxis])[0, k]
-    found.append(tape.gradient(y, x))
-  return np.stack(found)
-
-
-def of_samples(fn, x):
-  return np.stack([rows(fn, x[i]) for i in range(x.shape[0])])
-
-
-def gradient_of(value):
-  def gradient(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      y = value(x)
-    return tape.gradient(y, x)
-
-  return gradient
-
-
 def value_of(fn):
   return lambda x: tf.reduce_sum(fn(x) ** 2, -1)
 
@@ -128,7 +109,7 @@ def sine(request):
 @pytest.mark.parametrize('function', FUNCTIONS)
 def test_diagonals_of_jacobians(sine, function):
   fn, x = FUNCTIONS[function](sine), draw(3, 5)
-  expected = np.diagonal(of_samples(fn, x), axis1=1, axis2=2)
+  expected = by_samples(jacobian_diagonal, fn, x)
   for name, way in JACOBIANS.items():
     found = np.reshape(way(fn, x), [3, 5])
     np.testing.assert_allclose(found, expected, rtol=1e-9, err_msg=name)
@@ -137,7 +118,7 @@ def test_diagonals_of_jacobians(sine, function):
 @pytest.mark.parametrize('function', ['beside others', 'layers'])
 def test_diagonals_of_hessians(sine, function):
   fn, x = value_of(FUNCTIONS[function](sine)), draw(3, 5)
-  expected = np.diagonal(of_samples(gradient_of(fn), x), axis1=1, axis2=2)
+  expected = by_samples(hessian_diagonal, fn, x)
   for name, way in HESSIANS.items():
     np.testing.assert_allclose(
       way(fn, x), expected, rtol=1e-8, atol=1e-12, err_msg=name
@@ -149,7 +130,7 @@ def test_whole_matrices_and_gauss_newton(sine):
     return tf.concat([sine(x), 3 * sine(x), x * sine(x)], -1)
 
   x = draw(1, 4)
-  expected = rows(fn, x[0], 12)
+  expected = dense_jacobian(fn, x).numpy()
   found = tfp_diag.jacobian(fn, x, sample_shape=[1])
   np.testing.assert_allclose(found[0], expected, rtol=1e-9)
   lazy = tfp_diag.LazyJacobian(fn, x, sample_shape=[1])
@@ -176,7 +157,7 @@ def test_what_is_linear_is_seen_to_be(name):
   plan = tfp_diag.plan_diag_jacobian(lambda x: fn(x) * x[::-1], x)
   assert 'linear' not in str(plan)
   found = tfp_diag.jacobian(fn, x, mode='forward')
-  np.testing.assert_allclose(found, rows(lambda x: fn(x[0])[None], x))
+  np.testing.assert_allclose(found, dense_jacobian(fn, x))
 
 
 def test_open_event_shapes_are_not_taken_for_linear():
@@ -194,3 +175,17 @@ def test_open_event_shapes_are_not_taken_for_linear():
 
   x = draw(2, 3)
   np.testing.assert_allclose(diagonal(x), 0.8 * tf.cos(x), rtol=1e-9)
+
+
+# What does not use its cotangent is the same for all seeds.
+@pytest.mark.parametrize('name', [n for n in GRADIENTS if n[:4] != 'with'])
+def test_a_wrong_pattern_is_found_without_signs(name):
+  """What is compared is where seeds of one are left out."""
+  sine = with_gradient(GRADIENTS[name])
+  fn = FUNCTIONS['layers'](sine)
+  x = draw(3, 5)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [3], pattern=np.eye(5))
+  with pytest.raises(tf.errors.InvalidArgumentError, match='do not fit'):
+    tfp_diag.diag_jacobian(
+      x, sample_shape=[3], fn=fn, plan=plan, validate_args=True
+    )
