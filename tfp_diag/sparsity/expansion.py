@@ -25,6 +25,7 @@ from tfp_diag.sparsity.graph import (
   Graph,
   function_graph,
   function_names,
+  function_outputs,
   gradient_of,
   has_own_gradient,
 )
@@ -213,7 +214,7 @@ def _body(op: tf.Operation, latest: Callable, parts: dict | None) -> Sequence:
   (name,) = function_names(op)
   function = function_graph(op.graph, name)
   inputs = list(map(latest, op.inputs))
-  return execute(function, inputs, function.outputs, parts)
+  return execute(function, inputs, function_outputs(op, function), parts)
 
 
 def execute(
