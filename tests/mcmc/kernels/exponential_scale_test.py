@@ -55,7 +55,7 @@ def _step(preconditioner, gradient, step=_STEP, seed=1):
   y = law.propose(x, terms, whitened, noise, root)
   after = gradient(y)
   correction = law.correction(
-    (x, y), (terms, after), (whitened, law.whiten(after, root)), root, [1]
+    (terms, after), (whitened, law.whiten(after, root)), noise, root, [1]
   )
   return x.numpy(), y.numpy(), noise.numpy(), correction.numpy()
 

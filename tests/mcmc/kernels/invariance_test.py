@@ -135,9 +135,9 @@ def test_one_step_with_a_constant_scale_leaves_the_target_invariant(rank):
 def test_catches_a_dropped_log_scale_ratio(monkeypatch):
   right = langevin.Volatility.correction
 
-  def wrong(self, states, terms, whitened, root, axes):
+  def wrong(self, terms, whitened, noise, root, axes):
     ratio = tf.math.log(terms[0].volatility / terms[1].volatility)
-    correction = right(self, states, terms, whitened, root, axes)
+    correction = right(self, terms, whitened, noise, root, axes)
     return correction - tf.reduce_sum(ratio, axes)
 
   monkeypatch.setattr(langevin.Volatility, 'correction', wrong)
@@ -169,10 +169,10 @@ def test_catches_the_gradient_of_another_chain(monkeypatch):
 def test_catches_a_wrong_term_in_the_reverse_density(monkeypatch):
   right = langevin.Volatility.correction
 
-  def wrong(self, states, terms, whitened, root, axes):
+  def wrong(self, terms, whitened, noise, root, axes):
     # The way back without the derivative of the volatility.
     back = whitened[1] - root * terms[1].volatility_gradient
-    return right(self, states, terms, (whitened[0], back), root, axes)
+    return right(self, terms, (whitened[0], back), noise, root, axes)
 
   monkeypatch.setattr(langevin.Volatility, 'correction', wrong)
   target = _Banana()
@@ -211,7 +211,7 @@ def _log_ratios(step_size, drift_factor=1.0):
   y = law.propose(x, before, whitened, z, root)
   after = terms(y)
   correction = law.correction(
-    (x, y), (before, after), (whitened, law.whiten(after, root)), root, [1]
+    (before, after), (whitened, law.whiten(after, root)), z, root, [1]
   )
   log_prob_change = 0.5 * tf.reduce_sum(x**2 - y**2, -1)
   # E[cos²x] = (1 + e⁻²) / 2 for a standard normal x.

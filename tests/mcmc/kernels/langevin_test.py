@@ -183,7 +183,7 @@ def test_detailed_balance_sees_a_missing_term():
 
 def test_correction_is_antisymmetric():
   rng = np.random.default_rng(3)
-  x, y = tf.constant(rng.normal(size=[2, 7, 4]))
+  x, noise = tf.constant(rng.normal(size=[2, 7, 4]))
   terms = [
     LangevinTerms(
       gradient=tf.constant(rng.normal(size=[7, 4])),
@@ -195,8 +195,11 @@ def test_correction_is_antisymmetric():
   root = tf.constant(0.6, tf.float64)
   law = langevin.Volatility()
   whitened = [law.whiten(t, root) for t in terms]
-  there = law.correction((x, y), terms, whitened, root, [1])
-  back = law.correction((y, x), terms[::-1], whitened[::-1], root, [1])
+  y = law.propose(x, terms[0], whitened[0], noise, root)
+  # The noise that leads back.
+  other = (x - y) / (root * terms[1].volatility) - whitened[1]
+  there = law.correction(terms, whitened, noise, root, [1])
+  back = law.correction(terms[::-1], whitened[::-1], other, root, [1])
   np.testing.assert_allclose(there, -back, rtol=1e-12)
 
 
@@ -283,7 +286,12 @@ def test_agrees_with_tfp_for_chains_of_rank_one(constant):
     ours._dynamics(state, before.target_log_prob), state, proposal, *terms
   ):
     whitened = dynamics.whiten(tx, root), dynamics.whiten(ty, root)
-    actual += dynamics.correction((x, y), (tx, ty), whitened, root, [1])
+    # What is proposed without noise, and how far a unit of it leads.
+    zero = tf.zeros_like(x)
+    still = dynamics.propose(x, tx, whitened[0], zero, root)
+    unit = dynamics.propose(x, tx, whitened[0], zero + 1.0, root) - still
+    noise = (y - still) / unit
+    actual += dynamics.correction((tx, ty), whitened, noise, root, [1])
   np.testing.assert_allclose(
     actual, after.log_acceptance_correction, rtol=1e-9, atol=1e-10
   )

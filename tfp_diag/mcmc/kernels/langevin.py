@@ -33,7 +33,10 @@ density and standard normal noise z:
       y = x + √τ s (u + z)
 
 All offer the same three methods, in which `root` is √τ, a Tensor that
-broadcasts to the part, and `terms` is what was evaluated at a point.
+broadcasts to the part, and `terms` is what was evaluated at a point. What a
+step has to be corrected for is a function of its noise and of what is whitened
+at both ends: the states themselves are not read again, which for many chains
+takes as long as the arithmetic.
 
 #### References
 
@@ -103,26 +106,31 @@ class ConstantScale:
       y, of the part's shape.
     """
     del terms  # `whitened` holds all that is needed of it.
-    return x + root * self.factor.matvec(0.5 * whitened + noise)
+    return x + root * self.factor.matvec(noise + 0.5 * whitened)
 
-  def correction(self, states, terms, whitened, root, axes):
+  def correction(self, terms, whitened, noise, root, axes):
     """log q(x | y) - log q(y | x), without log-determinants or divisions.
 
     Args:
-      states: Pair of Tensors (x, y).
       terms: Pair of Tensors (g(x), g(y)).
       whitened: Pair of Tensors (p(x), p(y)).
+      noise: That of `propose`.
       root: √τ.
       axes: The event axes, summed over.
 
     Returns:
       Tensor of the chain shape.
     """
-    del root  # `whitened` holds it.
-    # |p(x)|² - |p(y)|² as a product, which is exact where the two are close.
-    squares = (whitened[0] - whitened[1]) * (whitened[0] + whitened[1])
-    work = (states[1] - states[0]) * (terms[0] + terms[1])
-    return tf.reduce_sum(0.125 * squares - 0.5 * work, axis=axes)
+    del terms, root  # `whitened` holds them.
+    # What two kicks add to the kinetic energy of a velocity, which is the noise
+    # before them. Each ends before the other begins: what is whitened at x is
+    # not needed any more where that of y is computed.
+    middle = noise + 0.5 * whitened[0]
+    kicks = [
+      whitened[0] * (noise + 0.25 * whitened[0]),
+      whitened[1] * (middle + 0.25 * whitened[1]),
+    ]
+    return -0.5 * tf.add_n([tf.reduce_sum(k, axis=axes) for k in kicks])
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -169,27 +177,25 @@ class ExponentialScale:
     pull, spread = -tf.math.expm1(-0.5 * time), -tf.math.expm1(-time)
     return x + self.factor.matvec(pull * whitened + tf.sqrt(spread) * noise)
 
-  def correction(self, states, terms, whitened, root, axes):
+  def correction(self, terms, whitened, noise, root, axes):
     """log q(x | y) - log q(y | x), without log-determinants.
 
     Args:
-      states: Pair of Tensors (x, y).
       terms: Pair of Tensors (g(x), g(y)).
       whitened: Pair of Tensors (p(x), p(y)).
+      noise: That of `propose`.
       root: √τ, equal for all coordinates that L mixes.
       axes: The event axes, summed over.
 
     Returns:
       Tensor of the chain shape.
     """
+    del terms  # `whitened` holds all that is needed of it.
     time = tf.square(root)
-    pull, rest = -tf.math.expm1(-0.5 * time), tf.exp(-0.5 * time)
-    # |p(x)|² - |p(y)|² as a product, which is exact where the two are close.
-    squares = (whitened[0] - whitened[1]) * (whitened[0] + whitened[1])
-    work = (states[1] - states[0]) * (terms[0] + terms[1])
-    return tf.reduce_sum(
-      (0.5 * pull * squares - work) / (1.0 + rest), axis=axes
-    )
+    pull, spread = -tf.math.expm1(-0.5 * time), -tf.math.expm1(-time)
+    total = whitened[0] + whitened[1]
+    work = total * (0.5 * pull * total + tf.sqrt(spread) * noise)
+    return -tf.reduce_sum(work / (1.0 + tf.exp(-0.5 * time)), axis=axes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,26 +230,23 @@ class Volatility:
     """
     return x + root * terms.volatility * (whitened + noise)
 
-  def correction(self, states, terms, whitened, root, axes):
+  def correction(self, terms, whitened, noise, root, axes):
     """log q(x | y) - log q(y | x).
 
     Args:
-      states: Pair of Tensors (x, y).
       terms: Pair of `LangevinTerms`, at x and at y.
       whitened: Pair of Tensors (u(x), u(y)).
+      noise: That of `propose`.
       root: √τ.
       axes: The event axes, summed over.
 
     Returns:
       Tensor of the chain shape.
     """
-    scales = terms[0].volatility, terms[1].volatility
-    increment = (states[1] - states[0]) / root
-    # The noise of this step, and of the step back but for its sign.
-    forward = increment / scales[0] - whitened[0]
-    backward = increment / scales[1] + whitened[1]
-    # ½ (forward² - backward²) as a product, exact where the two are close.
-    quadratic = 0.5 * (forward - backward) * (forward + backward)
-    return tf.reduce_sum(
-      quadratic + tf.math.log(scales[0] / scales[1]), axis=axes
-    )
+    del root  # `whitened` holds it.
+    ratio = terms[0].volatility / terms[1].volatility
+    # The noise of the step back, but for its sign.
+    back = ratio * (whitened[0] + noise) + whitened[1]
+    # ½ (noise² - back²) as a product, exact where the two are close.
+    quadratic = 0.5 * (noise - back) * (noise + back)
+    return tf.reduce_sum(quadratic + tf.math.log(ratio), axis=axes)

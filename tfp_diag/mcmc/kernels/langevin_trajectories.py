@@ -478,7 +478,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       point.state, point.results, point.velocity, point.whitened
     )
     velocity = [
-      v + 0.5 * (p + q)
+      (v + 0.5 * p) + 0.5 * q
       for v, p, q in zip(point.velocity, moved.whitened, moved.whitened_after)
     ]
     return (

@@ -436,19 +436,19 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     if not self.compute_acceptance:
       return Move(proposal, results, whitened, whitened_after)
     corrections = []
-    for d, x, y, tx, ty, wx, wy, r, shard_axis in zip(
+    for d, y, tx, ty, wx, wy, z, r, shard_axis in zip(
       dynamics,
-      parts,
       proposal,
       terms_before,
       per_part(terms),
       whitened,
       whitened_after,
+      noise,
       roots,
       self._shard_axes(parts),
     ):
-      axes = event_axes(x, target_log_prob)
-      correction = d.correction((x, y), (tx, ty), (wx, wy), r, axes)
+      axes = event_axes(y, target_log_prob)
+      correction = d.correction((tx, ty), (wx, wy), z, r, axes)
       correction = tf.where(
         is_usable(ty, y, target_log_prob),
         correction,
