@@ -47,6 +47,9 @@ _NUM_DRAWS = 10
 # Where a pass is not linear in the signs, as those of third order, a draw shows
 # a wrong result with a probability of 1/4 or more.
 _MORE_DRAWS = 24
+# How many roundings of a term may be left of a sum.
+_ROUNDINGS = 64
+_WIDE = tf.float64
 
 
 @contextlib.contextmanager
@@ -132,11 +135,11 @@ def check(
       decision.evaluation.loop_type,
       num_diagonals,
     )
-    if decision.is_linear:
-      return found
-    # Of what had no seed there is nothing to compare.
-    here = itertools.cycle(sign != 0 for sign in signs)
-    return [tf.where(m, r, d) for m, r, d in zip(here, found, diag)]
+    if not decision.is_linear:
+      # Of what had no seed there is nothing to compare.
+      here = itertools.cycle(sign != 0 for sign in signs)
+      found = [tf.where(m, r, d) for m, r, d in zip(here, found, diag)]
+    return [(f,) for f in found]
 
   def random_signs(shape, dtype, draw, stream):
     """Signs; where passes are not linear in seeds, ones and zeros."""
@@ -166,7 +169,9 @@ def check(
       len(xs),
       num_draws,
       precision,
-      lambda draw: _at_random_coordinates(derivative, diag, xs, rank, draw),
+      lambda draw: _at_random_coordinates(
+        derivative, diag, xs, rank, draw, precision
+      ),
       'The way that was found to be cheaper than passes '
       f'({decision.terms.how}) disagrees with them. If it does so in float64, '
       'too, this is a fault of tfp_diag, not of yours. Pass '
@@ -221,8 +226,15 @@ def deviation_at_one(
     precise dtype than that of its parts, the number is scaled down, so that
     `is_small` can compare it with the tolerance of its own dtype.
   """
-  other = _at_random_coordinates(derivative, diag, evaluation.xs, rank, 0)
-  found = [_deviation(d, o) for d, o in zip(diag, other)]
+  found = [
+    _deviation(d, *each)
+    for d, each in zip(
+      diag,
+      _at_random_coordinates(
+        derivative, diag, evaluation.xs, rank, 0, evaluation.precision
+      ),
+    )
+  ]
   least = tolerance(evaluation.precision)
   return [d * min(1.0, tolerance(d.dtype) / least) for d in found]
 
@@ -246,7 +258,12 @@ _WRONG_COLORS = (
 
 
 def _at_random_coordinates(
-  derivative: Linear, diag: Sequence, xs: Sequence, rank: int, draw: Any
+  derivative: Linear,
+  diag: Sequence,
+  xs: Sequence,
+  rank: int,
+  draw: Any,
+  precision: tf.DType,
 ) -> list:
   """The diagonal, with one coordinate of each sample by an ordinary pass.
 
@@ -257,9 +274,11 @@ def _at_random_coordinates(
     rank: Python int, the number of sample dimensions.
     draw: Python int or scalar int32 Tensor; each number chooses other
       coordinates.
+    precision: The least precise dtype that the function computes in.
 
   Returns:
-    List of Tensors shaped as `diag`.
+    List of pairs, a Tensor shaped as that of `diag`, and its `floor`, as
+    `_deviation` takes them.
   """
   parts = list(range(len(xs)))
   sizes = [tf.reduce_prod(tf.shape(x)[rank:]) for x in xs]
@@ -281,10 +300,30 @@ def _at_random_coordinates(
     start += size
   seeds = [tf.cast(mask, x.dtype) for mask, x in zip(masks, xs)]
   results = derivative.apply(parts, seeds)
-  return [
-    tf.where(mask, tf.zeros_like(d) if r is None else r, d)
+  results = [
+    tf.zeros_like(d) if r is None else r for d, r in zip(diag, results)
+  ]
+  others = [
+    tf.where(mask, r, d)
     for mask, d, r in zip(itertools.cycle(masks), diag, results)
   ]
+  # An entry may be what is left where terms cancel. How large these were, the
+  # other entries of its row tell.
+  floors = []
+  for k in range(0, len(results), len(xs)):
+    rows = results[k : k + len(xs)]
+    largest = tf.reduce_max([_largest(r) for r in rows])
+    floor = _ROUNDINGS * tolerance(precision) * largest
+    floors += [tf.cast(floor, r.dtype) for r in rows]
+  return list(zip(others, floors))
+
+
+def _largest(x: tf.Tensor) -> tf.Tensor:
+  """The largest magnitude that is finite, as float64; zero if there is none."""
+  x = tf.cast(
+    tf.abs(tf.where(tf.math.is_finite(x), x, tf.zeros_like(x))), _WIDE
+  )
+  return tf.maximum(tf.reduce_max(x), 0.0)
 
 
 def _random_signs(
@@ -308,7 +347,7 @@ def _assert_agreement(
 
   def one_draw(draw, deviations):
     return draw + 1, [
-      tf.maximum(deviation, _deviation(d, other))
+      tf.maximum(deviation, _deviation(d, *other))
       for deviation, d, other in zip(deviations, diag, again(draw))
     ]
 
@@ -334,9 +373,21 @@ def tolerance(dtype: tf.DType) -> float:
   return {'float64': 2.0**-26, 'float32': 2.0**-11.5}.get(dtype.name, 2.0**-3.5)
 
 
-def _deviation(diag: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-  """The largest difference, in units of the largest entry."""
+def _deviation(
+  diag: tf.Tensor, other: tf.Tensor, floor: Any = 0.0
+) -> tf.Tensor:
+  """The largest difference, in units of the largest entry.
+
+  Args:
+    diag: Tensor.
+    other: Tensor of its shape.
+    floor: Scalar Tensor, the least unit.
+
+  Returns:
+    Scalar Tensor.
+  """
   scale = tf.reduce_max(tf.maximum(tf.abs(diag), tf.abs(other)))
+  scale = tf.maximum(scale, floor)
   difference = tf.abs(other - diag) / tf.where(
     scale > 0, scale, tf.ones_like(scale)
   )
