@@ -97,6 +97,20 @@ _AUTO_BATCHED = (
 )
 # Numbers, in an error.
 _FEW = 5
+# Classes of TFP (0.25) of which the bijector misses values, whatever the
+# parameters are: Cholesky factors with a diagonal below log 2, and directions
+# with a negative coordinate.
+_PARTLY_REACHED = (
+  'PowerSpherical',
+  'SphericalUniform',
+  'VonMisesFisher',
+  'WishartLinearOperator',
+)
+# Draws that are looked at, and the numbers in all of them.
+_MOST_DRAWS = 2048
+_MOST_NUMBERS = 2**17
+# Sigmoids and the like of less than that are not rounded to their limits.
+_MODERATE = 6.0
 
 
 def as_chain_shape(n_chains):
@@ -372,11 +386,17 @@ def check_latent_variables(model, of_model='joint_dist'):
     if _is_partly_reached(distribution):
       raise ValueError(
         f'The variable {name!r} of `{of_model}` is a {kind}, and the bijector '
-        'that TFP has for it does not reach all of its values. Write it with '
-        'another distribution (a direction, say, as a `tfd.Sample` of a '
-        '`tfd.Normal`, divided by its norm), or pass a log density as a '
-        'callable, with `bijectors`.'
+        'that TFP has for it does not reach all of its values. '
+        f'{_way_out(kind)}pass a log density as a callable, with `bijectors`.'
       )
+    fault = _fault_of_bijector(distribution)
+    if fault is not None:
+      raise ValueError(
+        f'The variable {name!r} of `{of_model}` is a {kind}, and the bijector '
+        f'that TFP has for it fails ({type(fault).__name__}: '
+        f'{str(fault).splitlines()[0]}). Pass a log density as a callable, '
+        'with `init` and `bijectors`.'
+      ) from fault
   dtypes = {
     name: dtype.name
     for name, dtype in _by_name(model, model.dtype).items()
@@ -425,45 +445,102 @@ def _is_of_other_values(distribution):
 
 
 def _is_partly_reached(distribution):
-  """Whether most of some draws do not come back through the bijector.
+  """Whether the bijector of a distribution misses some of its values.
 
-  Or whether it is known that it is none, as for absolute values.
+  Known of some distributions of TFP, and else looked for among draws: one that
+  does not come back, although nothing on the way was large enough to overflow
+  or to be rounded away, is not reached. Draws of a distribution that is nearly
+  always reached cannot tell.
   """
-  try:
-    with tf.init_scope():
-      bijector = distribution.experimental_default_event_space_bijector()
-      draws = distribution.sample(16, seed=tf.zeros([2], tf.int32))
-  except Exception:
-    # Not known, as where it is made of Tensors of a graph; sampling will tell.
-    return False
-  try:
-    with tf.init_scope():
-      # Copies: a bijector remembers by identity what it computed elsewhere.
-      free = tf.nest.map_structure(tf.identity, bijector.inverse(draws))
-      back = bijector.forward(free)
-      pairs = [
-        [np.reshape(part, [16, -1]) for part in pair]
-        for pair in zip(tf.nest.flatten(draws), tf.nest.flatten(back))
-      ]
-  except NotImplementedError:
+  if any(
+    _owner_of_bijector(d) in _PARTLY_REACHED for d in _inward(distribution)
+  ):
     return True
+  try:
+    draws, free, back = _there_and_back(distribution)
+  except NotImplementedError:
+    return True  # There is no inverse, as of absolute values.
   except Exception:
     return False
-  is_off = np.zeros(16, bool)
-  for x, y in pairs:
-    # Extreme draws may overflow, and those of a wrong parameter are NaN.
-    with np.errstate(invalid='ignore'):
-      is_back = np.abs(x - y) <= 0.01 * np.abs(x).max(initial=0.0)
-    is_off |= ~np.all(is_back | (x == y) | np.isnan(x), axis=1)
-  return is_off.mean() > 0.5
+  # Those of a wrong parameter are NaN, and say nothing.
+  known = np.all(np.isfinite(draws), axis=1)
+  if not np.any(known):
+    return False
+  draws, free, back = draws[known], free[known], back[known]
+  sizes = np.abs(draws).max(axis=1, initial=0.0)
+  close = 0.01 * np.maximum(sizes, np.median(sizes))[:, np.newaxis]
+  with np.errstate(invalid='ignore'):
+    is_off = ~np.all(np.abs(draws - back) <= close, axis=1)
+    is_moderate = np.abs(free).max(axis=1, initial=0.0) < _MODERATE
+  is_lost = is_off & (is_moderate | np.any(np.isnan(free), axis=1))
+  return bool(np.any(is_lost)) or np.mean(is_off) > 0.5
+
+
+def _way_out(kind):
+  if 'Wishart' in kind:
+    return (
+      'Make a class of it whose `_default_event_space_bijector` returns '
+      '`tfb.Chain([tfb.CholeskyOuterProduct(), tfb.FillScaleTriL()])`, or '
+    )
+  return (
+    'Write it with another distribution (a direction, say, as a `tfd.Sample` '
+    'of a `tfd.Normal`, divided by its norm), or '
+  )
+
+
+def _fault_of_bijector(distribution):
+  """What the bijector of a distribution raises, or None."""
+  if not tf.executing_eagerly():
+    return None  # It may be made of Tensors of a graph.
+  try:
+    bijector = distribution.experimental_default_event_space_bijector()
+    draw = distribution.sample(seed=tf.zeros([2], tf.int32))
+    free = tf.nest.map_structure(tf.identity, bijector.inverse(draw))
+    bijector.forward_log_det_jacobian(free)
+  except Exception as e:
+    return e
+  return None
+
+
+def _there_and_back(distribution):
+  """Draws, what the bijector makes of them, and what leads back, as rows."""
+  with tf.init_scope():
+    bijector = distribution.experimental_default_event_space_bijector()
+    sizes = [
+      shape.num_elements()
+      for shape in tf.nest.flatten(distribution.event_shape)
+    ]
+    num = int(np.clip(_MOST_NUMBERS // max(1, sum(sizes)), 16, _MOST_DRAWS))
+    draws = distribution.sample(num, seed=tf.zeros([2], tf.int32))
+    # Copies: a bijector remembers by identity what it computed elsewhere.
+    free = tf.nest.map_structure(tf.identity, bijector.inverse(draws))
+    back = bijector.forward(free)
+    return [
+      np.concatenate(
+        [np.reshape(part, [num, -1]) for part in tf.nest.flatten(state)], axis=1
+      )
+      for state in (draws, free, back)
+    ]
+
+
+def _owner_of_bijector(distribution):
+  """The name of the class that has written the bijector of a distribution."""
+  for cls in type(distribution).__mro__:
+    if '_default_event_space_bijector' in vars(cls):
+      return cls.__name__
+  return None
+
+
+def _inward(distribution):
+  """A distribution and those that it is made of, from the outermost inward."""
+  while isinstance(distribution, tfp.distributions.Distribution):
+    yield distribution
+    distribution = getattr(distribution, 'parameters', {}).get('distribution')
 
 
 def _kind(distribution):
   """The classes, from the outermost inward."""
-  name = type(distribution).__name__
-  inner = getattr(distribution, 'parameters', {}).get('distribution')
-  is_one = isinstance(inner, tfp.distributions.Distribution)
-  return f'{name} of {_kind(inner)}' if is_one else name
+  return ' of '.join(type(d).__name__ for d in _inward(distribution))
 
 
 def check_init(model, init, of_model='joint_dist'):
