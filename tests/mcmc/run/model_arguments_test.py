@@ -335,6 +335,28 @@ def test_bijectors_that_reach_all_values(distribution):
   model_arguments.check_latent_variables(_of(distribution))
 
 
+def test_a_variable_with_the_name_of_an_argument():
+  model = tfd.JointDistributionNamed(
+    {'x': tfd.Normal(0.0, 1.0), 'seed': lambda x: tfd.Normal(x, 1.0)}
+  )
+  with pytest.raises(ValueError, match=r"variable 'seed', which is the name of"):
+    sample_posterior(model, 100, seed=2)
+  target = target_of_model(
+    model.experimental_pin(seed=2.0), {}, None, [2], (0, 1)
+  )
+  assert target.log_prob_fn(*target.start).shape == [2]
+
+
+def test_a_start_that_a_bijector_does_not_lead_to():
+  with pytest.raises(ValueError, match=r"Part 1 of `init` .* 'softplus' leads"):
+    sample_posterior(
+      lambda x, s: -(x**2) - s,
+      100,
+      init=[tf.zeros([2]), tf.constant([1.0, -1.0])],
+      bijectors=[None, tfp.bijectors.Softplus()],
+    )
+
+
 def test_bijectors_are_looked_at_in_a_graph():
   @tf.function
   def sample():

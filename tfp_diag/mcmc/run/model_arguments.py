@@ -37,6 +37,7 @@ __all__ = [
   'check_latent_variables',
   'check_pins',
   'check_positive',
+  'check_reached',
   'check_start',
   'check_variables_left',
   'named_log_prob_parts',
@@ -193,6 +194,13 @@ def check_argument_names(given, driver, model=None):
     if argument.kind is not argument.VAR_KEYWORD
   ]
   of_model = next(a for a in arguments if a.startswith('joint_dist'))
+  for name in free:
+    if name in arguments:
+      raise ValueError(
+        f'`{of_model}` has a variable {name!r}, which is the name of an '
+        f'argument, too: `{name}=...` would not pin it. Pin it first, by '
+        f'`experimental_pin({name}=...)`, or rename it.'
+      )
   for name in given:
     if name in free:
       continue
@@ -645,6 +653,27 @@ def check_inside(model, init, unconstrained):
       raise ValueError(
         f'`init` of {name!r}{shown} is not inside of the support in all '
         'chains: a chain would not leave such a point. Pass another.'
+      )
+
+
+def check_reached(bijectors, unconstrained):
+  """Refuses, in eager mode, a start that a bijector does not lead to.
+
+  Args:
+    bijectors: List of `tfb.Bijector`s, one for each part.
+    unconstrained: List of Tensors, what their inverses make of `init`.
+
+  Raises:
+    ValueError: if one is not finite; names the part.
+  """
+  if not tf.executing_eagerly():
+    return
+  for i, (bijector, part) in enumerate(zip(bijectors, unconstrained)):
+    if not np.all(np.isfinite(part)):
+      raise ValueError(
+        f'Part {i} of `init` is not in all chains a value that its bijector '
+        f'{bijector.name!r} leads to from a finite one. Pass another start, or '
+        'another bijector.'
       )
 
 

@@ -30,6 +30,7 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_inside,
   check_latent_variables,
   check_pins,
+  check_reached,
   check_start,
   check_variables_left,
 )
@@ -382,6 +383,8 @@ def target_of_log_prob(
   _check_chains(log_prob, parts, name)
   batching.check_value(log_prob, parts, None, name)
   chain_ndims = log_prob.shape.rank
+  start = [tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)]
+  check_reached(bijectors, start)
 
   def constrain(parts):
     return tf.nest.pack_sequence_as(
@@ -402,7 +405,7 @@ def target_of_log_prob(
   log_prob_fn, traced = _once(log_prob_fn, is_model=False)
   return UnconstrainedTarget(
     log_prob_fn=log_prob_fn,
-    start=[tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)],
+    start=start,
     constrain=constrain,
     traced=traced,
   )
