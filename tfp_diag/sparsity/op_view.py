@@ -30,6 +30,10 @@ __all__ = ['MAX_INTEGERS', 'OpView']
 
 # A constant of at most so many integers may hold shifts, paddings or sizes.
 MAX_INTEGERS = 64
+# A constant of at most so many numbers is looked at for zeros; and so many that
+# are compared in each call, which takes a tenth of a millisecond.
+_MAX_ZEROS = 1_000_000
+_MAX_CAPTURED = 65_536
 # The same of integers that a rule reads, which are computed: most are indices.
 _MAX_DISTANCES = 16
 
@@ -150,6 +154,18 @@ class InputView:
   def varies_along(self, axes: int | slice) -> bool:
     """Whether one of some sizes changes with the number of samples."""
     return self._view.varies_along(self._number, axes)
+
+  def zeros_may_be_read(self) -> bool:
+    """Whether a rule that needs no values may look for zeros all the same.
+
+    A number alone has none that help. What the number of samples decides would
+    be refused; what the function closes over is compared in each later call.
+    """
+    value = self._value
+    if value.depends or not value.is_known or value.varies is not None:
+      return False
+    most = _MAX_CAPTURED if value.is_captured else _MAX_ZEROS
+    return value.size is not None and 1 < value.size <= most
 
   def value(self) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not constant."""

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
 from tfp_diag.sparsity.rules import elementwise
 from tfp_diag.sparsity.rules.elementwise import TABLE
@@ -171,3 +172,61 @@ def test_elements_that_are_cut_off_do_not_count():
   np.testing.assert_array_equal(
     pattern.matrix.toarray(), np.diag([False, True, True, False, False])
   )
+
+
+_NEAR = np.abs(np.subtract.outer(np.arange(6), np.arange(6))) == 1
+
+
+@pytest.mark.parametrize('kind', ['array', 'constant', 'outside', 'right'])
+@pytest.mark.parametrize('shape', [(6,), (2, 6), (None, 6)])
+def test_zeros_of_a_constant_factor(kind, shape):
+  outside = tf.constant(_NEAR, tf.float32)
+
+  def fn(x):
+    pairs = tf.sin(x[..., :, tf.newaxis] * x[..., tf.newaxis, :])
+    factor = {
+      'array': _NEAR.astype(np.float32),
+      'constant': tf.constant(_NEAR, tf.float32),
+    }.get(kind, outside)
+    product = pairs * factor if kind == 'right' else factor * pairs
+    return tf.reduce_sum(product, axis=[-2, -1])
+
+  pattern = hessian_sparsity(
+    fn, tf.TensorSpec(shape), sample_shape=shape[:-1] or None
+  )
+  np.testing.assert_array_equal(
+    pattern.matrix.toarray(), _NEAR | np.eye(6, dtype=bool)
+  )
+
+
+def test_a_factor_that_may_change_is_read_only_if_it_is_small():
+  big = np.zeros([300, 300], np.float32)
+
+  def pattern(factor):
+    return jacobian_sparsity(
+      lambda x: factor * (x + tf.roll(x, 1, -1)), tf.TensorSpec([300, 300])
+    )
+
+  assert pattern(big).nnz == 0
+  # What is compared in each later call would take longer than it saves.
+  assert pattern(tf.constant(big)).nnz == 2 * big.size
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_a_factor_with_other_zeros_in_the_next_call(seed):
+  x = tf.constant([0.3, 0.5, 0.7, 0.9])
+  zeros = np.random.default_rng(seed).integers(0, 2, [4, 4])
+  mask = tf.constant(zeros, x.dtype)
+
+  def fn(x):
+    return tf.reduce_sum(mask * tf.exp(x[:, tf.newaxis] * x))
+
+  _, _, diag = tfp_diag.diag_hessian(fn, x)
+  with tf.GradientTape() as outer:
+    outer.watch(x)
+    with tf.GradientTape() as inner:
+      inner.watch(x)
+      value = fn(x)
+    gradient = inner.gradient(value, x)
+  expected = tf.linalg.diag_part(outer.jacobian(gradient, x))
+  np.testing.assert_allclose(diag, expected, rtol=1e-5, atol=1e-6)

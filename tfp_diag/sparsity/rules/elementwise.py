@@ -172,6 +172,8 @@ def _elementwise(op):
       flows[k] = _broadcast(op.inputs[k].shape, output.shape)
   if op.type == 'SelectV2':
     flows = _selected(op, flows)
+  elif op.type in ('Mul', 'MulNoNan') and len(flows) == 1:
+    flows = {k: _masked(op.inputs[1 - k], f, output) for k, f in flows.items()}
   meets = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
   meets += [tuple(map(int, cross)) for cross in crosses]
   pairs = tuple(
@@ -228,10 +230,24 @@ def _selected(op, flows):
   condition = np.broadcast_to(condition, op.outputs[0].shape).reshape(-1)
   selected = {}
   for k, flow in flows.items():
-    kept = condition if k == 1 else ~condition
-    index = np.where(kept, np.arange(flow.rows), -1)
-    selected[k] = flow.then(Flow.gather(index, flow.rows))
+    selected[k] = _kept(flow, condition if k == 1 else ~condition)
   return selected
+
+
+def _masked(factor, flow, output):
+  """Where a constant factor is zero, so is each derivative of a product."""
+  if not factor.zeros_may_be_read():
+    return flow
+  nonzero = factor.nonzero()
+  if nonzero.all():
+    return flow
+  return _kept(flow, np.broadcast_to(nonzero, output.shape).reshape(-1))
+
+
+def _kept(flow, is_kept):
+  """The flow to some elements, and none to the others."""
+  index = np.where(is_kept, np.arange(flow.rows), -1)
+  return flow.then(Flow.gather(index, flow.rows))
 
 
 def _broadcast(shape, output_shape):
