@@ -39,7 +39,8 @@ def check(fn, x, colors, rank, mode='reverse', kind='unrolled'):
 
   @tf.function(autograph=False)
   def run():
-    derivative = linear_map.linearize(lambda: [fn(x)], [x])
+    point = tf.identity(x)
+    derivative = linear_map.of_graph([fn(point)], [point])
     given = colors if colors is None else np.asarray(colors)
     decision = Decision(NO_LOOP, given, None, mode, kind, chunk_size=2)
     diag = sweep.diagonal(
@@ -116,11 +117,11 @@ def test_a_cheaper_way_that_is_wrong_is_not_blamed_on_the_caller():
 
   def check_of(diag):
     @tf.function(autograph=False)
-    def run():
-      derivative = linear_map.linearize(lambda: [tf.sin(x)], [x])
+    def run(x):
+      derivative = linear_map.of_graph([tf.sin(x)], [x])
       checks.check([diag], derivative, decision, [x], 1)
 
-    return run()
+    return run(x)
 
   right = tf.cos(x)
   check_of(right)
@@ -136,8 +137,9 @@ def test_a_deviation_is_seen_at_one_coordinate_of_each_sample():
 
   @tf.function(autograph=False)
   def deviation(error, precision=tf.float64):
-    derivative = linear_map.linearize(lambda: [tf.sin(x)], [x])
-    given = types.SimpleNamespace(xs=[x], precision=precision)
+    point = tf.identity(x)
+    derivative = linear_map.of_graph([tf.sin(point)], [point])
+    given = types.SimpleNamespace(xs=[point], precision=precision)
     return checks.deviation_at_one([tf.cos(x) + error], derivative, given, 1)
 
   assert checks.is_small(deviation(tf.zeros([64, 3], tf.float64)))
@@ -149,6 +151,38 @@ def test_a_deviation_is_seen_at_one_coordinate_of_each_sample():
   rounding = tf.fill([64, 3], tf.constant(1e-6, tf.float64))
   assert not checks.is_small(deviation(rounding))
   assert checks.is_small(deviation(rounding, tf.float32))
+
+
+def test_what_is_left_where_entries_cancel():
+  """It is compared with the other entries of its row, which do not."""
+  x = draw([2, 8, 3])
+
+  @tf.function(autograph=False)
+  def deviation(error):
+    first, second = tf.unstack(tf.identity(x))
+    derivative = linear_map.of_graph([second, first], [first, second])
+    given = types.SimpleNamespace(xs=[first, second], precision=tf.float64)
+    diag = [tf.fill([8, 3], error), tf.zeros([8, 3], tf.float64)]
+    return checks.deviation_at_one(diag, derivative, given, 1)
+
+  def is_small(error):
+    return checks.is_small(deviation(tf.constant(error, tf.float64)))
+
+  assert is_small(0.0) and is_small(1e-15)
+  assert not is_small(1e-12)
+
+
+def test_parts_are_tried_at_points_of_their_own():
+  spec = tf.TensorSpec([None, 4], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(
+    lambda x, y: tf.math.log(tf.reduce_sum(x - y, -1) ** 2), [spec, spec]
+  )
+  assert not any('differs' in note for note in plan.notes)
+  assert plan.num_passes < 8
+  x = tf.constant([[0.1, 0.2, 0.3, 0.4]], tf.float64)
+  np.testing.assert_allclose(
+    plan([x, 2 * x])[2][0], np.full([1, 4], -2.0), rtol=1e-9
+  )
 
 
 def test_functions_that_compute_less_precisely_than_their_parts():
