@@ -19,6 +19,7 @@ import io
 import json
 import os
 import pickle
+import warnings
 import zipfile
 
 import numpy as np
@@ -151,6 +152,24 @@ def test_str_without_structure():
   assert 'Every coordinate interacts with every other one' in lines[4]
   elementwise = tfp_diag.plan_diag_jacobian(tf.sin, tf.TensorSpec([2, 3, 1]))
   assert '1 pass instead of 6' in str(elementwise)
+
+
+def test_a_loop_that_pfor_cannot_vectorize_is_known_before_the_first_call():
+  def fn(x):
+    k = tf.reduce_sum(tf.cast(x > 0, tf.int32))
+
+    def step(i, y):
+      return i + 1, tf.sin(y) * tf.reduce_sum(y)
+
+    return tf.reduce_sum(tf.while_loop(lambda i, y: i < k, step, [0, x])[1])
+
+  x = tf.linspace(0.1, 0.9, 12)
+  plan = tfp_diag.plan_diag_hessian(fn, x, mode='reverse_over_reverse')
+  assert plan.schedule == 'while_loop'
+  assert any('cannot vectorize the op' in note for note in plan.notes)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    plan(x)
 
 
 def test_a_plan_is_immutable(chain_plan):

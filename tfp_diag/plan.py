@@ -68,6 +68,8 @@ _NAMES = {
   'gauss_newton': 'Gauss-Newton matrix',
 }
 _PASSES = 'passes'
+# From here on the price of passes, in passes, is said beside their number.
+_MUCH_MORE = 2.5
 
 
 class Way(NamedTuple):
@@ -205,7 +207,10 @@ class Plan:
 
   @property
   def num_passes(self) -> int:
-    """How many passes a diagonal costs, for all samples together.
+    """How many passes run for a diagonal, for all samples together.
+
+    What they cost, with all that is computed beside them, is the `cost` of
+    `ways[0]`, in passes.
 
     If the number depends on the number of samples, it is that for
     `num_samples`: 32 if the number of samples was open.
@@ -343,6 +348,9 @@ class Plan:
     cost = f'{k:,} {"pass" if k == 1 else "passes"}'
     if k < n:
       cost += f' instead of {n:,}'
+    if self.ways and self.ways[0].cost > _MUCH_MORE * k:
+      # What goes along with few sweeps may be much.
+      cost += f', which cost as much as {self.ways[0].cost:,.0f}'
     shapes = ', '.join(str(list(s)) for s in self.event_shapes)
     samples = {
       0: 'everything is event',

@@ -942,3 +942,14 @@ def test_sweeps_are_followed_for_one_sample():
       tf.nest.flatten(plan(state))[-1] for state in (x[:1], x)
     )
   np.testing.assert_allclose(one, all_samples[:1], rtol=1e-12)
+
+
+def test_str_of_few_sweeps_with_much_beside_them():
+  def fn(x):
+    products = x[..., :, tf.newaxis] * x[..., tf.newaxis, :]
+    return tf.reduce_sum(tf.exp(0.3 * products), axis=[-2, -1])
+
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 40]))
+  assert plan.num_passes == 1 and plan.ways[0].cost > 10
+  price = f', which cost as much as {plan.ways[0].cost:.0f}'
+  assert str(plan).splitlines()[0].endswith(f'1 pass instead of 40{price}')

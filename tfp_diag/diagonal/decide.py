@@ -162,6 +162,11 @@ def decide(
       schedule = _schedule_of_third(evaluation, num_passes)
   elif schedule == 'auto':
     schedule = _schedule(reading, num_passes)
+    loop_type = evaluation.loop_type
+    if schedule == 'pfor' and loop_type is not None and request.is_asked:
+      # Else the first call would warn of it.
+      schedule = 'while_loop'
+      notes += (_NOT_VECTORIZED.format(op=loop_type),)
   if ways[0].terms is not None:
     # Terms are ops of this one.
     evaluation = reading.evaluation
@@ -235,6 +240,10 @@ _NOT_LINEAR = (
 )
 _NOT_FORWARD = (
   'Reverse instead of forward mode: a gradient is not linear in its cotangent.'
+)
+_NOT_VECTORIZED = (
+  'pfor cannot vectorize the op {op}: passes run in a while_loop, one at a '
+  'time.'
 )
 _MAY_MIX = (
   'Whether `fn` mixes samples cannot be seen, for an op of it hides what its '

@@ -57,7 +57,7 @@ class Terms(Protocol):
 
   @property
   def num_passes(self) -> int:
-    """What a diagonal costs, in passes through the function."""
+    """How many passes through the function run for a diagonal."""
     ...
 
   @property
