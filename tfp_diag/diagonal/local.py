@@ -15,6 +15,7 @@
 """Derivatives of single ops of a function that has been evaluated."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,6 +27,7 @@ from tfp_diag.sparsity.tape import Step
 
 __all__ = [
   'add',
+  'factor',
   'local_hessian',
   'local_jacobian',
   'slopes',
@@ -114,6 +116,20 @@ def slopes(
   return found
 
 
+def factor(op: tf.Operation, group: tuple) -> Any:
+  """What an elementwise op multiplies an argument by.
+
+  Args:
+    op: `tf.Operation`.
+    group: Tuple of Python ints, the inputs that the argument stands for.
+
+  Returns:
+    A number, or a Tensor that broadcasts to the result; None if not known.
+  """
+  known = facts(op.type).factor
+  return None if known is None or len(group) > 1 else known(op, group[0])
+
+
 def slopes_of_own_gradient(
   step: Step, op: tf.Operation, groups: Sequence
 ) -> list:
@@ -168,10 +184,11 @@ def add(total: Sequence, update: Sequence) -> list:
 def sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
   """The sum of `x` over the axes along which `like` was broadcast to it."""
   missing = x.shape.rank - like.shape.rank
-  x = tf.reduce_sum(x, axis=list(range(missing)))
+  if missing:
+    x = tf.reduce_sum(x, axis=list(range(missing)))
   axes = [
     axis
     for axis, (size, own) in enumerate(zip(x.shape, like.shape))
     if own == 1 and size != 1
   ]
-  return tf.reduce_sum(x, axis=axes, keepdims=True)
+  return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x

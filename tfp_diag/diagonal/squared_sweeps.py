@@ -33,6 +33,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -282,8 +283,21 @@ class _Walk:
     return None if weight is None else [2 * weight]
 
   def _slopes(self, step: Step, group: tuple, order: int) -> list:
-    """The derivatives of an elementwise op by an argument, of its own shape."""
+    """The derivatives of an elementwise op by an argument, of its own shape.
+
+    Args:
+      step: `Step` of the op.
+      group: Tuple of the numbers of the inputs that the argument stands for.
+      order: Python int, the highest order.
+
+    Returns:
+      List of a Tensor for each order from 1 on, or None if it vanishes; the
+      first may be a number, or a Tensor that broadcasts.
+    """
     op = self._op(step)
+    factor = None if step.own_gradient else local.factor(op, group)
+    if factor is not None:
+      return [factor] + [None] * (order - 1)
     if step.own_gradient is not None:
       return local.slopes_of_own_gradient(step, op, [group] * order)
     argument = _broadcast(op, group)
@@ -592,7 +606,7 @@ class _Walk:
     for power, d in enumerate(after, start=2):
       terms = []
       if d is not None and first is not None:
-        terms.append(_passed_on(step, group, _wide(first), power, d))
+        terms.append(_passed_on(step, group, first, power, d))
       if adjoint is not None and higher[power - 2] is not None:
         terms.append(_wide(higher[power - 2]) * _wide(adjoint))
       q = after[0]
@@ -694,9 +708,12 @@ def _times(x: tf.Tensor, power: int) -> tf.Tensor:
 
 
 def _passed_on(
-  step: Step, group: tuple, slope: tf.Tensor, power: int, d: tf.Tensor
+  step: Step, group: tuple, slope: Any, power: int, d: tf.Tensor
 ) -> tf.Tensor:
   """A derivative by the result of an op, times a power of its slope."""
+  if isinstance(slope, float):
+    return d if slope**power == 1.0 else slope**power * d
+  slope = _wide(slope)
   for _ in range(power):  # The power itself may be too large for a number.
     d = slope * d
   if set(group) <= set(facts(step.op_type).selects):

@@ -108,6 +108,9 @@ class OpFacts:
     slopes: For an elementwise op of one argument: a function of that and of a
       number, which returns its derivatives of order 1 up to that number, each
       with the precision of the argument. None: TensorFlow differentiates.
+    factor: For an elementwise op: a function of a `tf.Operation` and the number
+      of an input, which returns what the op multiplies that input by: a number,
+      or a Tensor that broadcasts to the result.
     bends: Whether it is linear in pieces, and bends between them. Where that is
       cannot be told by running it.
     selects: Numbers of inputs of an elementwise op. Where its derivative by one
@@ -170,6 +173,7 @@ class OpFacts:
   elementwise: str | None = None
   orders_in_range: int = 1
   slopes: Callable | None = None
+  factor: Callable | None = None
   bends: bool = False
   selects: tuple[int, ...] = ()
   is_pure: bool = True

@@ -221,6 +221,13 @@ for _op_types, _linear_in in {
   register_facts(*_op_types, linear_in=_linear_in)
 
 
+# TensorFlow's gradients would add the ops of both arguments, and of shapes.
+register_facts('Add', 'AddV2', 'Cast', factor=lambda op, k: 1.0)
+register_facts('Sub', factor=lambda op, k: (1.0, -1.0)[k])
+register_facts('Neg', factor=lambda op, k: -1.0)
+register_facts('Mul', factor=lambda op, k: op.inputs[1 - k])
+
+
 def _selected(op, flows):
   """If the condition is constant, each element comes from one argument."""
   try:
