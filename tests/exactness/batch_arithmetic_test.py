@@ -373,3 +373,111 @@ def test_as_many_coordinates_as_samples(way):
   with pytest.raises(SampleMixingError):
     jacobian(way, lambda x: tf.transpose(x) * x, x)
   check_jacobian(way, lambda x: tf.transpose(tf.transpose(x)) ** 2, x[:6])
+
+
+# What each sample is given alike: constants that are spread over the batch.
+
+LEFT = (np.arange(N) - 1) % N
+THIRD = np.arange(N) % 3 == 0
+
+
+def tiled_places(x):
+  places = tf.tile(tf.constant(LEFT)[tf.newaxis], [tf.shape(x)[0], 1])
+  return x**3 - x * tf.gather(x, places, batch_dims=1)
+
+
+def broadcast_places(x):
+  places = tf.broadcast_to(tf.constant(LEFT), tf.shape(x))
+  return x**3 - x * tf.gather(x, (places + 1) % N, batch_dims=1)
+
+
+def repeated_places(x):
+  places = tf.repeat(tf.constant(LEFT)[tf.newaxis], tf.shape(x)[0], axis=0)
+  return tf.sin(x) * tf.gather(x, places, axis=1, batch_dims=1)
+
+
+def tiled_condition(x):
+  third = tf.tile(tf.constant(THIRD)[tf.newaxis], [tf.shape(x)[0], 1])
+  return tf.where(third, x**3, x * tf.roll(x, 1, -1))
+
+
+def tiled_factor(x):
+  near = tf.constant(np.abs(np.subtract.outer(LEFT, LEFT)) == 1, x.dtype)
+  near = tf.tile(near[tf.newaxis], [tf.shape(x)[0], 1, 1])
+  products = tf.sin(x[:, :, tf.newaxis] * x[:, tf.newaxis])
+  return tf.reduce_sum(near * products, axis=-1)
+
+
+def vectorized(x):
+  return tf.vectorized_map(lambda z: tf.sin(z) * tf.gather(z, LEFT), x)
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    tiled_places,
+    broadcast_places,
+    repeated_places,
+    tiled_condition,
+    tiled_factor,
+    vectorized,
+  ],
+  ids=lambda f: f.__name__,
+)
+def test_what_is_spread_over_the_batch_is_known_for_any(fn):
+  open_plan, plan = (
+    tfp_diag.plan_diag_jacobian(
+      fn, tf.TensorSpec([size, N], tf.float64), sample_shape=[size]
+    )
+    for size in (None, 3)
+  )
+  np.testing.assert_array_equal(
+    open_plan.pattern.matrix.toarray(), plan.pattern.matrix.toarray()
+  )
+  assert open_plan.num_passes == plan.num_passes < N
+  x = draw(B, N)
+  for way in WAYS:
+    check_jacobian(way, fn, x)
+
+
+# Nothing of the kind, though it looks like it on two samples, or on one.
+
+
+def places_by_the_size(x):
+  last = tf.fill([tf.shape(x)[0], N], tf.shape(x)[0] - 1)
+  return x * tf.gather(x, last, batch_dims=1)
+
+
+def places_that_change_places(x):
+  size = tf.shape(x)[0]
+  places = tf.constant([0, 1, 2])[tf.newaxis, :, tf.newaxis]
+  places = tf.tile(places, [size, 1, 2 * size])
+  places = tf.reshape(places, [2 * size, 3, size])[:size, :, 0]
+  return tf.concat([tf.gather(x, places, batch_dims=1) ** 2, x[:, 3:]], 1)
+
+
+def places_in_another_order(x):
+  size = tf.shape(x)[0]
+  places = tf.tile(tf.constant([0, 0, 1, 1]), [size])
+  places = tf.transpose(tf.reshape(places, [4, size]))
+  return tf.concat([tf.gather(x, places, batch_dims=1) ** 2, x[:, 4:]], 1)
+
+
+def condition_by_the_size(x):
+  is_small = tf.tile([[tf.shape(x)[0] < 4]], [tf.shape(x)[0], N])
+  return tf.where(is_small, x**2, tf.cumsum(x, axis=1))
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    places_by_the_size,
+    places_that_change_places,
+    places_in_another_order,
+    condition_by_the_size,
+  ],
+  ids=lambda f: f.__name__,
+)
+@pytest.mark.parametrize('way', ('eager', 'open_plan'))
+def test_what_only_looks_like_it(way, fn):
+  right_or_refused(way, jacobian, jacobian_diagonal, fn, draw(B, N))

@@ -370,6 +370,7 @@ class Walker:
       counts = registry.facts(instruction.type).counts
       outputs[0].is_count = counts is not None and counts(inputs)
       outputs[0].is_uniform = self._is_uniform(instruction, inputs)
+      outputs[0].is_repeated = _is_repeated(instruction, inputs)
       _with_source(instruction, inputs, outputs)
     return outputs
 
@@ -435,6 +436,48 @@ class Walker:
           f'{op.type} (op {op.name!r}) changes or reads state outside of the '
           'function: the function may not be the same when it is called again.'
         ] = True
+
+
+def _is_repeated(instruction: Instruction, inputs: Sequence) -> bool:
+  """Whether a varying result is constant along the axes that vary.
+
+  Args:
+    instruction: `Instruction`.
+    inputs: list of `Value`.
+
+  Returns:
+    bool; True only if that holds for any number of samples.
+  """
+  known = registry.facts(instruction.type)
+  if not known.elementwise and known.axes is None:
+    return False
+  sources = (
+    range(len(inputs)) if known.elementwise else known.moved(len(inputs))
+  )
+  result = instruction.varying_sizes_of_result()
+  for k in sources:
+    value, varies = inputs[k], instruction.varying_sizes(k)
+    is_repeated = value.is_repeated or value.is_uniform or value.varies is None
+    if not (is_repeated and value.is_known and varies.ndim and result.ndim):
+      return False
+    sizes = _sizes(instruction.op.inputs[k], varies)
+    if known.axes == 'in order':
+      after = _sizes(instruction.op.outputs[0], result)
+      is_same = sizes[sizes != 1].tolist() == after[after != 1].tolist()
+      # Two of them may change places, and what is between them with them.
+      if not is_same or np.sum(varies) > 1:
+        return False
+    else:
+      aligned = result[len(result) - len(sizes) :]
+      if len(sizes) > len(result) or np.any(aligned & (np.abs(sizes) != 1)):
+        return False
+  return True
+
+
+def _sizes(tensor: tf.Tensor, varies: np.ndarray) -> np.ndarray:
+  """Sizes of a tensor; -1 where they change with the number of samples."""
+  sizes = [-1 if v else n for n, v in zip(tensor.shape.as_list(), varies)]
+  return np.array(sizes, np.int64)
 
 
 def _place(instruction: Instruction) -> tuple:

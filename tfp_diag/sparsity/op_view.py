@@ -94,6 +94,14 @@ class OpView:
     """As `Instruction.varies_along`."""
     return self._instruction.varies_along(number, axes)
 
+  def varying_sizes(self, number: int) -> np.ndarray:
+    """As `Instruction.varying_sizes`."""
+    return self._instruction.varying_sizes(number)
+
+  def separate_axes(self, known: Any) -> int:
+    """As `Facts.separate_axes`."""
+    return known.separate_axes(self._instruction.op)
+
   def attr(self, name: str) -> Any:
     """An attribute of the op."""
     return self._instruction.op.get_attr(name)
@@ -162,7 +170,8 @@ class InputView:
     be refused; what the function closes over is compared in each later call.
     """
     value = self._value
-    if value.depends or not value.is_known or value.varies is not None:
+    varies = value.varies is not None and not value.is_repeated
+    if value.depends or not value.is_known or varies:
       return False
     most = _MAX_CAPTURED if value.is_captured else _MAX_ZEROS
     return value.size is not None and 1 < value.size <= most
@@ -179,8 +188,10 @@ class InputView:
     self._view.asked_for_values = True
     known = facts(self._view.type)
     # Element by element, one number does the same to any number of samples.
-    is_allowed = self._number in known.shape_inputs or (
-      self._value.is_uniform and known.elementwise is not None
+    is_allowed = (
+      self._number in known.shape_inputs
+      or (self._value.is_uniform and known.elementwise is not None)
+      or self._is_of_each_sample(known)
     )
     if self._value.varies is not None and not is_allowed:
       self._view.refuse()
@@ -188,6 +199,17 @@ class InputView:
     if self.dtype.is_integer and self._value.varies is None:
       self._note_integers(array)
     return array
+
+  def _is_of_each_sample(self, known: Any) -> bool:
+    """Whether samples meet equal parts of the value, each its own."""
+    if not self._value.is_repeated:
+      return False
+    if known.elementwise is not None:
+      return True
+    varying = self._view.varying_sizes(self._number)
+    return known.separate_axes is not None and not np.any(
+      varying[self._view.separate_axes(known) :]
+    )
 
   def _note_integers(self, array: np.ndarray) -> None:
     if array.size <= _MAX_DISTANCES:

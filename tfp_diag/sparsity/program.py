@@ -80,14 +80,23 @@ class Instruction:
       bool array with an entry for each axis; of one entry, without an axis, if
       not even the number of axes is known.
     """
-    shape = self.op.inputs[number].shape
+    at_hand = None if self.at_hand is None else self.at_hand.inputs[number]
+    return self._varying(self.op.inputs[number], at_hand)
+
+  def varying_sizes_of_result(self) -> np.ndarray:
+    """As `varying_sizes`, of the first output."""
+    at_hand = None if self.at_hand is None else self.at_hand.outputs[0]
+    return self._varying(self.op.outputs[0], at_hand)
+
+  def _varying(self, tensor: tf.Tensor, at_hand: Any) -> np.ndarray:
+    shape = tensor.shape
     if shape.rank is None:
       return np.array(not self.has_all_samples)
     if self.has_all_samples:
       return np.zeros(shape.rank, bool)
-    if self.at_hand is None:
+    if at_hand is None or at_hand.shape.rank != shape.rank:
       return np.ones(shape.rank, bool)
-    sizes = zip(shape.as_list(), self.at_hand.inputs[number].shape.as_list())
+    sizes = zip(shape.as_list(), at_hand.shape.as_list())
     return np.array([a is None or a != b for a, b in sizes], bool)
 
   def varies_along(self, number: int, axes: Any) -> bool:

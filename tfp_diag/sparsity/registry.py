@@ -18,7 +18,7 @@ import dataclasses
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -148,6 +148,12 @@ class OpFacts:
       else; the other inputs say where to. A `slice` is a range of numbers.
     only_copies: Whether it has one such input, and each element of its results
       is an element of that.
+    axes: Where the axes of the first input are in the result of an op that only
+      copies: 'aligned', as by broadcasting; or 'in order', but for axes of size
+      one that are new or gone. None: somewhere else.
+    separate_axes: A function of a `tf.Operation`: the number of leading axes of
+      its inputs and of its result along which it does the same to each entry,
+      whatever the others are. An elementwise op has such axes only.
     is_same_for_all_sizes: Whether what it computes from shapes is the same for
       any number of samples.
     counts: A function of its inputs that tells whether its result is 0, 1, 2,
@@ -194,6 +200,8 @@ class OpFacts:
   vectorizes: bool = True
   moved_inputs: tuple[int, ...] | slice = ()
   only_copies: bool = False
+  axes: Literal['aligned', 'in order'] | None = None
+  separate_axes: Callable | None = None
   is_same_for_all_sizes: bool = False
   counts: Callable | None = None
   columns: Callable | None = None

@@ -99,6 +99,8 @@ register_facts(
   *('BroadcastTo', 'ExpandDims', 'Reshape', 'Squeeze', 'Transpose'),
   linear_in=((0,),),
 )
+register_facts('BroadcastTo', 'Tile', axes='aligned')
+register_facts('ExpandDims', 'Reshape', 'Squeeze', axes='in order')
 register_facts('Slice', 'Split', 'SplitV', 'StridedSlice', is_slice=True)
 
 

@@ -228,6 +228,9 @@ register_facts('ResourceGather', read=_gather_again)
 register_facts('ResourceGatherNd', read=lambda _, v, i: v.gather_nd(i))
 
 
+register_facts('GatherV2', separate_axes=lambda op: op.get_attr('batch_dims'))
+
+
 @register_rule('Select')
 def _select(op):
   """Picks elements, or whole slices, by a condition."""
