@@ -127,7 +127,9 @@ def factor(op: tf.Operation, group: tuple) -> Any:
     A number, or a Tensor that broadcasts to the result; None if not known.
   """
   known = facts(op.type).factor
-  return None if known is None or len(group) > 1 else known(op, group[0])
+  if known is None or len(group) != 1:
+    return None
+  return known(op, group[0])
 
 
 def slopes_of_own_gradient(
