@@ -656,23 +656,24 @@ def check_inside(model, init, unconstrained):
       )
 
 
-def check_reached(bijectors, unconstrained):
+def check_reached(bijectors, parts, unconstrained):
   """Refuses, in eager mode, a start that a bijector does not lead to.
 
   Args:
     bijectors: List of `tfb.Bijector`s, one for each part.
-    unconstrained: List of Tensors, what their inverses make of `init`.
+    parts: List of Tensors, the parts of `init`.
+    unconstrained: List of Tensors, what the inverses make of them.
 
   Raises:
-    ValueError: if one is not finite; names the part.
+    ValueError: if one is not finite where the part is; names the part.
   """
   if not tf.executing_eagerly():
     return
-  for i, (bijector, part) in enumerate(zip(bijectors, unconstrained)):
-    if not np.all(np.isfinite(part)):
+  for i, (b, x, z) in enumerate(zip(bijectors, parts, unconstrained)):
+    if np.all(np.isfinite(x)) and not np.all(np.isfinite(z)):
       raise ValueError(
         f'Part {i} of `init` is not in all chains a value that its bijector '
-        f'{bijector.name!r} leads to from a finite one. Pass another start, or '
+        f'{b.name!r} leads to from a finite one. Pass another start, or '
         'another bijector.'
       )
 

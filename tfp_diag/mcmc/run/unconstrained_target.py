@@ -384,7 +384,7 @@ def target_of_log_prob(
   batching.check_value(log_prob, parts, None, name)
   chain_ndims = log_prob.shape.rank
   start = [tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)]
-  check_reached(bijectors, start)
+  check_reached(bijectors, parts, start)
 
   def constrain(parts):
     return tf.nest.pack_sequence_as(
