@@ -213,3 +213,56 @@ def test_a_gradient_that_reads_what_changes():
     factor[0] = value
     diag = tfp_diag.diag_jacobian(x, sample_shape=[3], fn=scaled)[1][0]
     same(diag, np.full([3, N], value))
+
+
+# TensorFlow's tapes fail on these if they are persistent.
+
+
+def a_branch_of_two(x):
+  return tf.cond(x[0] > 0, lambda: tf.nn.silu(x), lambda: x**2)
+
+
+def one_branch_of_three(x):
+  index = tf.cast(x[0] > 0, tf.int32)
+  return tf.switch_case(
+    index, [lambda: x**2, lambda: tf.nn.silu(x) * 2.0, lambda: x]
+  )
+
+
+BRANCHES = a_branch_of_two, one_branch_of_three
+
+
+@pytest.mark.parametrize('fn', BRANCHES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('regime', REGIMES[:2])
+def test_in_a_branch(regime, fn):
+  x = tf.constant([0.3, -0.7, 1.1], tf.float64)
+
+  def total(x):
+    return tf.reduce_sum(fn(x))
+
+  slopes, curvature = in_regime(
+    regime,
+    lambda x: (
+      tfp_diag.diag_jacobian(x, fn=fn)[1][0],
+      tfp_diag.diag_hessian(total, x)[2],
+    ),
+    x,
+  )
+  for i, unit in enumerate(np.eye(3)):
+    h = 1e-4
+    up, here, down = fn(x + h * unit), fn(x), fn(x - h * unit)
+    np.testing.assert_allclose(slopes[i], (up - down)[i] / (2 * h), rtol=1e-6)
+    second = tf.reduce_sum(up - 2 * here + down) / h**2
+    np.testing.assert_allclose(curvature[i], second, rtol=1e-5, atol=1e-6)
+
+
+def test_what_tensorflow_cannot_differentiate_in_a_branch():
+  def nested(x):
+    return tf.cond(
+      tf.reduce_sum(x) > 5,
+      lambda: x,
+      lambda: tf.cond(x[0] > 0, lambda: tf.nn.silu(x) ** 2, lambda: tf.sin(x)),
+    )
+
+  with pytest.raises(LookupError, match=r'choose with `tf\.where`'):
+    tfp_diag.diag_jacobian(tf.constant([0.3, -0.7]), fn=nested)

@@ -650,7 +650,7 @@ def recorded_ops() -> Iterator[Any]:
     for op in types.operations
     for attr in op.node_def.attr.values()
   ):
-    # A loop that is differentiated under two tapes ends up inside a call.
+    # What loops, branches and calls do is in functions.
     for function in graph.as_graph_def().library.function:
       types.update(node.op for node in function.node_def)
 
@@ -677,6 +677,13 @@ def _gradient(targets, sources, seeds, held=()):
       '`fn` cannot be differentiated as often as this derivative needs: '
       f'{e}. Write that part of `fn` with other operations, or give it a '
       'derivative with `tf.custom_gradient`.'
+    ) from e
+  except AssertionError as e:
+    raise MissingGradientError(
+      'TensorFlow fails, and does not say why, to differentiate `fn`. So it '
+      'does (2.21) at a branch, as of `tf.cond`, that contains a function with '
+      'a gradient of its own, as `tf.nn.silu`, and reads Tensors from outside. '
+      'Call that function before the branch, or choose with `tf.where`.'
     ) from e
   # A gather has a gradient of type `tf.IndexedSlices`.
   return [None if g is None else tf.convert_to_tensor(g) for g in result]
