@@ -25,7 +25,7 @@ import tensorflow_probability as tfp
 import tf_keras
 
 from tests.pairs import parametrize_pairs
-from tfp_diag import clear_cache, diag_hessian
+from tfp_diag import clear_cache, diag_hessian, diag_jacobian
 from tfp_diag.diagonal import graphs
 from tfp_diag.sparsity import SampleMixingError
 
@@ -650,3 +650,12 @@ def test_parts_that_are_not_used_need_no_warning():
     diag_hessian(lambda: tf.reduce_sum(w**3) * b, [w, b])
     diag_hessian(lambda w, b: tf.reduce_sum(w**3), [w, b])
     diag_hessian(lambda x, y: tf.reduce_sum(x**3), [tf.ones([2]), tf.ones([])])
+
+
+def test_what_is_recomputed_has_one_derivative():
+  recomputed = tf.recompute_grad(lambda x: tf.sin(x) * x)
+  x = draw([3])
+  _, (slope,) = diag_jacobian(x, fn=recomputed)
+  np.testing.assert_allclose(slope, tf.sin(x) + x * tf.cos(x))
+  with pytest.raises(LookupError, match='differentiated as often .* recompute'):
+    diag_hessian(lambda x: tf.reduce_sum(recomputed(x)), x)

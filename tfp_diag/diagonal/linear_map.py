@@ -672,7 +672,7 @@ def _gradient(targets, sources, seeds, held=()):
       result = tf.gradients(
         list(targets), list(sources), list(seeds), stop_gradients=list(held)
       )
-  except LookupError as e:
+  except (LookupError, NotImplementedError) as e:
     raise MissingGradientError(
       '`fn` cannot be differentiated as often as this derivative needs: '
       f'{e}. Write that part of `fn` with other operations, or give it a '
