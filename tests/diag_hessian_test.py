@@ -657,5 +657,7 @@ def test_what_is_recomputed_has_one_derivative():
   x = draw([3])
   _, (slope,) = diag_jacobian(x, fn=recomputed)
   np.testing.assert_allclose(slope, tf.sin(x) + x * tf.cos(x))
-  with pytest.raises(LookupError, match='differentiated as often .* recompute'):
+  with pytest.raises(
+    LookupError, match=r'differentiated as often .* recompute'
+  ):
     diag_hessian(lambda x: tf.reduce_sum(recomputed(x)), x)
