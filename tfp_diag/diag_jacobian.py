@@ -216,7 +216,7 @@ def _are_apart(xs: list) -> bool:
   for i, x in enumerate(xs):
     others = [y for k, y in enumerate(xs) if k != i]
     if others and tf.is_tensor(x):
-      derivatives = linear_map.of_graph([x], others).of_ones()
+      derivatives = linear_map.linear_map_of_graph([x], others).of_ones()
       if any(d is not None for d in derivatives):
         return False
   return True

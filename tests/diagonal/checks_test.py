@@ -40,7 +40,7 @@ def check(fn, x, colors, rank, mode='reverse', kind='unrolled'):
   @tf.function(autograph=False)
   def run():
     point = tf.identity(x)
-    derivative = linear_map.of_graph([fn(point)], [point])
+    derivative = linear_map.linear_map_of_graph([fn(point)], [point])
     given = colors if colors is None else np.asarray(colors)
     decision = Decision(NO_LOOP, given, None, mode, kind, chunk_size=2)
     diag = sweep.diagonal(
@@ -118,7 +118,7 @@ def test_a_cheaper_way_that_is_wrong_is_not_blamed_on_the_caller():
   def check_of(diag):
     @tf.function(autograph=False)
     def run(x):
-      derivative = linear_map.of_graph([tf.sin(x)], [x])
+      derivative = linear_map.linear_map_of_graph([tf.sin(x)], [x])
       checks.check([diag], derivative, decision, [x], 1)
 
     return run(x)
@@ -138,7 +138,7 @@ def test_a_deviation_is_seen_at_one_coordinate_of_each_sample():
   @tf.function(autograph=False)
   def deviation(error, precision=tf.float64):
     point = tf.identity(x)
-    derivative = linear_map.of_graph([tf.sin(point)], [point])
+    derivative = linear_map.linear_map_of_graph([tf.sin(point)], [point])
     given = types.SimpleNamespace(xs=[point], precision=precision)
     return checks.deviation_at_one([tf.cos(x) + error], derivative, given, 1)
 
@@ -160,7 +160,9 @@ def test_what_is_left_where_entries_cancel():
   @tf.function(autograph=False)
   def deviation(error):
     first, second = tf.unstack(tf.identity(x))
-    derivative = linear_map.of_graph([second, first], [first, second])
+    derivative = linear_map.linear_map_of_graph(
+      [second, first], [first, second]
+    )
     given = types.SimpleNamespace(xs=[first, second], precision=tf.float64)
     diag = [tf.fill([8, 3], error), tf.zeros([8, 3], tf.float64)]
     return checks.deviation_at_one(diag, derivative, given, 1)

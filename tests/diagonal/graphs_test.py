@@ -45,7 +45,7 @@ class Calls:
 
     def evaluate(x, *_):
       return linear_map.evaluate(
-        lambda parts: fn(parts[0]), lambda y, _: [y], [x]
+        lambda parts: fn(parts[0]), lambda y, _: [y], [x], 1
       )
 
     def body(evaluation, x, *is_first):

@@ -47,77 +47,102 @@ def blocks(x, z):
 
 
 def map_of(fn, xs, mode):
-  """The Jacobian of `fn(*xs)`, or its transpose, while a graph is built."""
-  reverse = linear_map.of_graph(fn(*xs), xs)
+  """The Jacobian of `fn(*xs)`, or its transpose."""
+  return in_mode(linear_map.linearize(lambda: fn(*xs), xs), mode)
+
+
+def in_mode(reverse, mode):
   return reverse.transposed() if mode == 'forward' else reverse
 
 
-def in_graph(fn, *args):
-  """What `fn` returns of Tensors; None is left as it is."""
-  return tf.function(fn, autograph=False)(*args)
+def maps_of(fn, xs, mode):
+  """The linear map of a function, and of a graph that has computed it."""
+  yield map_of(fn, xs, mode)
+  if not tf.executing_eagerly():
+    yield in_mode(linear_map.linear_map_of_graph(fn(*xs), xs), mode)
 
 
-@parametrize_pairs(mode=MODES, members=[[0], [1], [0, 1]])
-def test_products(mode, members):
+@parametrize_pairs(
+  mode=MODES,
+  graph=[False, True],
+  members=[[0], [1], [0, 1]],
+)
+def test_products(mode, graph, members):
   x, z = draw([3], 3), draw([2], 4)
   seeds = [draw([(3, 2)[i]], 5 + i) for i in members]
 
   def apply(x, z):
-    a_map = map_of(two_parts, [x, z], mode)
-    # A map can be applied any number of times.
-    return [a_map.apply(members, seeds), a_map.apply(members, seeds)]
+    return [
+      # The second time shows that the tape is not spent.
+      [a_map.apply(members, seeds), a_map.apply(members, seeds)]
+      for a_map in maps_of(two_parts, [x, z], mode)
+    ]
 
+  results = (tf.function(apply, autograph=False) if graph else apply)(x, z)
   matrix = blocks(x, z)
-  for product in in_graph(apply, x, z):
-    for i, p in zip(members, product):
-      wanted = sum(
-        (matrix[i][j] if mode == 'forward' else matrix[j][i].T) @ s.numpy()
-        for j, s in zip(members, seeds)
-      )
-      if p is None:
-        p = np.zeros_like(wanted)
-      np.testing.assert_allclose(p, wanted, atol=1e-12)
+  for products in results:
+    for product in products:
+      for i, p in zip(members, product):
+        wanted = sum(
+          (matrix[i][j] if mode == 'forward' else matrix[j][i].T) @ s.numpy()
+          for j, s in zip(members, seeds)
+        )
+        if p is None:
+          p = np.zeros_like(wanted)
+        np.testing.assert_allclose(p, wanted, atol=1e-12)
 
 
 @pytest.mark.parametrize('mode', MODES)
 def test_what_is_not_connected_is_none(mode):
-  def apply(x, z):
-    a_map = map_of(lambda x, z: [x**2, tf.ones([2])], [x, z], mode)
+  x, z = draw([3]), draw([2])
+  for a_map in maps_of(lambda x, z: [x**2, tf.ones([2])], [x, z], mode):
     square, constant = a_map.apply([0, 1], [tf.ones_like(x), z])
+    np.testing.assert_allclose(square, 2 * x)
     assert constant is None
     assert a_map.apply([1], [z]) == [None]
-    return square
 
-  x, z = draw([3]), draw([2])
-  np.testing.assert_allclose(in_graph(apply, x, z), 2 * x)
+
+def test_the_function_is_evaluated_once_for_any_number_of_seeds():
+  calls = []
+
+  def fn():
+    calls.append(1)
+    return [x**3]
+
+  x = draw([2])
+  reverse = linear_map.linearize(fn, [x])
+  for mode in MODES:
+    a_map = in_mode(reverse, mode)
+    for i in range(3):
+      (product,) = a_map.apply([0], [tf.constant([1.0, i], tf.float64)])
+      np.testing.assert_allclose(product, 3 * x**2 * [1.0, i])
+  assert len(calls) == 1
 
 
 @pytest.mark.parametrize('mode', MODES)
 def test_variables_are_sources(mode):
   v = tf.Variable([1.0, 2.0])
-  seed = tf.constant([1.0, -1.0])
-  (product,) = in_graph(
-    lambda: map_of(lambda v: [v**2], [v], mode).apply([0], [seed])
+  a_map = map_of(lambda v: [v**2], [v], mode)
+  np.testing.assert_allclose(
+    a_map.apply([0], [tf.constant([1.0, -1.0])])[0], [2.0, -4.0]
   )
-  np.testing.assert_allclose(product, [2.0, -4.0])
 
 
 def test_transposed_twice_is_the_same():
+  x, z = draw([3], 3), draw([2], 4)
   seeds = [draw([3], 5), draw([2], 6)]
-
-  def apply(x, z):
-    reverse = map_of(two_parts, [x, z], 'reverse')
-    again = reverse.transposed().transposed()
-    return reverse.apply([0, 1], seeds), again.apply([0, 1], seeds)
-
-  wanted, products = in_graph(apply, draw([3], 3), draw([2], 4))
-  for w, p in zip(wanted, products):
-    np.testing.assert_allclose(p, w, atol=1e-12)
+  reverse = map_of(two_parts, [x, z], 'reverse')
+  again = reverse.transposed().transposed()
+  for p, wanted in zip(
+    again.apply([0, 1], seeds), reverse.apply([0, 1], seeds)
+  ):
+    np.testing.assert_allclose(p, wanted, atol=1e-12)
 
 
 def test_between_tensors_on_the_way_some_of_them_held():
+  @tf.function(autograph=False)
   def run(x):
-    a_map = linear_map.of_graph([x], [x])
+    a_map = linear_map.linear_map_of_graph([x], [x])
     s = tf.sin(x)
     y = s * x**2
     cotangent = [tf.ones_like(x)]
@@ -128,21 +153,17 @@ def test_between_tensors_on_the_way_some_of_them_held():
     )
 
   x = draw([3])
-  total, by_s, held = (r[0] for r in in_graph(run, x))
+  total, by_s, held = (r[0] for r in run(x))
   np.testing.assert_allclose(total, x**2 * tf.cos(x) + 2 * x * tf.sin(x))
   np.testing.assert_allclose(by_s, x**2)
   np.testing.assert_allclose(held, 2 * x * tf.sin(x))
 
 
 def test_a_missing_gradient_is_named():
-  def apply(x):
-    def fn(x):
-      return [tf.raw_ops.IgammaGradA(a=x, x=x)]
-
-    return map_of(fn, [x], 'reverse').apply([0], [x])
-
+  x = tf.ones([2])
+  a_map = map_of(lambda x: [tf.raw_ops.IgammaGradA(a=x, x=x)], [x], 'reverse')
   with pytest.raises(linear_map.MissingGradientError, match='IgammaGradA'):
-    in_graph(apply, tf.ones([2]))
+    a_map.apply([0], [x])
   assert issubclass(linear_map.MissingGradientError, LookupError)
 
 
@@ -173,11 +194,16 @@ def test_recorded_ops():
   assert ops == set()
 
 
-def evaluated(fn, xs, what):
+def evaluated(fn, xs, times, what):
   """`what` of the evaluation of `fn(parts)`, in a graph."""
-  return in_graph(
-    lambda: what(linear_map.evaluate(fn, lambda ys, _: tf.nest.flatten(ys), xs))
-  )
+
+  @tf.function(autograph=False)
+  def run():
+    return what(
+      linear_map.evaluate(fn, lambda ys, _: tf.nest.flatten(ys), xs, times)
+    )
+
+  return run()
 
 
 def test_a_gradient_and_a_hessian_of_one_evaluation():
@@ -194,7 +220,7 @@ def test_a_gradient_and_a_hessian_of_one_evaluation():
     return evaluation.result, gradient, hessian.apply([0], ones[:1])
 
   x, z = draw([3]), draw([2])
-  value, gradient, product = evaluated(fn, [x, z], what)
+  value, gradient, product = evaluated(fn, [x, z], 2, what)
   np.testing.assert_allclose(value, 2 * x[0] ** 3)
   np.testing.assert_allclose(gradient[0], [6 * x[0] ** 2, 0, 0])
   np.testing.assert_array_equal(gradient[1], [0.0, 0.0])
@@ -207,6 +233,7 @@ def test_a_part_without_a_path_has_a_gradient_of_zeros():
   gradient = evaluated(
     lambda parts: tf.reduce_sum(parts[0] ** 2),
     [x, z],
+    2,
     lambda evaluation: evaluation.hessian()[0],
   )
   np.testing.assert_allclose(gradient[0], 2 * x)
@@ -222,7 +249,7 @@ def test_the_derivative_of_a_diagonal_of_the_hessian():
     _, third = evaluation.derivative_of(lambda: hessian.apply([0], ones))
     return third.apply([0], ones)
 
-  (third,) = evaluated(lambda parts: tf.reduce_sum(parts[0] ** 4), [x], what)
+  (third,) = evaluated(lambda parts: tf.reduce_sum(parts[0] ** 4), [x], 3, what)
   np.testing.assert_allclose(third, 24 * x)
 
 
@@ -234,7 +261,7 @@ def test_derivatives_are_partial():
     return evaluation.jacobian().apply([0], [tf.ones_like(x)], [0, 1])
 
   by_first, by_second = evaluated(
-    lambda parts: [parts[0] ** 2 * parts[1] * x], [x, x], what
+    lambda parts: [parts[0] ** 2 * parts[1] * x], [x, x], 1, what
   )
   np.testing.assert_allclose(by_first, 2 * x**3)
   np.testing.assert_allclose(by_second, x**3)
@@ -250,7 +277,7 @@ def test_the_graph_holds_what_the_function_has_added():
     assert {c.type for c in x.consumers()} == {'Sinh'}
     return evaluation.result
 
-  evaluated(lambda parts: tf.sinh(parts[0]), [draw([3])], what)
+  evaluated(lambda parts: tf.sinh(parts[0]), [draw([3])], 1, what)
 
 
 def test_a_gradient_that_counts_as_constant_is_refused():
@@ -260,4 +287,11 @@ def test_a_gradient_that_counts_as_constant_is_refused():
     )
 
   with pytest.raises(linear_map.MissingGradientError, match='py_function'):
-    evaluated(fn, [draw([3])], lambda evaluation: evaluation.hessian()[0])
+    evaluated(fn, [draw([3])], 2, lambda evaluation: evaluation.hessian()[0])
+
+
+def test_where_nothing_is_recorded_is_said():
+  with pytest.raises(RuntimeError, match='init_scope'), tf.init_scope():
+    linear_map.evaluate(
+      lambda parts: parts, lambda ys, _: ys, [tf.ones([2])], 1
+    )

@@ -80,7 +80,7 @@ def test_a_watched_constant_exponent_has_its_gradient():
   @tf.function(autograph=False)
   def by_exponent(x):
     n = tf.constant(2.0, tf.float64)
-    derivative = linear_map.of_graph([tf.pow(x, n)], [n])
+    derivative = linear_map.linearize(lambda: [tf.pow(x, n)], [n])
     return derivative.of_ones()[0]
 
   np.testing.assert_allclose(

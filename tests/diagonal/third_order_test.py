@@ -29,7 +29,7 @@ def evaluated(fn, xs, what):
   @tf.function(autograph=False)
   def run(*xs):
     evaluation = linear_map.evaluate(
-      lambda parts: fn(*parts), lambda result, _: [result], xs
+      lambda parts: fn(*parts), lambda result, _: [result], xs, 3
     )
     _, hessian = evaluation.hessian()
     return what(ThirdOrder(evaluation, hessian), evaluation.xs)

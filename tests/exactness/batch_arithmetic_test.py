@@ -391,11 +391,6 @@ def broadcast_places(x):
   return x**3 - x * tf.gather(x, (places + 1) % N, batch_dims=1)
 
 
-def repeated_places(x):
-  places = tf.repeat(tf.constant(LEFT)[tf.newaxis], tf.shape(x)[0], axis=0)
-  return tf.sin(x) * tf.gather(x, places, axis=1, batch_dims=1)
-
-
 def tiled_condition(x):
   third = tf.tile(tf.constant(THIRD)[tf.newaxis], [tf.shape(x)[0], 1])
   return tf.where(third, x**3, x * tf.roll(x, 1, -1))
@@ -417,7 +412,6 @@ def vectorized(x):
   [
     tiled_places,
     broadcast_places,
-    repeated_places,
     tiled_condition,
     tiled_factor,
     vectorized,
@@ -474,9 +468,57 @@ def the_other_condition(x):
   return tf.where(condition, x * tf.cumsum(x, axis=1), x**2)
 
 
+@tf.function(
+  autograph=False,
+  input_signature=[tf.TensorSpec([None], tf.bool), tf.TensorSpec([], tf.int32)],
+)
+def tiled_where_sizes_are_unknown(condition, times):
+  return tf.tile(condition, [times])
+
+
+def samples_last(x, condition):
+  """Element j of the condition is not of sample j, and not of coordinate j."""
+  size = tf.shape(x)[0]
+
+  def flat(y):
+    return tf.reshape(tf.transpose(y), [-1])
+
+  y = tf.where(condition, flat(tf.reverse(x, [1]) * x), flat(x * x))
+  return tf.transpose(tf.reshape(y, [tf.shape(x)[1], size]))
+
+
+def a_condition_of_unknown_size(x):
+  condition = tiled_where_sizes_are_unknown(
+    tf.constant([k == 3 for k in range(7)]), tf.shape(x)[0]
+  )
+  return tf.concat([samples_last(x[:, :7], condition), x[:, 7:]], axis=1)
+
+
+def a_masked_condition(x):
+  condition = tf.boolean_mask(
+    [k == 3 for k in range(9)], [k < 7 for k in range(9)]
+  )
+  condition = tf.tile(condition, [tf.shape(x)[0]])
+  return tf.concat([samples_last(x[:, :7], condition), x[:, 7:]], axis=1)
+
+
+def a_condition_from_a_loop(x):
+  condition = tf.while_loop(
+    lambda k, _: k < 1,
+    lambda k, c: (k + 1, tf.concat([c, c[:1]], 0)),
+    [0, tf.constant([k == 3 for k in range(6)])],
+    shape_invariants=[tf.TensorShape([]), tf.TensorShape([None])],
+  )[1]
+  condition = tf.tile(condition, [tf.shape(x)[0]])
+  return tf.concat([samples_last(x[:, :7], condition), x[:, 7:]], axis=1)
+
+
 @pytest.mark.parametrize(
   'fn',
   [
+    a_condition_of_unknown_size,
+    a_masked_condition,
+    a_condition_from_a_loop,
     places_by_the_size,
     places_that_change_places,
     places_in_another_order,
@@ -485,7 +527,7 @@ def the_other_condition(x):
   ],
   ids=lambda f: f.__name__,
 )
-@pytest.mark.parametrize('size', (2, B, 8))
+@pytest.mark.parametrize('size', (2, 4, 9))
 @pytest.mark.parametrize('way', ('open_function', 'open_plan'))
 def test_what_only_looks_like_it(way, size, fn):
   x = draw(size, N)

@@ -119,6 +119,7 @@ def evaluate(problem: Problem, parts: Sequence) -> Evaluation:
       else tf.convert_to_tensor(p)
       for p in parts
     ],
+    problem.order,
   )
 
 

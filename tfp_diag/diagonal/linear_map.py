@@ -12,25 +12,21 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The one place that differentiates: linear maps from graphs, one per mode.
+"""The one place that differentiates: linear maps from tapes, one per mode.
 
 A function is evaluated once. What comes back is its value and a linear map
 that can be applied to any number of seeds, in any schedule, without
 evaluating the function again:
 
-* reverse mode applies the transposed Jacobian, `seed -> J^T seed`: what
-  `tf.gradients` adds to the graph that the evaluation made;
+* reverse mode applies the transposed Jacobian, `seed -> J^T seed`, with the
+  persistent tape that recorded the evaluation;
 * forward mode applies the Jacobian, `seed -> J seed`. The vector-Jacobian
-  product `u -> J^T u` is built once, for a placeholder `u`; it is linear
+  product `u -> J^T u` is recorded once, for a placeholder `u`; it is linear
   in `u`, so its own transpose is the Jacobian, whatever `u` is, and whatever
   of the evaluation only `u` needed is pruned from the graph.
 
-Tapes are not used: they see what was called while they were open, not what the
-graph has become (written out, or without calls of functions), and one that is
-persistent makes TensorFlow (2.21) put loops into functions of a higher order,
-which takes eight times as long and fails on branches with custom gradients.
-`tf.autodiff.ForwardAccumulator` is not used: it evaluates the function anew for
-each seed, knows nothing of what was computed before it was opened, and in
+`tf.autodiff.ForwardAccumulator` is not used: it evaluates the function anew
+for each seed, knows nothing of what was computed before it was opened, and in
 graphs fails on loops and on functions that are called twice. Transposing twice
 gives the same numbers and works on all of these; what XLA makes of it is faster
 too, since all seeds share one evaluation.
@@ -66,7 +62,8 @@ __all__ = [
   'evaluate',
   'evaluation_of_graph',
   'gradient_graph',
-  'of_graph',
+  'linear_map_of_graph',
+  'linearize',
   'parts_at_hand',
   'recorded_ops',
 ]
@@ -99,11 +96,11 @@ class LinearMap:
   """A Jacobian (forward) or its transpose (reverse), ready to be applied."""
 
   def __init__(
-    self, targets: Sequence, sources: Sequence, held: Sequence = ()
+    self, gradient: Callable, targets: Sequence, sources: Sequence
   ) -> None:
+    self._gradient = gradient
     self._targets = targets
     self._sources = sources
-    self._held = held
 
   def apply(
     self,
@@ -133,9 +130,6 @@ class LinearMap:
       return [tf.zeros_like(s) for s in sources]
     return self._gradient([self._targets[i] for i in members], sources, seeds)
 
-  def _gradient(self, targets, sources, seeds):
-    return _gradient(targets, sources, seeds, self._held)
-
   def connects(self, members: Sequence[int]) -> bool:
     """Whether a pass over `members` gives a Tensor for at least one of them.
 
@@ -158,8 +152,9 @@ class LinearMap:
 
   def of_ones(self) -> list:
     """One pass seeded with ones at all outputs: the gradient of their sum."""
-    ones = [None if t is None else tf.ones_like(t) for t in self._targets]
-    return self._gradient(self._targets, self._sources, ones)
+    return self._gradient(
+      self._targets, self._sources, [tf.ones_like(t) for t in self._targets]
+    )
 
   @property
   def targets(self) -> Sequence:
@@ -181,7 +176,17 @@ class LinearMap:
       `LinearMap`, of the transposed Jacobian of `targets` by `sources` if this
       one is in reverse mode.
     """
-    return LinearMap(targets, sources, held)
+    if not held:
+      return LinearMap(self._gradient, targets, sources)
+    return LinearMap(
+      _of_connected(
+        lambda targets, sources, seeds: tf.gradients(
+          targets, sources, grad_ys=seeds, stop_gradients=held
+        )
+      ),
+      targets,
+      sources,
+    )
 
   def transposed(self) -> 'LinearMap':
     """The map in the other direction, from the same evaluation of the function.
@@ -198,16 +203,35 @@ class LinearMap:
       MissingGradientError: If TensorFlow has no right derivative of a gradient
         by its cotangent.
     """
-    # TensorFlow divides by cotangents, or takes their logarithms, in places.
-    placeholders = [tf.ones_like(t) for t in self._targets]
-    with recorded_ops() as ops:
-      transposed = self._gradient(self._targets, self._sources, placeholders)
-    _check_paths(ops, placeholders, transposed)
-    return LinearMap(transposed, placeholders)
+    with tf.GradientTape(
+      persistent=True, watch_accessed_variables=False
+    ) as tape:
+      # TensorFlow divides by cotangents, or takes their logarithms, in places.
+      placeholders = [tf.ones_like(t) for t in self._targets]
+      tape.watch(placeholders)
+      with recorded_ops() as ops:
+        transposed = self._gradient(self._targets, self._sources, placeholders)
+    _check_paths(ops, tape, placeholders, transposed)
+    return LinearMap(_tape_gradient(tape), transposed, placeholders)
 
 
 def _is_empty(x: Any) -> bool:
   return x.shape.rank is not None and 0 in x.shape.as_list()
+
+
+def _check_recording() -> None:
+  """Raises if tapes record nothing here: every derivative would be zero."""
+  # Not among the ops of the function.
+  with tf.Graph().as_default(), tf.GradientTape() as tape:
+    x = tf.zeros([])
+    tape.watch(x)
+    y = tf.identity(x)
+    recorded = tape.gradient(y, x) is not None
+  if not recorded:
+    raise RuntimeError(
+      'Nothing can be differentiated here: `tf.init_scope` keeps tapes from '
+      'recording. Call this outside of it.'
+    )
 
 
 class Evaluation:
@@ -224,11 +248,13 @@ class Evaluation:
     self,
     result: Any,
     graph: Graph,
+    tapes: Sequence,
     op_types: Set[str] = frozenset(),
   ) -> None:
     self.result = result
     self.op_types = op_types
     self.graph = graph
+    self._tapes = tapes
 
   @property
   def loop_type(self) -> str | None:
@@ -271,8 +297,9 @@ class Evaluation:
     Raises:
       CannotSay: If an op cannot be repeated.
     """
-    graph = expand(self.graph, places)
-    return Evaluation(self.result, graph, self.op_types)
+    with _recording(self._tapes):
+      graph = expand(self.graph, places)
+    return type(self)(self.result, graph, self._tapes, self.op_types)
 
   def inlined(self) -> 'Evaluation | None':
     """The same function without calls of functions; None if it has none.
@@ -283,14 +310,15 @@ class Evaluation:
     results = [
       r for r in tf.nest.flatten(self.result) if isinstance(r, tf.Tensor)
     ]
-    found = inline(self.graph, results)
+    with _recording(self._tapes):
+      found = inline(self.graph, results)
     if found is None:
       return None
     graph, latest = found
     result = tf.nest.map_structure(
       lambda r: latest(r) if isinstance(r, tf.Tensor) else r, self.result
     )
-    return Evaluation(result, graph, self.op_types)
+    return type(self)(result, graph, self._tapes, self.op_types)
 
   def check_passes(self, num_passes: Any) -> None:
     """Refuses several passes of a Jacobian if an op's gradient is good for one.
@@ -324,7 +352,7 @@ class Evaluation:
 
   def jacobian(self) -> LinearMap:
     """The transposed Jacobian of `ys` by `xs`."""
-    return of_graph(self.ys, self.xs)
+    return LinearMap(_tape_gradient(self._tapes[0]), self.ys, self.xs)
 
   def hessian(self, check_gradient: Callable | None = None) -> tuple:
     """The gradient and the Hessian of the value, which is the only one of `ys`.
@@ -341,14 +369,16 @@ class Evaluation:
       MissingGradientError: If an op has no derivative, or if TensorFlow would
         take its gradient for a constant.
     """
-    with recorded_ops() as backward:
-      gradient = self.jacobian().of_ones()
+    (value,) = self.ys
+    first, second, *_ = self._tapes
+    with _recording(self._tapes[1:]), recorded_ops() as backward:
+      gradient = _tape_gradient(first)([value], self.xs, [tf.ones_like(value)])
       if check_gradient is not None:
         check_gradient(gradient)
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
-    _check_paths(backward, self.xs, gradient)
+    _check_paths(backward, second, self.xs, gradient)
     if any(
       facts(op_type).num_derivatives == 1
       for op_type in self.op_types & set(backward)
@@ -357,7 +387,7 @@ class Evaluation:
         '`fn` calls `tf.py_function`, whose gradient TensorFlow takes for a '
         'constant. Write that part of `fn` with TensorFlow ops.'
       )
-    return gradient, of_graph(gradient, self.xs)
+    return gradient, LinearMap(_tape_gradient(second), gradient, self.xs)
 
   def hessian_between(self, tensors: Sequence) -> LinearMap:
     """The Hessian of the value, the only one of `ys`, by other Tensors.
@@ -368,8 +398,11 @@ class Evaluation:
     Returns:
       `LinearMap` in reverse mode, from the gradient by `tensors` to `tensors`.
     """
-    adjoints = of_graph(self.ys, tensors).of_ones()
-    return of_graph(adjoints, tensors)
+    (value,) = self.ys
+    first, second, *_ = self._tapes
+    with _recording(self._tapes[1:]):
+      adjoints = _tape_gradient(first)([value], tensors, [tf.ones_like(value)])
+    return LinearMap(_tape_gradient(second), adjoints, tensors)
 
   def derivative_of(
     self, compute: Callable, tensors: Sequence | None = None
@@ -386,16 +419,21 @@ class Evaluation:
       results: What `compute` has returned.
       linear_map: `LinearMap`.
     """
-    results = compute()
+    third = self._tapes[2]
+    with _recording([third]):
+      results = compute()
     sources = self.xs if tensors is None else tensors
-    return results, of_graph(results, sources)
+    return results, LinearMap(_tape_gradient(third), results, sources)
 
 
-def _check_paths(ops: Any, xs: Sequence, ys: Sequence) -> None:
+def _check_paths(
+  ops: Any, tape: tf.GradientTape, xs: Sequence, ys: Sequence
+) -> None:
   """Refuses a path that TensorFlow loses, as one through NumPy.
 
   Args:
     ops: What `recorded_ops` has yielded.
+    tape: A tape that has recorded them.
     xs: List of Tensors or `tf.Variable`s.
     ys: List of Tensors, None among them.
 
@@ -405,7 +443,7 @@ def _check_paths(ops: Any, xs: Sequence, ys: Sequence) -> None:
   known = [facts(op_type) for op_type in ops]
   if not any(k.num_derivatives == 0 or k.lost_inputs for k in known):
     return
-  op = _op_on_a_dead_path(ops.operations, xs, ys)
+  op = _op_on_a_dead_path(ops.operations, _tape_gradient(tape), xs, ys)
   if op is None:
     return
   if facts(op.type).num_derivatives == 0:
@@ -435,7 +473,7 @@ def _lost_inputs(op: tf.Operation) -> Sequence[int]:
 
 
 def _op_on_a_dead_path(
-  ops: Sequence, sources: Sequence, targets: Sequence
+  ops: Sequence, gradient: Callable, sources: Sequence, targets: Sequence
 ) -> tf.Operation | None:
   """An op without derivatives between two lists of Tensors, in functions too.
 
@@ -447,7 +485,7 @@ def _op_on_a_dead_path(
     targets = [t for t in targets if t is not None and is_followed(t)]
     seeds = [tf.zeros_like(t) for t in targets]
     try:
-      return any(g is not None for g in _gradient(targets, sources, seeds))
+      return any(g is not None for g in gradient(targets, sources, seeds))
     except TypeError:
       # A gradient that does not know TensorFlow's slices: there is a path.
       return True
@@ -485,6 +523,7 @@ def _op_on_a_dead_path(
       with beside(graph):
         found = _op_on_a_dead_path(
           graph.get_operations(),
+          _of_connected(tf.gradients),
           inner,
           [graph.outputs[k] for k in ends if k < len(graph.outputs)],
         )
@@ -493,25 +532,36 @@ def _op_on_a_dead_path(
   return None
 
 
-def evaluate(call: Callable, outputs: Callable, xs: Sequence) -> Evaluation:
-  """Calls a function: the only place where one is called.
+def evaluate(
+  call: Callable, outputs: Callable, xs: Sequence, times: int
+) -> Evaluation:
+  """Calls a function under tapes: the only place where one is called.
 
   Args:
     call: Python callable, list of parts to what the function returns.
     outputs: Python callable, what it returned and the parts to the list of
       Tensors that are differentiated.
     xs: List of Tensors or `tf.Variable`s.
+    times: How often it will be differentiated.
 
   Returns:
     `Evaluation`. Derivatives are partial: a function that closes over a Tensor
     of `xs`, or gets one Tensor as two parts, is differentiated by each part
     alone.
   """
+  _check_recording()
   xs = [x if isinstance(x, tf.Variable) else tf.identity(x) for x in xs]
-  with recorded_ops() as ops:
-    result = call(xs)
-    ys = outputs(result, xs)
-  _check_paths(ops, xs, ys)
+  tapes = [
+    tf.GradientTape(persistent=True, watch_accessed_variables=False)
+    for _ in range(times)
+  ]
+  with _recording(tapes):
+    for tape in tapes:
+      tape.watch(xs)
+    with recorded_ops() as ops:
+      result = call(xs)
+      ys = outputs(result, xs)
+  _check_paths(ops, tapes[0], xs, ys)
   graph = Graph(
     tf.compat.v1.get_default_graph(),
     tuple(xs),
@@ -519,7 +569,7 @@ def evaluate(call: Callable, outputs: Callable, xs: Sequence) -> Evaluation:
     ops.operations,
     tf.get_current_name_scope(),
   )
-  return Evaluation(result, graph, ops)
+  return Evaluation(result, graph, tapes, ops)
 
 
 def and_what_it_reads(fn: Callable, *args: Any) -> tuple:
@@ -527,6 +577,15 @@ def and_what_it_reads(fn: Callable, *args: Any) -> tuple:
   with tf.GradientTape() as tape:
     result = fn(*args)
   return result, tape.watched_variables()
+
+
+@contextlib.contextmanager
+def _recording(tapes: Sequence) -> Iterator[None]:
+  """Lets tapes record, the one that differentiates last around the others."""
+  with contextlib.ExitStack() as stack:
+    for tape in reversed(tapes):
+      stack.enter_context(tape)
+    yield
 
 
 def evaluation_of_graph(result: Any, ys: Sequence, xs: Sequence) -> Evaluation:
@@ -541,12 +600,35 @@ def evaluation_of_graph(result: Any, ys: Sequence, xs: Sequence) -> Evaluation:
     `Evaluation`, of which only `jacobian()` works.
   """
   graph = Graph(tf.compat.v1.get_default_graph(), tuple(xs), tuple(ys), ())
-  return Evaluation(result, graph)
+  return _EvaluationOfGraph(result, graph, [])
 
 
-def of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
+class _EvaluationOfGraph(Evaluation):
+  """Differentiated by going through the graph."""
+
+  def jacobian(self) -> LinearMap:
+    return LinearMap(_graph_gradient, self.ys, [_handle(x) for x in self.xs])
+
+
+def linearize(fn: Callable, xs: Sequence) -> LinearMap:
+  """The transposed Jacobian of what a function of our own computes.
+
+  Args:
+    fn: Python callable without arguments; returns a list of Tensors.
+    xs: List of Tensors.
+
+  Returns:
+    `LinearMap`.
+  """
+  with tf.GradientTape(persistent=True, watch_accessed_variables=False) as t:
+    t.watch(xs)
+    ys = fn()
+  return LinearMap(_tape_gradient(t), ys, xs)
+
+
+def linear_map_of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
   """The transposed Jacobian of Tensors of the graph that is being built."""
-  return LinearMap(ys, [_handle(x) for x in xs])
+  return LinearMap(_graph_gradient, ys, [_handle(x) for x in xs])
 
 
 def gradient_graph(graph: Graph) -> Graph:
@@ -559,7 +641,7 @@ def gradient_graph(graph: Graph) -> Graph:
     `Graph`, without results for parts that have no path to the value.
   """
   with graph.graph.as_default(), recorded_ops() as backward:
-    gradient = of_graph(graph.ys, graph.xs).of_ones()
+    gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
   return dataclasses.replace(
     graph,
     ys=tuple(g for g in gradient if g is not None),
@@ -605,7 +687,7 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
     # Lists of Tensors: of what is not seen from outside.
     return None
   followed = [o for o in others if o.dtype.is_floating or o.dtype.is_complex]
-  derivatives = of_graph(followed, outside).of_ones()
+  derivatives = linear_map_of_graph(followed, outside).of_ones()
   return None if any(d is not None for d in derivatives) else found
 
 
@@ -650,7 +732,7 @@ def recorded_ops() -> Iterator[Any]:
     for op in types.operations
     for attr in op.node_def.attr.values()
   ):
-    # What loops, branches and calls do is in functions.
+    # A loop that is differentiated under two tapes ends up inside a call.
     for function in graph.as_graph_def().library.function:
       types.update(node.op for node in function.node_def)
 
@@ -661,29 +743,36 @@ class _OpTypes(set):
   operations = ()
 
 
-def _gradient(targets, sources, seeds, held=()):
-  """As `tf.gradients`, of targets that may be None, as dense Tensors."""
-  pairs = [(t, s) for t, s in zip(targets, seeds) if t is not None]
-  if not pairs:
-    return [None] * len(sources)
-  targets, seeds = zip(*pairs)
-  try:
-    with own_gradients:
-      result = tf.gradients(
-        list(targets), list(sources), list(seeds), stop_gradients=list(held)
-      )
-  except (LookupError, NotImplementedError) as e:
-    raise MissingGradientError(
-      '`fn` cannot be differentiated as often as this derivative needs: '
-      f'{e}. Write that part of `fn` with other operations, or give it a '
-      'derivative with `tf.custom_gradient`.'
-    ) from e
-  except AssertionError as e:
-    raise MissingGradientError(
-      'TensorFlow fails, and does not say why, to differentiate `fn`. So it '
-      'does (2.21) at a branch, as of `tf.cond`, that contains a function with '
-      'a gradient of its own, as `tf.nn.silu`, and reads Tensors from outside. '
-      'Call that function before the branch, or choose with `tf.where`.'
-    ) from e
-  # A gather has a gradient of type `tf.IndexedSlices`.
-  return [None if g is None else tf.convert_to_tensor(g) for g in result]
+def _tape_gradient(tape: tf.GradientTape) -> Callable:
+  def gradient(targets, sources, seeds):
+    return tape.gradient(targets, sources, output_gradients=seeds)
+
+  return _of_connected(gradient)
+
+
+def _of_connected(gradient: Callable) -> Callable:
+  """Lets `gradient` meet None targets, sparse results and missing gradients."""
+
+  def wrapped(targets, sources, seeds):
+    pairs = [(t, s) for t, s in zip(targets, seeds) if t is not None]
+    if not pairs:
+      return [None] * len(sources)
+    targets, seeds = zip(*pairs)
+    try:
+      with own_gradients:
+        result = gradient(list(targets), list(sources), list(seeds))
+    except (LookupError, NotImplementedError) as e:
+      raise MissingGradientError(
+        '`fn` cannot be differentiated as often as this derivative needs: '
+        f'{e}. Write that part of `fn` with other operations, or give it a '
+        'derivative with `tf.custom_gradient`.'
+      ) from e
+    # A gather has a gradient of type `tf.IndexedSlices`.
+    return [None if g is None else tf.convert_to_tensor(g) for g in result]
+
+  return wrapped
+
+
+_graph_gradient = _of_connected(
+  lambda targets, sources, seeds: tf.gradients(targets, sources, grad_ys=seeds)
+)

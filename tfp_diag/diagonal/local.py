@@ -57,19 +57,25 @@ def local_hessian(
   # The derivative by this argument alone, not by what it was computed from.
   arguments = [tf.identity(argument) for argument in arguments]
 
-  outputs = _repeated(op, groups, arguments)
-  weighted = tf.add_n(
-    [
-      tf.reduce_sum(adjoint * output)
-      for adjoint, output in zip(adjoints, outputs)
-      if adjoint is not None
+  def weighted():
+    outputs = _repeated(op, groups, arguments)
+    return [
+      tf.add_n(
+        [
+          tf.reduce_sum(adjoint * output)
+          for adjoint, output in zip(adjoints, outputs)
+          if adjoint is not None
+        ]
+      )
     ]
-  )
-  gradient = linear_map.of_graph([weighted], arguments).of_ones()
-  gradient = [
-    tf.zeros_like(a) if g is None else g for a, g in zip(arguments, gradient)
-  ]
-  return linear_map.of_graph(gradient, arguments)
+
+  def gradient():
+    gradient = linear_map.linearize(weighted, arguments).of_ones()
+    return [
+      tf.zeros_like(a) if g is None else g for a, g in zip(arguments, gradient)
+    ]
+
+  return linear_map.linearize(gradient, arguments)
 
 
 def local_jacobian(
@@ -86,7 +92,9 @@ def local_jacobian(
     A `LinearMap`.
   """
   arguments = [tf.identity(argument) for argument in arguments]
-  return linear_map.of_graph(_repeated(op, groups, arguments), arguments)
+  return linear_map.linearize(
+    lambda: _repeated(op, groups, arguments), arguments
+  )
 
 
 def slopes(
@@ -108,11 +116,17 @@ def slopes(
   if known is not None and order > 1:
     return known(argument, order)
   argument = tf.identity(argument)
-  found, (last,) = [], _repeated(op, [group], [argument])
-  for _ in range(order):
-    # A constant has no derivative: of None comes None.
-    (last,) = linear_map.of_graph([last], [argument]).of_ones()
-    found.append(last)
+  found = []
+
+  def of_order(k):
+    if k == 0:
+      return _repeated(op, [group], [argument])
+    return linear_map.linearize(lambda: of_order(k - 1), [argument]).of_ones()
+
+  for k in range(1, order + 1):
+    # A constant has no derivative.
+    is_zero = found and found[-1] is None
+    found.append(None if is_zero else of_order(k)[0])
   return found
 
 
@@ -148,7 +162,7 @@ def slopes_of_own_gradient(
   """
   # One argument may be computed from another one.
   held = [op.inputs[k] for arrow in step.structure.arrows for k in arrow.inputs]
-  whole = linear_map.of_graph(op.outputs, op.inputs)
+  whole = linear_map.linear_map_of_graph(op.outputs, op.inputs)
   found, last = [], op.outputs[0]
   for (k,) in groups:
     if last is not None:

@@ -370,7 +370,7 @@ class Walker:
       counts = registry.facts(instruction.type).counts
       outputs[0].is_count = counts is not None and counts(inputs)
       outputs[0].is_uniform = self._is_uniform(instruction, inputs)
-      outputs[0].is_repeated = _is_repeated(instruction, inputs)
+      outputs[0].repeats = _repeats(instruction, inputs)
       _with_source(instruction, inputs, outputs)
     return outputs
 
@@ -438,46 +438,63 @@ class Walker:
         ] = True
 
 
-def _is_repeated(instruction: Instruction, inputs: Sequence) -> bool:
-  """Whether a varying result is constant along the axes that vary.
+def _repeats(instruction: Instruction, inputs: Sequence) -> tuple | None:
+  """The axes along which a varying result is constant; see `Value.repeats`.
 
   Args:
     instruction: `Instruction`.
     inputs: list of `Value`.
 
   Returns:
-    bool; True only if that holds for any number of samples.
+    tuple of int, all axes that may vary; None unless it is constant along them
+    for any number of samples.
   """
   known = registry.facts(instruction.type)
-  if not known.elementwise and known.axes is None:
-    return False
+  result = instruction.varying_sizes_of_result()
+  if not result.ndim or not (known.elementwise or known.axes):
+    return None
   sources = (
     range(len(inputs)) if known.elementwise else known.moved(len(inputs))
   )
-  result = instruction.varying_sizes_of_result()
   for k in sources:
-    value, varies = inputs[k], instruction.varying_sizes(k)
-    is_repeated = value.is_repeated or value.is_uniform or value.varies is None
-    if not (is_repeated and value.is_known and varies.ndim and result.ndim):
-      return False
-    sizes = _sizes(instruction.op.inputs[k], varies)
+    sizes = _sizes(inputs[k], instruction.op.inputs[k].shape)
+    if sizes is None or None in sizes:
+      return None
     if known.axes == 'in order':
-      after = _sizes(instruction.op.outputs[0], result)
-      is_same = sizes[sizes != 1].tolist() == after[after != 1].tolist()
+      after = instruction.op.outputs[0].shape.as_list()
+      after = [_MANY if v else n for n, v in zip(after, result)]
       # Two of them may change places, and what is between them with them.
-      if not is_same or np.sum(varies) > 1:
-        return False
+      if sizes.count(_MANY) > 1 or None in after:
+        return None
+      if [n for n in sizes if n != 1] != [n for n in after if n != 1]:
+        return None
     else:
       aligned = result[len(result) - len(sizes) :]
-      if len(sizes) > len(result) or np.any(aligned & (np.abs(sizes) != 1)):
-        return False
-  return True
+      if len(sizes) > len(result):
+        return None
+      if any(v and n not in (1, _MANY) for n, v in zip(sizes, aligned)):
+        return None
+  return tuple(int(axis) for axis in np.flatnonzero(result))
 
 
-def _sizes(tensor: tf.Tensor, varies: np.ndarray) -> np.ndarray:
-  """Sizes of a tensor; -1 where they change with the number of samples."""
-  sizes = [-1 if v else n for n, v in zip(tensor.shape.as_list(), varies)]
-  return np.array(sizes, np.int64)
+# Stands for the size of an axis along which a value is constant.
+_MANY = -1
+
+
+def _sizes(value: Value, static: tf.TensorShape) -> list | None:
+  """The sizes of a constant, `_MANY` where it repeats; None if not known."""
+  if value.depends or not value.is_known:
+    return None
+  if value.varies is None:
+    # Not evaluated: what the function closes over is not read for that.
+    shape = static if value.shape is None else tf.TensorShape(value.shape)
+    return shape.as_list() if shape.is_fully_defined() else None
+  if value.repeats is None:
+    return None
+  return [
+    _MANY if axis in value.repeats else n
+    for axis, n in enumerate(static.as_list())
+  ]
 
 
 def _place(instruction: Instruction) -> tuple:

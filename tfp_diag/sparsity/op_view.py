@@ -94,10 +94,6 @@ class OpView:
     """As `Instruction.varies_along`."""
     return self._instruction.varies_along(number, axes)
 
-  def varying_sizes(self, number: int) -> np.ndarray:
-    """As `Instruction.varying_sizes`."""
-    return self._instruction.varying_sizes(number)
-
   def separate_axes(self, known: Any) -> int:
     """As `Facts.separate_axes`."""
     return known.separate_axes(self._instruction.op)
@@ -170,7 +166,7 @@ class InputView:
     be refused; what the function closes over is compared in each later call.
     """
     value = self._value
-    varies = value.varies is not None and not value.is_repeated
+    varies = value.varies is not None and value.repeats is None
     if value.depends or not value.is_known or varies:
       return False
     most = _MAX_CAPTURED if value.is_captured else _MAX_ZEROS
@@ -202,13 +198,13 @@ class InputView:
 
   def _is_of_each_sample(self, known: Any) -> bool:
     """Whether samples meet equal parts of the value, each its own."""
-    if not self._value.is_repeated:
+    repeats = self._value.repeats
+    if repeats is None:
       return False
     if known.elementwise is not None:
       return True
-    varying = self._view.varying_sizes(self._number)
-    return known.separate_axes is not None and not np.any(
-      varying[self._view.separate_axes(known) :]
+    return known.separate_axes is not None and all(
+      axis < self._view.separate_axes(known) for axis in repeats
     )
 
   def _note_integers(self, array: np.ndarray) -> None:

@@ -44,8 +44,8 @@ class Value:
     is_count: whether it is 0, 1, 2, ... for any number of samples.
     is_uniform: whether it varies only in its shape, and is one number
       throughout.
-    is_repeated: whether it varies only in some sizes, and is constant along
-      these axes: one more sample has what the others have.
+    repeats: the axes along which it is constant, if it varies only in their
+      sizes: one more sample has what the others have. `None` if it does not.
     source: how it is computed, where it is not known or varies: a `tuple` of an
       instruction, its inputs, and the number of the output; or None.
   """
@@ -59,8 +59,8 @@ class Value:
     'depends',
     'dtype',
     'is_count',
-    'is_repeated',
     'is_uniform',
+    'repeats',
     'shape',
     'source',
     'varies',
@@ -77,7 +77,7 @@ class Value:
   ) -> None:
     self.varies: Any = None
     self.is_count = False
-    self.is_repeated = False
+    self.repeats: tuple | None = None
     self.is_uniform = False
     if reads is None:
       reads = next((p._reads for p in parents if p._reads is not None), None)
