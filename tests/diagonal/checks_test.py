@@ -174,6 +174,21 @@ def test_what_is_left_where_entries_cancel():
   assert not is_small(1e-12)
 
 
+@pytest.mark.parametrize('dtype', ['bfloat16', 'float16', 'float32'])
+def test_a_wrong_diagonal_is_seen_in_all_precisions(dtype):
+  x = draw([8, 3], dtype=dtype)
+
+  @tf.function(autograph=False)
+  def deviation(diag):
+    point = tf.identity(x)
+    derivative = linear_map.linear_map_of_graph([point], [point])
+    given = types.SimpleNamespace(xs=[point], precision=point.dtype)
+    return checks.deviation_at_one([diag], derivative, given, 1)
+
+  assert checks.is_small(deviation(tf.ones_like(x)))
+  assert not checks.is_small(deviation(1.4 * tf.ones_like(x)))
+
+
 def test_parts_are_tried_at_points_of_their_own():
   spec = tf.TensorSpec([None, 4], tf.float64)
   plan = tfp_diag.plan_diag_hessian(

@@ -313,7 +313,9 @@ def _at_random_coordinates(
   for k in range(0, len(results), len(xs)):
     rows = results[k : k + len(xs)]
     largest = tf.reduce_max([_largest(r) for r in rows])
-    floor = _ROUNDINGS * tolerance(precision) * largest
+    # Half precision has so few digits that it would hide everything.
+    share = min(_ROUNDINGS * tolerance(precision), tolerance(precision) ** 0.5)
+    floor = share * largest
     floors += [tf.cast(floor, r.dtype) for r in rows]
   return list(zip(others, floors))
 

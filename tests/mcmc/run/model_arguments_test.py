@@ -315,7 +315,13 @@ def test_what_does_not_fit_is_named(model, arguments, match):
     tfd.Dirichlet([0.3, 1.0, 2.0]),
     tfd.CholeskyLKJ(3, 2.0),
     _Wishart(4, tf.eye(3)),
+    # Of these some draws are rounded to the end of the support.
     tfd.CholeskyLKJ(5, 0.5),
+    tfd.CholeskyLKJ(10, 0.1),
+    tfd.Dirichlet([0.01] * 10),
+    tfd.Dirichlet([0.05] * 50),
+    tfd.RelaxedOneHotCategorical(0.05, logits=[0.0, 1.0, 2.0]),
+    tfd.Gamma(0.001, 1.0),
     tfd.Sample(tfd.Uniform(-1.0, 1e6), 3),
     tfd.RelaxedOneHotCategorical(0.5, logits=[0.0, 1.0, 2.0]),
     tfd.TransformedDistribution(

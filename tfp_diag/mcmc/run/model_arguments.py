@@ -467,7 +467,7 @@ def _is_partly_reached(distribution):
   try:
     draws, free, back = _there_and_back(distribution)
   except NotImplementedError:
-    return True  # There is no inverse, as of absolute values.
+    return True  # There is no inverse, as of absolute values; draws there are.
   except Exception:
     return False
   # Those of a wrong parameter are NaN, and say nothing.
@@ -476,12 +476,17 @@ def _is_partly_reached(distribution):
     return False
   draws, free, back = draws[known], free[known], back[known]
   sizes = np.abs(draws).max(axis=1, initial=0.0)
-  close = 0.01 * np.maximum(sizes, np.median(sizes))[:, np.newaxis]
   with np.errstate(invalid='ignore'):
-    is_off = ~np.all(np.abs(draws - back) <= close, axis=1)
+    errors = np.abs(draws - back)
+    close = 0.01 * np.maximum(sizes, np.median(sizes))[:, np.newaxis]
     is_moderate = np.abs(free).max(axis=1, initial=0.0) < _MODERATE
-  is_lost = is_off & (is_moderate | np.any(np.isnan(free), axis=1))
-  return bool(np.any(is_lost)) or np.mean(is_off) > 0.5
+    # What is zero, or nearly, has been rounded to the end of the support.
+    is_inside = np.abs(draws).min(axis=1, initial=np.inf) > 1e-6 * sizes
+    is_off = ~np.all(errors <= close, axis=1)
+    is_far = ~np.all(errors <= 0.01 * sizes.max(), axis=1)
+  is_nan = np.any(np.isnan(free), axis=1)
+  is_lost = is_off & is_inside & (is_moderate | is_nan)
+  return bool(np.any(is_lost)) or np.mean(is_far & ~is_nan) > 0.5
 
 
 def _way_out(kind):
