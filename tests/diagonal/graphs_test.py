@@ -709,3 +709,49 @@ def test_a_plan_is_tried_without_an_optimizer(monkeypatch):
     lambda x: tf.reduce_sum(tf.exp(x[1:] * x[:-1])), tf.ones([3])
   )
   assert entered == [True]
+
+
+_CALLED = tf.function(lambda x: tf.sin(x) * x**2, autograph=False)
+
+
+def by_a_call(x):
+  return _CALLED(x) * tf.exp(x)
+
+
+def by_a_loop(x):
+  return tf.while_loop(
+    lambda k, _: k < 3, lambda k, y: (k + 1, tf.sin(y) * x), [0, x]
+  )[1]
+
+
+def by_a_branch(x):
+  return tf.cond(x[0] > 0, lambda: tf.sin(x) * x**2, lambda: x)
+
+
+@pytest.mark.parametrize('persistent', [False, True])
+@pytest.mark.parametrize('fn', [by_a_call, by_a_loop, by_a_branch])
+def test_a_tape_in_the_graph_that_is_being_built(fn, persistent):
+  """It has recorded ops to which a gradient by the graph would add outputs."""
+  x = tf.constant([0.3, -0.7, 1.1], tf.float64)
+
+  def slope(x):
+    return tfp_diag.diag_jacobian(x, fn=fn)[1][0]
+
+  def curvature(x):
+    return tfp_diag.diag_hessian(lambda x: tf.reduce_sum(fn(x)), x)[2]
+
+  @tf.function(autograph=False)
+  def gradients(x):
+    with tf.GradientTape(persistent=persistent) as first:
+      first.watch(x)
+      a = slope(x)
+    with tf.GradientTape(persistent=persistent) as second:
+      second.watch(x)
+      b = curvature(x)
+    return first.gradient(a, x), second.gradient(b, x)
+
+  for found, of in zip(gradients(x), (slope, curvature)):
+    for i, unit in enumerate(np.eye(3)):
+      h = 1e-5
+      change = tf.reduce_sum(of(x + h * unit) - of(x - h * unit)) / (2 * h)
+      np.testing.assert_allclose(found[i], change, rtol=1e-6, atol=1e-8)
