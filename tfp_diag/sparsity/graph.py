@@ -291,11 +291,9 @@ def function_outputs(op: tf.Operation, body: Any) -> Sequence:
   Returns:
     List of Tensors of `body`.
   """
-  return (
-    body.outputs[: len(op.outputs)]
-    if facts(op.type).is_call
-    else (body.outputs)
-  )
+  if facts(op.type).is_call:
+    return body.outputs[: len(op.outputs)]
+  return body.outputs
 
 
 def has_own_gradient(op: tf.Operation) -> bool:
