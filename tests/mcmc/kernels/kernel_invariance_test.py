@@ -79,9 +79,9 @@ def test_catches_a_wrong_term_in_the_reverse_density(laws, kind, monkeypatch):
   """The way back without its drift."""
 
   def spoiled(right):
-    def correction(self, states, terms, whitened, root, axes):
+    def correction(self, terms, whitened, noise, root, axes):
       whitened = whitened[0], tf.zeros_like(whitened[1])
-      return right(self, states, terms, whitened, root, axes)
+      return right(self, terms, whitened, noise, root, axes)
 
     return correction
 
@@ -98,9 +98,9 @@ def test_catches_a_wrong_term_in_the_reverse_density(laws, kind, monkeypatch):
 def test_catches_a_dropped_log_scale_ratio(laws, local_kind, monkeypatch):
   right = langevin.Volatility.correction
 
-  def wrong(self, states, terms, whitened, root, axes):
+  def wrong(self, terms, whitened, noise, root, axes):
     ratio = tf.math.log(terms[0].volatility / terms[1].volatility)
-    correction = right(self, states, terms, whitened, root, axes)
+    correction = right(self, terms, whitened, noise, root, axes)
     return correction - tf.reduce_sum(ratio, axes)
 
   monkeypatch.setattr(langevin.Volatility, 'correction', wrong)

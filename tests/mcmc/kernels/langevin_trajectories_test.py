@@ -230,8 +230,10 @@ def test_trajectories_leave_the_target_invariant(kwargs):
 def test_catches_a_forgotten_kinetic_term(monkeypatch):
   right = langevin.ConstantScale.correction
 
-  def wrong(self, states, terms, whitened, root, axes):
-    return right(self, states, terms, (whitened[0], whitened[0]), root, axes)
+  def wrong(self, terms, whitened, noise, root, axes):
+    # Of the second kick of each step.
+    first = whitened[0], tf.zeros_like(whitened[1])
+    return right(self, terms, first, noise, root, axes)
 
   monkeypatch.setattr(langevin.ConstantScale, 'correction', wrong)
   assert p_value() < _LEVEL
