@@ -231,9 +231,10 @@ def test_catches_a_forgotten_kinetic_term(monkeypatch):
   right = langevin.ConstantScale.correction
 
   def wrong(self, terms, whitened, noise, root, axes):
-    # Of the second kick of each step.
-    first = whitened[0], tf.zeros_like(whitened[1])
-    return right(self, terms, first, noise, root, axes)
+    # What the second kick adds by itself.
+    middle = noise + 0.5 * whitened[0]
+    forgotten = tf.reduce_sum(whitened[1] * (middle + 0.25 * whitened[1]), axes)
+    return right(self, terms, whitened, noise, root, axes) + 0.25 * forgotten
 
   monkeypatch.setattr(langevin.ConstantScale, 'correction', wrong)
   assert p_value() < _LEVEL
@@ -264,12 +265,22 @@ def test_catches_a_half_refreshment_that_is_dropped(monkeypatch):
 
 
 def test_catches_a_wrong_scaling_of_the_preconditioner(monkeypatch):
-  right = langevin.ConstantScale.whiten
+  """In the energy error: with a wrong force alone a trajectory stays right."""
+  whiten = langevin.ConstantScale.whiten
   monkeypatch.setattr(
     langevin.ConstantScale,
     'whiten',
-    lambda self, terms, root: self.factor.matvec(right(self, terms, root)),
+    lambda self, terms, root: self.factor.matvec(whiten(self, terms, root)),
   )
+  assert p_value(preconditioner=operator()) > _LEVEL
+  monkeypatch.undo()
+  right = langevin.ConstantScale.correction
+
+  def wrong(self, terms, whitened, *args):
+    scaled = [0.5 * (w + self.factor.matvec(w)) for w in whitened]
+    return right(self, terms, scaled, *args)
+
+  monkeypatch.setattr(langevin.ConstantScale, 'correction', wrong)
   assert p_value(preconditioner=operator()) < _LEVEL
 
 
