@@ -49,7 +49,6 @@ _NUM_DRAWS = 10
 _MORE_DRAWS = 24
 # How many roundings of a term may be left of a sum.
 _ROUNDINGS = 64
-_WIDE = tf.float64
 
 
 @contextlib.contextmanager
@@ -139,7 +138,7 @@ def check(
       # Of what had no seed there is nothing to compare.
       here = itertools.cycle(sign != 0 for sign in signs)
       found = [tf.where(m, r, d) for m, r, d in zip(here, found, diag)]
-    return [(f,) for f in found]
+    return [(f, 0.0) for f in found]
 
   def random_signs(shape, dtype, draw, stream):
     """Signs; where passes are not linear in seeds, ones and zeros."""
@@ -309,23 +308,20 @@ def _at_random_coordinates(
   ]
   # An entry may be what is left where terms cancel. How large these were, the
   # other entries of its row tell.
+  # Half precision has so few digits that it would hide everything.
+  share = min(_ROUNDINGS * tolerance(precision), tolerance(precision) ** 0.5)
   floors = []
   for k in range(0, len(results), len(xs)):
     rows = results[k : k + len(xs)]
-    largest = tf.reduce_max([_largest(r) for r in rows])
-    # Half precision has so few digits that it would hide everything.
-    share = min(_ROUNDINGS * tolerance(precision), tolerance(precision) ** 0.5)
-    floor = share * largest
+    floor = share * tf.reduce_max([_largest(r) for r in rows])
     floors += [tf.cast(floor, r.dtype) for r in rows]
   return list(zip(others, floors))
 
 
 def _largest(x: tf.Tensor) -> tf.Tensor:
   """The largest magnitude that is finite, as float64; zero if there is none."""
-  x = tf.cast(
-    tf.abs(tf.where(tf.math.is_finite(x), x, tf.zeros_like(x))), _WIDE
-  )
-  return tf.maximum(tf.reduce_max(x), 0.0)
+  finite = tf.where(tf.math.is_finite(x), x, tf.zeros_like(x))
+  return tf.maximum(tf.reduce_max(tf.cast(tf.abs(finite), tf.float64)), 0.0)
 
 
 def _random_signs(
@@ -375,15 +371,13 @@ def tolerance(dtype: tf.DType) -> float:
   return {'float64': 2.0**-26, 'float32': 2.0**-11.5}.get(dtype.name, 2.0**-3.5)
 
 
-def _deviation(
-  diag: tf.Tensor, other: tf.Tensor, floor: Any = 0.0
-) -> tf.Tensor:
+def _deviation(diag: tf.Tensor, other: tf.Tensor, floor: Any) -> tf.Tensor:
   """The largest difference, in units of the largest entry.
 
   Args:
     diag: Tensor.
     other: Tensor of its shape.
-    floor: Scalar Tensor, the least unit.
+    floor: Scalar Tensor or number, the least unit.
 
   Returns:
     Scalar Tensor.

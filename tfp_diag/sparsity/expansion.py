@@ -25,7 +25,6 @@ from tfp_diag.sparsity.graph import (
   Graph,
   function_graph,
   function_names,
-  function_outputs,
   gradient_of,
   has_own_gradient,
 )
@@ -214,7 +213,7 @@ def _body(op: tf.Operation, latest: Callable, parts: dict | None) -> Sequence:
   (name,) = function_names(op)
   function = function_graph(op.graph, name)
   inputs = list(map(latest, op.inputs))
-  return execute(function, inputs, function_outputs(op, function), parts)
+  return execute(function, inputs, function.outputs, parts)
 
 
 def execute(

@@ -42,7 +42,6 @@ __all__ = [
   'beside',
   'function_graph',
   'function_names',
-  'function_outputs',
   'gradient_of',
   'has_own_gradient',
   'nodes',
@@ -280,22 +279,6 @@ def function_graph(graph: tf.Graph, name: str) -> Any:
   return function.graph
 
 
-def function_outputs(op: tf.Operation, body: Any) -> Sequence:
-  """What a function returns to an op that calls it.
-
-  Args:
-    op: `tf.Operation`.
-    body: `function_graph` of it. If it was differentiated, TensorFlow has added
-      outputs, which a gradient needs.
-
-  Returns:
-    List of Tensors of `body`.
-  """
-  if facts(op.type).is_call:
-    return body.outputs[: len(op.outputs)]
-  return body.outputs
-
-
 def has_own_gradient(op: tf.Operation) -> bool:
   """Whether an op ends a function with a `tf.custom_gradient`."""
   if not facts(op.type).ends_custom_gradient:
@@ -404,23 +387,19 @@ class _Hasher:
         within = {
           i.name: constants[x.name] for i, x in passed if x.name in constants
         }
-        self._function(body, function_outputs(node.op, body), depth, within)
+        self._function(body, depth, within)
       if depth < MAX_DEPTH and has_own_gradient(node.op):
         self._gradient(node.op, tokens, outside, depth)
 
   def _function(
-    self,
-    graph: tf.Graph,
-    outputs: Sequence,
-    depth: int,
-    constants: dict[str, bytes],
+    self, graph: tf.Graph, depth: int, constants: dict[str, bytes]
   ) -> None:
     tokens = {t.name: ('in', k) for k, t in enumerate(graph.inputs)}
     self._add('function', len(tokens))
     self._ops(
       graph, graph.get_operations(), tokens, self._outside, depth, constants
     )
-    self._add([tokens.get(t.name) for t in outputs])
+    self._add([tokens.get(t.name) for t in graph.outputs])
 
   def _gradient(
     self, op: tf.Operation, tokens: dict, outside: Callable, depth: int

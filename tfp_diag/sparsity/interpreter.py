@@ -451,7 +451,8 @@ def _repeats(instruction: Instruction, inputs: Sequence) -> tuple | None:
   """
   known = registry.facts(instruction.type)
   result = instruction.varying_sizes_of_result()
-  if not result.ndim or not (known.elementwise or known.axes):
+  is_of_known_rank = result.ndim > 0
+  if not is_of_known_rank or not (known.elementwise or known.axes):
     return None
   sources = (
     range(len(inputs)) if known.elementwise else known.moved(len(inputs))
@@ -469,9 +470,9 @@ def _repeats(instruction: Instruction, inputs: Sequence) -> tuple | None:
       if [n for n in sizes if n != 1] != [n for n in after if n != 1]:
         return None
     else:
-      aligned = result[len(result) - len(sizes) :]
       if len(sizes) > len(result):
         return None
+      aligned = result[len(result) - len(sizes) :]
       if any(v and n not in (1, _MANY) for n, v in zip(sizes, aligned)):
         return None
   return tuple(int(axis) for axis in np.flatnonzero(result))
@@ -489,7 +490,7 @@ def _sizes(value: Value, static: tf.TensorShape) -> list | None:
     # Not evaluated: what the function closes over is not read for that.
     shape = static if value.shape is None else tf.TensorShape(value.shape)
     return shape.as_list() if shape.is_fully_defined() else None
-  if value.repeats is None:
+  if value.repeats is None or static.rank is None:
     return None
   return [
     _MANY if axis in value.repeats else n

@@ -30,8 +30,8 @@ __all__ = ['MAX_INTEGERS', 'OpView']
 
 # A constant of at most so many integers may hold shifts, paddings or sizes.
 MAX_INTEGERS = 64
-# A constant of at most so many numbers is looked at for zeros; and so many that
-# are compared in each call, which takes a tenth of a millisecond.
+# A constant of at most so many numbers is looked at for zeros, of fewer if they
+# are compared in each later call.
 _MAX_ZEROS = 1_000_000
 _MAX_CAPTURED = 65_536
 # The same of integers that a rule reads, which are computed: most are indices.

@@ -39,7 +39,6 @@ from tfp_diag.sparsity.graph import (
   Graph,
   Node,
   function_graph,
-  function_outputs,
   gradient_of,
   has_own_gradient,
   nodes,
@@ -202,11 +201,7 @@ def _same(
       return False
     twin.op_at_hand[a.op] = b.op
     for names in zip(a.functions, b.functions):
-      bodies = [function_graph(g, name) for g, name in zip(graphs, names)]
-      outputs = [
-        function_outputs(node.op, body) for node, body in zip((a, b), bodies)
-      ]
-      if not _same_functions(twin, bodies, outputs, sizes, depth):
+      if not _same_functions(twin, graphs, names, sizes, depth):
         return False
     if has_own_gradient(a.op) and depth < MAX_DEPTH:
       if not _same_gradients(twin, (a.op, b.op), tokens, outside, sizes, depth):
@@ -215,20 +210,17 @@ def _same(
 
 
 def _same_functions(
-  twin: Twin,
-  bodies: Sequence,
-  outputs: Sequence,
-  sizes: Sequence,
-  depth: int,
+  twin: Twin, graphs: Sequence, names: Sequence, sizes: Sequence, depth: int
 ) -> bool:
+  bodies = [function_graph(g, name) for g, name in zip(graphs, names)]
   tokens = tuple(
     {t.name: ('in', k) for k, t in enumerate(body.inputs)} for body in bodies
   )
   ops = [body.get_operations() for body in bodies]
   outside = (_resolved, _resolved)
   return _same(twin, bodies, ops, tokens, outside, sizes, depth) and _tokens_of(
-    tokens[0], outputs[0]
-  ) == _tokens_of(tokens[1], outputs[1])
+    tokens[0], bodies[0].outputs
+  ) == _tokens_of(tokens[1], bodies[1].outputs)
 
 
 def _same_gradients(

@@ -233,7 +233,7 @@ def run(model, n_draws=3, **kwargs):
     (
       _of(tfd.Blockwise([tfd.Normal(0.0, 1.0), tfd.Gamma(2.0, 1.0)])),
       {},
-      "'z' .* is a Blockwise, and the bijector .* fails \\(TypeError: ",
+      "'z' .* is a Blockwise, and the bijector .* fails \\(If shallow",
     ),
     (
       _of(tfd.TruncatedNormal(0.0, 1.0, 0.0, np.inf)),

@@ -401,9 +401,8 @@ def check_latent_variables(model, of_model='joint_dist'):
     if fault is not None:
       raise ValueError(
         f'The variable {name!r} of `{of_model}` is a {kind}, and the bijector '
-        f'that TFP has for it fails ({type(fault).__name__}: '
-        f'{str(fault).splitlines()[0]}). Pass a log density as a callable, '
-        'with `init` and `bijectors`.'
+        f'that TFP has for it fails ({arguments.reason(fault)}). Pass a log '
+        'density as a callable, with `init` and `bijectors`.'
       ) from fault
   dtypes = {
     name: dtype.name
@@ -467,7 +466,7 @@ def _is_partly_reached(distribution):
   try:
     draws, free, back = _there_and_back(distribution)
   except NotImplementedError:
-    return True  # There is no inverse, as of absolute values; draws there are.
+    return True  # There is no inverse, as of absolute values.
   except Exception:
     return False
   # Those of a wrong parameter are NaN, and say nothing.
