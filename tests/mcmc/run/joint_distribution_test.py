@@ -229,9 +229,9 @@ def test_joint_distribution_sees_another_prior(laws, local_kind):
 def test_both_see_a_dropped_log_scale_ratio(laws, test, monkeypatch):
   right = langevin.Volatility.correction
 
-  def wrong(self, states, terms, whitened, root, axes):
+  def wrong(self, terms, whitened, noise, root, axes):
     ratio = tf.math.log(terms[0].volatility / terms[1].volatility)
-    correction = right(self, states, terms, whitened, root, axes)
+    correction = right(self, terms, whitened, noise, root, axes)
     return correction - tf.reduce_sum(ratio, axes)
 
   monkeypatch.setattr(langevin.Volatility, 'correction', wrong)
