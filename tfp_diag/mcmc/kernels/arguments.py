@@ -214,8 +214,8 @@ def check_gradients(gradients):
   for i, g in enumerate(gradients):
     if g is None:
       raise ValueError(
-        f'`target_log_prob_fn` does not depend on part {i} of the state, or is '
-        'not differentiable there. NumPy and `.numpy()` inside of it cut '
+        f'The log density does not depend on part {i} of the state, or is not '
+        'differentiable there. NumPy and `.numpy()` inside of it cut '
         'gradients: use TensorFlow ops, or leave that part out of the state.'
       )
 

@@ -187,13 +187,14 @@ class CheckpointDirectory:
     except Exception as e:
       # A damaged archive raises errors of many types in several libraries.
       raise self._unreadable(str(e) or type(e).__name__) from e
+    for name, given in self._settings.items():
+      if meta['settings'].get(name) != given:
+        raise self.other(name, meta['settings'].get(name), given)
+    # Last: drivers derive different seeds from what they are given.
     if self.seed is None:
       self.seed = arrays['seed']
     elif not np.array_equal(self.seed, arrays['seed']):
       raise self.other('`seed`', arrays['seed'].tolist(), self.seed.tolist())
-    for name, given in self._settings.items():
-      if meta['settings'].get(name) != given:
-        raise self.other(name, meta['settings'].get(name), given)
     self._block_ends = arrays['block_ends'].tolist()
     self._rows_digest = meta['rows_digest']
     if self._block_ends[-1] == 0:
