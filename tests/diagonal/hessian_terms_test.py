@@ -682,3 +682,40 @@ def test_a_curved_prior_is_no_constant(batch):
   np.testing.assert_allclose(
     tfp_diag.diag_hessian(fn, x)[2], hessian_diagonal(fn, x), rtol=1e-9
   )
+
+
+@pytest.mark.parametrize(
+  'dtype, size',
+  [
+    ('float16', 300.0),
+    ('float16', 1e-4),
+    ('float32', 1e-23),
+    ('float32', 1e21),
+  ],
+)
+def test_squares_out_of_range(dtype, size):
+  """The square of a coefficient alone is inf or zero; its product is neither."""
+  matrix = np.array([[1.0, 0.5], [0.25, 1.0], [0.5, 0.5]])
+  weight = 1.0 / size if dtype == 'float32' else min(1.0 / size, 100.0)
+  x = np.array([0.5, 0.25]) / size
+  z = matrix @ (x * size)
+  want = weight * size * (np.cosh(z) @ matrix**2) * size
+
+  def log_prob(x):
+    z = tf.linalg.matvec(tf.constant(matrix * size, dtype), x)
+    return tf.reduce_sum(tf.constant(weight, dtype) * tf.cosh(z))
+
+  x = tf.constant(x, dtype)
+  plan = tfp_diag.plan_diag_hessian(log_prob, x)
+  # In half precision what is right may be denormal.
+  rtol, atol = (1e-2, 1e-7) if dtype == 'float16' else (1e-5, 0.0)
+  for jit_compile in (None, True):
+    found = tf.function(
+      lambda x: (
+        tfp_diag.diag_hessian(log_prob, x)[2],
+        tfp_diag.diag_hessian(log_prob, x, plan=plan)[2],
+      ),
+      jit_compile=jit_compile,
+    )(x)
+    for diag in found:
+      np.testing.assert_allclose(diag, want, rtol=rtol, atol=atol)

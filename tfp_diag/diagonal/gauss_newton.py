@@ -108,11 +108,14 @@ def diagonal_by_rows(
     for k, (x, block) in enumerate(zip(xs, row)):
       if block is None:
         continue
-      square = tf.square(block)
+      weighted = block
       if weight is not None:
         weight_of_r = tf.broadcast_to(tf.stop_gradient(weight), tf.shape(r))
         ones = tf.ones([x.shape.rank - rank], tf.int32)
         shape = tf.concat([tf.shape(r), ones], 0)
-        square *= tf.reshape(weight_of_r, shape)
-      diag[k] += tf.reduce_sum(square, list(range(rank, r.shape.rank)))
+        weighted *= tf.reshape(weight_of_r, shape)
+      # The weight first: a square alone may be out of range.
+      diag[k] += tf.reduce_sum(
+        weighted * block, list(range(rank, r.shape.rank))
+      )
   return diag

@@ -195,9 +195,11 @@ class _Call:
     weight = self.weight(op, left, right)
     if weight is None:
       return [None] * len(self._xs)
-    columns = self._columns(op.inputs[left])
+    columns, size = _scaled(self._columns(op.inputs[left]))
+    # Products alone may leave the range of their dtype, though they would not
+    # with their weights.
     if left == right:
-      products = tf.square(columns)
+      products = size[:, tf.newaxis] * tf.square(columns)
     else:
       products = 2.0 * columns * self._columns(op.inputs[right])
     rows = tf.reshape(weight, [-1, tf.shape(products)[1]])
@@ -205,6 +207,7 @@ class _Call:
       is_used = tf.reduce_any(tf.not_equal(products, 0), axis=0)
       rows = tf.where(is_used, rows, tf.zeros_like(rows))
     flat = tf.matmul(rows[:1] if same else rows, products, transpose_b=True)
+    flat *= size
     if same:
       shape = [tf.shape(rows)[0], tf.shape(products)[0]]
       flat = tf.broadcast_to(flat, shape)
@@ -319,6 +322,14 @@ class _Call:
 
   def _event_shape(self, x: tf.Tensor) -> tf.Tensor:
     return tf.shape(x)[self._value.shape.rank :]
+
+
+def _scaled(columns: tf.Tensor) -> tuple:
+  """Rows of a matrix divided by their largest entries, and these."""
+  size = tf.reduce_max(tf.abs(columns), axis=1)
+  is_size = (size > 0) & tf.math.is_finite(size)
+  size = tf.where(is_size, size, tf.ones_like(size))
+  return columns / size[:, tf.newaxis], size
 
 
 class _Rest:

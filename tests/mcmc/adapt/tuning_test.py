@@ -116,14 +116,37 @@ def test_who_is_stuck():
   rng = np.random.default_rng(1)
   is_accepted = rng.random([40, 20]) < 0.8
   log_prob = rng.normal(size=[40, 20])
-  assert not find_stuck(is_accepted, log_prob).any()
+  gradients = rng.normal(size=[40, 20, 6])
+  assert not find_stuck(is_accepted, log_prob, gradients).any()
   is_accepted[:, 3] = False
   log_prob[:, 7] -= 50.0
   log_prob[:, 9] = np.nan
   np.testing.assert_array_equal(
-    np.flatnonzero(find_stuck(is_accepted, log_prob)), [3, 7, 9]
+    np.flatnonzero(find_stuck(is_accepted, log_prob, gradients)), [3, 7, 9]
   )
-  assert not find_stuck(is_accepted, np.full([40, 20], np.nan)).any()
+  nowhere = np.full([40, 20], np.nan)
+  assert not find_stuck(is_accepted, nowhere, gradients).any()
+
+
+@pytest.mark.parametrize('dims', [2, 30])
+def test_a_wide_mode_of_the_same_mass_is_not_left(dims):
+  """Its log density is lower by as much as it has more room."""
+  rng = np.random.default_rng(2)
+  is_accepted = np.ones([40, 20], bool)
+  log_prob = -0.5 * rng.chisquare(dims, size=[40, 20])
+  gradients = rng.normal(size=[40, 20, dims])
+  lower = 20.0 * np.sqrt(dims)
+  log_prob[:, :4] -= lower
+  stuck = np.arange(20) < 4
+  found = find_stuck(is_accepted, log_prob, gradients)
+  np.testing.assert_array_equal(found, stuck)
+  gradients[:, :4] *= np.exp(-lower / dims)
+  assert not find_stuck(is_accepted, log_prob, gradients).any()
+  # On its way there, a chain in a wide place still counts as lost.
+  climb = np.linspace(-15.0, 0.0, 40) * np.sqrt(dims / 2)
+  climbing = log_prob + stuck * climb[:, np.newaxis]
+  found = find_stuck(is_accepted, climbing, gradients)
+  np.testing.assert_array_equal(found, stuck)
 
 
 @pytest.mark.parametrize('jit_compile', [None, True])

@@ -15,6 +15,7 @@
 """Effective sample sizes against closed forms and their definition."""
 
 import collections
+import warnings
 
 import numpy as np
 import pytest
@@ -157,15 +158,21 @@ def test_many_parameters_are_done_in_groups(monkeypatch):
 
 
 @pytest.mark.parametrize('kind', ['bulk', 'tail', 'mean', 'sd', 'r_hat'])
-@pytest.mark.parametrize('num_threads', [1, 3, 20])
-def test_threads_share_the_parameters(num_threads, kind, monkeypatch):
+def test_each_parameter_counts_alone(kind):
   draws = ar1(0.5, [40, 4, 7], seed=6)
   draws[0, 0, 2] = np.nan
   of_each = [convergence.convergence(draws[..., [i]], kind) for i in range(7)]
-  monkeypatch.setattr(convergence, '_NUMBERS_FOR_THREADS', 0)
-  monkeypatch.setattr('os.cpu_count', lambda: num_threads)
   found = convergence.convergence(draws, kind)
   np.testing.assert_array_equal(found, np.concatenate(of_each))
+
+
+def test_warnings_are_shown_afterwards_as_before():
+  """arviz-stats switches them off; in several threads at once, for good."""
+  before = list(warnings.filters)
+  draws = ar1(0.5, [500, 64, 16], seed=7)
+  for kind in ('bulk', 'tail', 'r_hat'):
+    convergence.convergence(draws, kind)
+    assert warnings.filters == before
 
 
 @pytest.mark.parametrize(

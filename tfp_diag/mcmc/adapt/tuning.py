@@ -36,8 +36,12 @@ __all__ = [
 
 # A chain is stuck that moved in less than a tenth of the steps of the median,
 _LEAST_SHARE_OF_MOVES = 0.1
-# or whose log density lies so many standard deviations below the others.
+# or whose log density lies so many standard deviations below the others; unless
+# the log of its mass lies fewer below theirs.
 _MOST_DEVIATIONS = 10.0
+_MOST_DEVIATIONS_OF_MASS = 5.0
+# Its log density rises by fewer of them than a chain's that still travels.
+_MOST_RISE = 3.0
 # No stable trajectory has such an error, where nine in ten are accepted; and
 # the share of those that have.
 _MOST_ENERGY_ERROR = 20.0
@@ -134,18 +138,27 @@ def is_unstable(log_accept_ratio):
   return bool(is_lost.mean() > _MOST_UNSTABLE)
 
 
-def find_stuck(is_accepted, log_prob):
+def find_stuck(is_accepted, log_prob, gradients):
   """The chains that take no part.
+
+  Where the log density is lower there may be more room: a wide mode lies below
+  a narrow one of the same mass. So a chain that moves about far below the
+  others stays if the mass there is not much smaller. Per coordinate the width
+  of that place is estimated by one over the root of the mean squared gradient,
+  which for a normal density is its standard deviation, and which needs no chain
+  that has been everywhere.
 
   Args:
     is_accepted: bool array of shape [steps, chains].
     log_prob: Array of shape [steps, chains].
+    gradients: Array of shape [some of the steps, chains, d].
 
   Returns:
     bool array of shape [chains]. None is stuck if all would be.
   """
   moves = is_accepted.mean(axis=0)
-  level = log_prob[len(log_prob) // 2 :].mean(axis=0)
+  half = len(log_prob) // 2
+  level = log_prob[half:].mean(axis=0)
   known = np.isfinite(level)
   if not known.any():
     return np.zeros_like(known)
@@ -153,7 +166,16 @@ def find_stuck(is_accepted, log_prob):
   # A chain has a mean log density of its own; and all have alike ones early.
   spread = max((other - quarter) / 1.35, log_prob[:, known].std(axis=0).mean())
   stuck = moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
-  stuck |= ~(level > median - _MOST_DEVIATIONS * spread)
+  is_low = ~(level > median - _MOST_DEVIATIONS * spread)
+  later = gradients[len(gradients) // 2 :].astype(np.float64)
+  squares = np.square(later).mean(axis=0)
+  with np.errstate(divide='ignore'):
+    mass = level - 0.5 * np.log(squares).sum(axis=-1)
+  rise = level - log_prob[:half].mean(axis=0) if half else np.inf
+  stuck |= is_low & ~(
+    (mass > np.median(mass[known]) - _MOST_DEVIATIONS_OF_MASS * spread)
+    & (rise < _MOST_RISE * spread)
+  )
   return np.zeros_like(stuck) if stuck.all() else stuck
 
 

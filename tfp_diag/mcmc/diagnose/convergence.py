@@ -14,9 +14,6 @@
 # ============================================================================
 """R-hat and effective sample sizes of many parameters, by arviz-stats."""
 
-import concurrent.futures
-import functools
-import os
 from typing import Literal, get_args
 
 import numpy as np
@@ -38,8 +35,6 @@ _TAIL = (0.05, 0.95)
 
 # 32 MiB of draws; the Fourier transforms take four times as much.
 _NUMBERS_AT_A_TIME = 2**22
-# Of fewer, a thread takes longer to start.
-_NUMBERS_FOR_THREADS = 2**18
 
 
 def convergence(draws, kind):
@@ -68,7 +63,7 @@ def convergence(draws, kind):
         found[is_finite & ~moved & differs] = np.inf
       usable = is_finite & moved
       if np.any(usable):
-        found[usable] = _by_threads(some[..., usable], kind)
+        found[usable] = _by_arviz_stats(some[..., usable], kind)
     values.append(found)
   return np.concatenate(values)
 
@@ -86,20 +81,6 @@ def in_groups(draws):
   size = max(1, _NUMBERS_AT_A_TIME // max(1, num_draws * num_chains))
   for i in range(0, max(1, num_parameters), size):
     yield draws[:, :, i : i + size].astype(np.float64)
-
-
-def _by_threads(draws, kind):
-  """`_by_arviz_stats`, some parameters in each thread.
-
-  NumPy sorts and transforms without Python's lock.
-  """
-  of_some = functools.partial(_by_arviz_stats, kind=kind)
-  num_pieces = min(draws.shape[-1], os.cpu_count() or 1)
-  if num_pieces == 1 or draws.size < _NUMBERS_FOR_THREADS:
-    return of_some(draws)
-  with concurrent.futures.ThreadPoolExecutor(num_pieces) as pool:
-    pieces = np.array_split(draws, num_pieces, axis=-1)
-    return np.concatenate(list(pool.map(of_some, pieces)))
 
 
 def _by_arviz_stats(draws, kind):

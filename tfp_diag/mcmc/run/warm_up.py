@@ -348,7 +348,7 @@ def warm_up(
     tuner.end_window()
     stuck = np.zeros([num_chains], bool)
     if not is_last:
-      stuck = find_stuck(rows.is_accepted, rows.log_prob)
+      stuck = find_stuck(rows.is_accepted, rows.log_prob, rows.gradients)
       block.move(stuck, rng)
       draws, gradients = rows.of_chains(~stuck)
       settings.scale = settings.scale.learned(draws, gradients)
