@@ -114,7 +114,7 @@ def hessian(
         rank,
         one_of_two,
         chunk_size,
-        evaluation.loop_type,
+        evaluation,
         is_linear,
       )
       return problem.pack(

@@ -142,7 +142,7 @@ def jacobian(
         rank,
         mode,
         chunk_size,
-        evaluation.loop_type,
+        evaluation,
         is_linear,
       )
       rows = [

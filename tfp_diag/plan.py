@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Decision
+from tfp_diag.diagonal.linear_map import without_xla
 from tfp_diag.diagonal.planning import try_out
 from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.internal import arguments, batching, nest
@@ -157,7 +158,7 @@ class Plan:
     object.__setattr__(self, 'colors', colors)
     self._check()
     # One for `plan(xs)`, so that a hundred calls trace once.
-    object.__setattr__(self, '_function', None)
+    object.__setattr__(self, '_functions', {})
     object.__setattr__(self, '_clash', None)
 
   def _check(self) -> None:
@@ -267,16 +268,18 @@ class Plan:
         'This plan does not hold the weights of the residuals. Pass it to '
         '`tfp_diag.diag_gauss_newton(residual_fn, xs, weights, plan=plan)`.'
       )
-    function = self._function
+    # XLA may compile the graph that calls it, and with it what is called.
+    is_own = tf.executing_eagerly() and not self.jit_compile
+    function = self._functions.get(is_own)
     if function is None:
       function = tf.function(
         # TensorFlow counts how often bound methods are traced for all objects
         # together, and warns.
-        functools.partial(self._run),
+        functools.partial(self._run, is_own),
         autograph=False,
         jit_compile=self.jit_compile or None,
       )
-      object.__setattr__(self, '_function', function)
+      self._functions[is_own] = function
     # As Tensors, and checked: a graph for open shapes takes what does not fit.
     problem = self._problem(xs)
     problem.check_values()
@@ -292,9 +295,10 @@ class Plan:
       xs = [xs]
     return self.fitted(JacobianProblem(self.fn, xs))
 
-  def _run(self, xs: Any) -> tuple:
+  def _run(self, is_own: bool, xs: Any) -> tuple:
     problem = self._problem(xs)
-    found = evaluate.run_diagonal(problem, Request(plan=self))
+    with without_xla(is_own):
+      found = evaluate.run_diagonal(problem, Request(plan=self))
     if self.kind == 'jacobian':
       return found.result, found.diag
     return (
@@ -348,8 +352,10 @@ class Plan:
     cost = f'{k:,} {"pass" if k == 1 else "passes"}'
     if k < n:
       cost += f' instead of {n:,}'
-    if self.ways and self.ways[0].cost > _MUCH_MORE * k:
-      # What goes along with few sweeps may be much.
+    if self.ways and (
+      # What goes along with few sweeps may be much, and small pieces little.
+      self.ways[0].cost > _MUCH_MORE * k or (k >= n and self.uses_terms)
+    ):
       cost += f', which cost as much as {self.ways[0].cost:,.0f}'
     shapes = ', '.join(str(list(s)) for s in self.event_shapes)
     samples = {
@@ -704,7 +710,8 @@ def make_plan(
     request = request._replace(
       pattern=_given_pattern(pattern, problem.parts, problem.rank)
     )
-  trial = try_out(problem, request._replace(is_asked=True, chunk_size=None))
+  request = request._replace(is_asked=True, chunk_size=None)
+  trial = try_out(problem, request, not jit_compile)
   decision = trial.decision
   graph = trial.evaluation.graph
   used, colors = decision.pattern, decision.colors

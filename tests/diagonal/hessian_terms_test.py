@@ -694,7 +694,7 @@ def test_a_curved_prior_is_no_constant(batch):
   ],
 )
 def test_squares_out_of_range(dtype, size):
-  """The square of a coefficient is inf or zero, its product with a weight not."""
+  """The square of a coefficient alone is inf or zero; what it is in is not."""
   matrix = np.array([[1.0, 0.5], [0.25, 1.0], [0.5, 0.5]])
   weight = 1.0 / size if dtype == 'float32' else min(1.0 / size, 100.0)
   x = np.array([0.5, 0.25]) / size

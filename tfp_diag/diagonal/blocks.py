@@ -26,7 +26,11 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.linear_map import LinearMap, MissingGradientError
+from tfp_diag.diagonal.linear_map import (
+  Evaluation,
+  LinearMap,
+  MissingGradientError,
+)
 from tfp_diag.diagonal.request import Mode
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.internal import batching
@@ -40,7 +44,7 @@ def jacobian_blocks(
   rank: int,
   mode: Mode,
   chunk_size: int | None,
-  obstacle: str | None,
+  evaluation: Evaluation,
   is_linear: bool = True,
 ) -> list[list]:
   """The blocks of a Jacobian.
@@ -52,7 +56,7 @@ def jacobian_blocks(
     mode: 'forward', 'reverse' or 'auto'.
     chunk_size: Python int, how many passes run together, or None: all of one
       part.
-    obstacle: As in `stacked`.
+    evaluation: `Evaluation` of which it is a derivative.
     is_linear: As in `forward_map`.
 
   Returns:
@@ -69,7 +73,9 @@ def jacobian_blocks(
       if mode == 'forward':
         raise
     else:
+      obstacle = evaluation.loop_type  # It is the gradient of a gradient.
       return _by_columns(forward, paths, ys, xs, rank, chunk_size, obstacle)
+  obstacle = evaluation.obstacle()
   return _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle)
 
 

@@ -65,6 +65,7 @@ class Decision(NamedTuple):
     notes: Tuple of sentences.
     num_samples: Python int: for how many samples passes are reckoned.
     is_linear: Python bool: whether passes are seen to be linear in their seeds.
+    obstacle: What pfor cannot vectorize, or None.
   """
 
   evaluation: Evaluation
@@ -77,6 +78,7 @@ class Decision(NamedTuple):
   notes: tuple = ()
   num_samples: int = 1
   is_linear: bool = True
+  obstacle: str | None = None
 
   @property
   def terms(self) -> Terms | None:
@@ -127,6 +129,7 @@ def decide(
     chunk_size=chunk_size or 10,
     notes=notes,
     is_linear=is_linear,
+    obstacle=_obstacle(evaluation, request, request.mode),
   )
   num_passes = reading.num_coordinates
   if pattern is not None:
@@ -162,11 +165,11 @@ def decide(
       schedule = _schedule_of_third(evaluation, num_passes)
   elif schedule == 'auto':
     schedule = _schedule(reading, num_passes)
-    loop_type = evaluation.loop_type
-    if schedule == 'pfor' and loop_type is not None and request.is_asked:
-      # Else the first call would warn of it.
-      schedule = 'while_loop'
-      notes += (_NOT_VECTORIZED.format(op=loop_type),)
+  obstacle = _obstacle(evaluation, request, mode)
+  if schedule == 'pfor' and obstacle is not None and request.is_asked:
+    # Else the first call would warn of it.
+    schedule = 'while_loop'
+    notes += (_NOT_VECTORIZED.format(op=obstacle),)
   if ways[0].terms is not None:
     # Terms are ops of this one.
     evaluation = reading.evaluation
@@ -183,6 +186,7 @@ def decide(
     notes=notes,
     num_samples=num_samples,
     is_linear=is_linear,
+    obstacle=obstacle,
   )
 
 
@@ -360,6 +364,20 @@ def _schedule_of_third(evaluation: Evaluation, num_passes: int) -> Schedule:
   is_few = 1 < num_passes <= sweep.MAX_UNROLLED
   is_long = len(evaluation.graph.ops) * num_passes > _MOST_OPS_OF_THIRD
   return 'while_loop' if is_few and is_long else 'auto'
+
+
+def _obstacle(
+  evaluation: Evaluation, request: Request, mode: Mode
+) -> str | None:
+  """What pfor cannot vectorize in passes of a mode, or None."""
+  if mode == 'forward':
+    # A gradient of a gradient.
+    return evaluation.loop_type
+  is_asked = request.schedule == 'pfor'
+  found = evaluation.obstacle(is_asked)
+  if found is None or is_asked or evaluation.obstacle(is_asked=True):
+    return found
+  return f"{found} where XLA may compile it (`schedule='pfor'` if it does not)"
 
 
 def _chunk_size(

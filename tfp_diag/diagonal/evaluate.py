@@ -244,7 +244,7 @@ def diagonal(
         xs,
         rank,
         decision.chunk_size,
-        evaluation.loop_type,
+        evaluation,
       )
       sizes = [r.shape[rank:].num_elements() for r in residuals]
       num_passes = None if None in sizes else sum(sizes)
@@ -313,19 +313,25 @@ def _by_passes(
 ) -> list:
   xs = evaluation.xs
 
-  def sweep_over(linear_map: Linear, schedule: Schedule = decision.schedule):
+  def sweep_over(
+    linear_map: Linear,
+    schedule: Schedule = decision.schedule,
+    obstacle: str | None = evaluation.loop_type,
+  ):
     return sweep.diagonal(
       linear_map,
       colors,
       xs,
       schedule,
       decision.chunk_size,
-      evaluation.loop_type,
+      obstacle,
       problem.num_diagonals,
     )
 
   if decision.mode != 'forward':
-    return sweep_over(derivative)
+    is_product = isinstance(derivative, GaussNewtonPasses)
+    obstacle = evaluation.loop_type if is_product else decision.obstacle
+    return sweep_over(derivative, obstacle=obstacle)
   assert isinstance(derivative, LinearMap)
   diag = sweep_over(derivative.transposed())
   # XLA does not differentiate a loop within a branch.

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from tfp_diag.diagonal.blocks import jacobian_blocks
-from tfp_diag.diagonal.linear_map import LinearMap
+from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 
 __all__ = ['GaussNewtonPasses', 'diagonal_by_rows']
 
@@ -83,7 +83,7 @@ def diagonal_by_rows(
   xs: Sequence,
   rank: int,
   chunk_size: int | None,
-  obstacle: str | None,
+  evaluation: Evaluation,
 ) -> list:
   """The diagonal by a pass for each residual, in reverse mode alone.
 
@@ -96,13 +96,13 @@ def diagonal_by_rows(
     xs: List of Tensors, the parts.
     rank: Python int, the number of sample dimensions.
     chunk_size: Python int, how many passes run together, or None.
-    obstacle: As in `blocks.stacked`.
+    evaluation: `Evaluation` of the residuals.
 
   Returns:
     List of Tensors shaped as the parts.
   """
   back = derivative.between(residuals, xs)
-  blocks = jacobian_blocks(back, xs, rank, 'reverse', chunk_size, obstacle)
+  blocks = jacobian_blocks(back, xs, rank, 'reverse', chunk_size, evaluation)
   diag = [tf.zeros_like(x) for x in xs]
   for row, r, weight in zip(blocks, residuals, weights):
     for k, (x, block) in enumerate(zip(xs, row)):

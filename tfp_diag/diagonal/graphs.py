@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.linear_map import Evaluation, without_xla
 from tfp_diag.sparsity.expansion import (
   check_only_reads,
   execute,
@@ -126,7 +126,8 @@ def call(
   present = _Call((key, *specs, jit_compile))
 
   def traced(*tensors):
-    evaluation = evaluate(*tensors)
+    with without_xla(not jit_compile):
+      evaluation = evaluate(*tensors)
     present.look_up(evaluation.graph)
     return body(evaluation, *tensors)
 

@@ -38,6 +38,7 @@ a whole Jacobian the two sides are whatever the function takes and returns.
 
 import contextlib
 import dataclasses
+import threading
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, Protocol
 
@@ -53,6 +54,13 @@ from tfp_diag.sparsity.graph import (
 )
 from tfp_diag.sparsity.registry import facts
 
+try:
+  from tensorflow.python.ops import control_flow_util
+
+  _in_xla_context: Any = control_flow_util.GraphOrParentsInXlaContext
+except (ImportError, AttributeError):  # Another version of TensorFlow.
+  _in_xla_context = None
+
 __all__ = [
   'Evaluation',
   'Linear',
@@ -66,6 +74,7 @@ __all__ = [
   'linearize',
   'parts_at_hand',
   'recorded_ops',
+  'without_xla',
 ]
 
 
@@ -242,6 +251,7 @@ class Evaluation:
     graph: `Graph`: the ops that it has added, between its parts and the Tensors
       that are differentiated.
     op_types: Set of the types of the ops, also of those within functions.
+    is_without_xla: Whether XLA is known not to compile its graph.
   """
 
   def __init__(
@@ -250,20 +260,32 @@ class Evaluation:
     graph: Graph,
     tapes: Sequence,
     op_types: Set[str] = frozenset(),
+    is_without_xla: bool = False,
   ) -> None:
     self.result = result
     self.op_types = op_types
+    self.is_without_xla = is_without_xla
     self.graph = graph
     self._tapes = tapes
 
   @property
   def loop_type(self) -> str | None:
-    """The type of a loop, which pfor leaves to XLA to fail on, or None.
-
-    Its gradient carries lists of Tensors, on which the code that pfor makes
-    fails when XLA compiles it, and not before.
-    """
+    """The type of a loop, or None if there is none."""
     return next((t for t in sorted(self.op_types) if facts(t).is_loop), None)
+
+  def obstacle(self, is_asked: bool = False) -> str | None:
+    """The type of a loop that pfor cannot vectorize here, or None.
+
+    The gradient of a loop carries lists of Tensors, on which the code that pfor
+    makes fails when XLA compiles it, and not before. A second derivative has
+    ops on such lists that pfor does not know.
+
+    Args:
+      is_asked: Whether the caller has asked for pfor, and answers for it that
+        XLA does not compile this graph later, from somewhere else.
+    """
+    is_safe = self.is_without_xla or (is_asked and not _is_seen_by_xla())
+    return None if is_safe and len(self._tapes) == 1 else self.loop_type
 
   @property
   def precision(self) -> tf.DType:
@@ -299,7 +321,7 @@ class Evaluation:
     """
     with _recording(self._tapes):
       graph = expand(self.graph, places)
-    return type(self)(self.result, graph, self._tapes, self.op_types)
+    return self._of(self.result, graph)
 
   def inlined(self) -> 'Evaluation | None':
     """The same function without calls of functions; None if it has none.
@@ -318,7 +340,13 @@ class Evaluation:
     result = tf.nest.map_structure(
       lambda r: latest(r) if isinstance(r, tf.Tensor) else r, self.result
     )
-    return type(self)(result, graph, self._tapes, self.op_types)
+    return self._of(result, graph)
+
+  def _of(self, result: Any, graph: Graph) -> 'Evaluation':
+    """The same function with other ops."""
+    return type(self)(
+      result, graph, self._tapes, self.op_types, self.is_without_xla
+    )
 
   def check_passes(self, num_passes: Any) -> None:
     """Refuses several passes of a Jacobian if an op's gradient is good for one.
@@ -569,7 +597,39 @@ def evaluate(
     ops.operations,
     tf.get_current_name_scope(),
   )
-  return Evaluation(result, graph, tapes, ops)
+  return Evaluation(result, graph, tapes, ops, graph.graph is _own.graph)
+
+
+class _OwnGraph(threading.local):
+  """A graph of this thread that XLA does not compile, or None."""
+
+  graph: Any = None
+
+
+_own = _OwnGraph()
+
+
+@contextlib.contextmanager
+def without_xla(is_known: bool) -> Iterator[None]:
+  """Says whether XLA is known not to compile the graph that is being built."""
+  before = _own.graph
+  if is_known:
+    _own.graph = tf.compat.v1.get_default_graph()
+  try:
+    yield
+  finally:
+    _own.graph = before
+
+
+def _is_seen_by_xla() -> bool:
+  """Whether XLA compiles the graph that is being built, or it cannot be told.
+
+  TensorFlow marks it while it traces a function with `jit_compile=True`, and
+  tells its own gradients of loops by that mark; there is no public way.
+  """
+  if _in_xla_context is None:
+    return True
+  return _in_xla_context(tf.compat.v1.get_default_graph())
 
 
 def and_what_it_reads(fn: Callable, *args: Any) -> tuple:

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import checks, evaluate, graphs, sweep
 from tfp_diag.diagonal.decide import decide
-from tfp_diag.diagonal.linear_map import LinearMap
+from tfp_diag.diagonal.linear_map import LinearMap, without_xla
 from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import arguments
@@ -143,7 +143,7 @@ class Trial:
     self._set_mode('reverse')
 
 
-def try_out(problem: Problem, request: Request) -> Trial:
+def try_out(problem: Problem, request: Request, is_without_xla: bool) -> Trial:
   """Decides how a diagonal is computed, and tries what can be tried.
 
   Forward mode transposes the vector-Jacobian product. Where a gradient is not
@@ -154,22 +154,28 @@ def try_out(problem: Problem, request: Request) -> Trial:
   Args:
     problem: `Problem`; where its parts have no values, normal ones are drawn.
     request: `Request`.
+    is_without_xla: Python bool, whether XLA will not compile what is planned.
 
   Returns:
     `Trial`.
   """
   problem.check_shapes_are_meant()
   trial = Trial(problem, request)
+
+  def trace(*tensors):
+    with without_xla(is_without_xla):
+      return trial.trace(*tensors)
+
   parts = [] if problem.is_closure else problem.parts
   specs = [tf.TensorSpec(p.shape, p.dtype) for p in parts]
   if not tf.executing_eagerly():
     graph = tf.__internal__.FuncGraph('plan')
     with graph.as_default():
-      trial.trace(*(tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs))
+      trace(*(tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs))
     if trial.decision.mode == 'forward':
       trial._refuse_forward('it cannot be checked while a graph is built')
     return trial
-  traced = graphs.concrete(trial.trace, specs)
+  traced = graphs.concrete(trace, specs)
   results = traced.structured_outputs
   try:
     if results:
@@ -185,7 +191,8 @@ def try_out(problem: Problem, request: Request) -> Trial:
     return trial
   if results is not None and trial.judge(results):
     return trial
-  again = try_out(problem, request._replace(only_passes=True))
+  passes = request._replace(only_passes=True)
+  again = try_out(problem, passes, is_without_xla)
   again.notes.append(
     'A cheaper way than passes was found, and failed when it was tried.'
     if results is None

@@ -62,8 +62,11 @@ _VJP = 0.5
 # cost without a look for joint frontiers.
 _PRODUCT_BEHIND = 1.0
 _FEW_SWEEPS = 2.0
-# What a curved op must save, where passes are few: each is traced by itself.
+# What a curved op must save, for each is traced by itself; and, for each row of
+# the Jacobian of a value on the way, an op of the function, which is traced
+# again for it.
 _TRACE = 0.006
+_TRACE_OF_ROW = 0.001
 # With more passes than samples times this, samples do not share them.
 _MAX_SHARED = 8
 # Even where passes are few, so few coordinates are looked at op by op.
@@ -200,10 +203,13 @@ def taken_apart(
   if found['op by op'].is_by_coordinate:
     rest = curved_ops.all_as_rest()
     found['by tangents'] = HessianTerms(rest, own, columns)
+  num_ops = len(reading.evaluation.graph.ops)
   for name, terms in found.items():
     cost = _cost_op_by_op(terms)
-    # What costs less by so little that it is not worth its long trace.
-    if not is_few or cost + _TRACE * curved_ops.number < least:
+    trace = _TRACE * curved_ops.number if is_few else 0.0
+    trace += _TRACE_OF_ROW * terms.found.num_rows * num_ops
+    # What costs less by so little is not worth a long trace.
+    if cost + trace < least or not trace:
       yield _of_terms(name, terms, cost)
 
 
