@@ -364,3 +364,24 @@ def test_nodes_of_a_block_are_colored_as_one_by_one(seed, monkeypatch):
     wanted[node] = next(c for c in range(size) if c not in taken)
   graph = scipy.sparse.csr_matrix(matrix)
   np.testing.assert_array_equal(greedy._color_in_order(graph, order), wanted)
+
+
+@pytest.mark.parametrize(
+  'n, reach', [(100, 20), (128, 6), (200, 8), (256, 10), (13, 2), (9, 4)]
+)
+def test_rings_of_any_reach_take_the_fewest_colors(n, reach):
+  """An arc has reach + 1 nodes or more, and the longest one a color for each.
+
+  Fewer colors there are not: of one color there are at most n // (reach + 1).
+  """
+  shifts = [np.roll(np.eye(n), d, axis=1) for d in range(-reach, reach + 1)]
+  ring = np.sum(shifts, axis=0)
+  want = -(-n // (n // (reach + 1)))
+  # A second component, of another size, whose coordinates lie between.
+  pair = scipy.sparse.block_diag([ring, _ring(7)]).tocsr()
+  mixed = np.random.default_rng(0).permutation(n + 7)
+  mixed[mixed < n] = np.arange(n)
+  for matrix in (ring, pair, pair[mixed][:, mixed]):
+    coloring = color_diagonal(matrix)
+    check_diagonal_coloring(matrix, coloring)
+    assert coloring.num_colors == want

@@ -12,8 +12,9 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Greedy coloring of a graph, in several orders."""
+"""Greedy coloring of a graph, in several orders, and of rings in arcs."""
 
+import functools
 import heapq
 
 import numpy as np
@@ -51,6 +52,7 @@ def color_greedily(
   best = np.full(labels.max() + 1, np.iinfo(np.int32).max)
   for color_in_order in (
     _color_in_natural_order,
+    functools.partial(_color_in_arcs, labels=labels),
     _color_largest_first,
     _color_smallest_last,
     _color_most_saturated_first,
@@ -94,6 +96,35 @@ def _clique_size(graph: Csr, members: np.ndarray) -> int:
 
 def _color_in_natural_order(graph: Csr, nodes: np.ndarray) -> np.ndarray:
   return _color_in_order(graph, nodes)
+
+
+def _color_in_arcs(
+  graph: Csr, nodes: np.ndarray, labels: np.ndarray
+) -> np.ndarray:
+  """Cuts each component, as a ring of its nodes, into arcs of about one length.
+
+  If neighbors are at most r places apart around the ring, nodes that come at
+  the same place of arcs of r + 1 nodes or more are none. A periodic stencil is
+  an example: in natural order the last arc, which is not full, would share few
+  colors with the first one.
+  """
+  _, component = np.unique(labels[nodes], return_inverse=True)
+  sizes = np.bincount(component)
+  order = np.argsort(component, kind='stable')
+  start = np.cumsum(sizes) - sizes
+  place = np.zeros(graph.shape[0], np.int64)
+  place[nodes[order]] = np.arange(len(nodes)) - np.repeat(start, sizes)
+  rows = graph[nodes]
+  counts = np.diff(rows.indptr)
+  apart = np.abs(place[rows.indices] - np.repeat(place[nodes], counts))
+  around = np.minimum(apart, np.repeat(sizes[component], counts) - apart)
+  reach = np.zeros(len(sizes), np.int64)
+  np.maximum.at(reach, np.repeat(component, counts), around)
+  size, arcs = sizes[component], (sizes // (reach + 1))[component]
+  arc = place[nodes] * arcs // size
+  colors = np.zeros(graph.shape[0], np.int32)
+  colors[nodes] = place[nodes] - -(-arc * size // arcs)
+  return colors
 
 
 def _color_largest_first(graph: Csr, nodes: np.ndarray) -> np.ndarray:
