@@ -755,3 +755,33 @@ def test_a_tape_in_the_graph_that_is_being_built(fn, persistent):
       h = 1e-5
       change = tf.reduce_sum(of(x + h * unit) - of(x - h * unit)) / (2 * h)
       np.testing.assert_allclose(found[i], change, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize('is_variable', [False, True])
+def test_forward_mode_of_the_caller(is_variable):
+  """Also of what the function closes over, and after a persistent tape."""
+  matrix = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+  weights = tf.Variable(matrix) if is_variable else tf.constant(matrix)
+  x = tf.constant([0.1, 0.2], tf.float64)
+
+  def diagonal(x):
+    def log_prob(x):
+      return tf.reduce_sum(tf.exp(tf.linalg.matvec(weights, x)))
+
+    return tfp_diag.diag_hessian(log_prob, x)[2]
+
+  rates = np.exp(matrix @ x)
+  watched, want = x, (matrix**2).T @ (rates * matrix.sum(-1))
+  if is_variable:
+    watched = weights
+    slopes = 2 * matrix + matrix**2 * np.sum(x)
+    want = slopes.T @ rates
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(watched)
+    diag = diagonal(x)
+  assert tape.gradient(diag, watched) is not None
+  for _ in range(2):
+    with tf.autodiff.ForwardAccumulator(watched, tf.ones_like(watched)) as acc:
+      diag = diagonal(x)
+    np.testing.assert_allclose(acc.jvp(diag), want, rtol=1e-10)
+    tfp_diag.clear_cache()

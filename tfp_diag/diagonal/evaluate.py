@@ -268,6 +268,8 @@ def diagonal(
       lambda: checks.deviation_at_one(diag, passes, evaluation, rank),
       lambda: [tf.zeros([], d.dtype) for d in diag],
     )
+    # A caller who differentiates the diagonal does not go through the branch.
+    deviation = [tf.stop_gradient(d) for d in deviation]
   if request.validate:
     checks.check_sample_shape(xs, problem.promised)
     checks.check(diag, passes, decision, xs, rank, request.plan)
