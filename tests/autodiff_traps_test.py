@@ -203,30 +203,33 @@ class Records(logging.Handler):
 
 
 @pytest.mark.parametrize(
-  'op, fn',
+  'op, mode, fn',
   [
     (
       'StatelessWhile',
+      'forward',
       lambda x: tf.while_loop(
         lambda i, _: i < 2, lambda i, y: (i + 1, y * x), (0, x)
       )[1],
     ),
     (
       'DynamicStitch',
+      'reverse',
       lambda x: x * tf.concat(tf.dynamic_partition(x, [0, 1, 0], 2), 0),
     ),
   ],
 )
-def test_what_cannot_be_vectorized_is_named_once(op, fn):
+def test_what_cannot_be_vectorized_is_named_once(op, mode, fn):
   x = tf.constant([3.0, 1.0, 2.0])
+  options = dict(mode=mode, schedule='pfor', parallel_iterations=2)
   handler = Records()
   tf.get_logger().addHandler(handler)
   try:
     with warnings.catch_warnings(record=True) as caught:
       warnings.simplefilter('always')
-      _, diag = diag_jacobian(x, fn=fn, schedule='pfor', parallel_iterations=2)
+      _, diag = diag_jacobian(x, fn=fn, **options)
       # The graph is there already: nothing more to say.
-      diag_jacobian(x, fn=fn, schedule='pfor', parallel_iterations=2)
+      diag_jacobian(x, fn=fn, **options)
   finally:
     tf.get_logger().removeHandler(handler)
   assert [(w.category, op in str(w.message)) for w in caught] == [

@@ -366,7 +366,7 @@ def _sigmoid(x):
 def test_a_loop_runs_where_pfor_cannot():
   x = tf.constant(np.linspace(0.1, 1, 10))
   with pytest.warns(RuntimeWarning, match='While.*chunk_size=1'):
-    tfp_diag.jacobian(looped, x)
+    tf.function(lambda x: tfp_diag.jacobian(looped, x))(x)
 
 
 def test_auto_does_not_trust_a_forward_mode_that_fails():

@@ -770,11 +770,11 @@ def test_forward_mode_of_the_caller(is_variable):
 
     return tfp_diag.diag_hessian(log_prob, x)[2]
 
-  rates = np.exp(matrix @ x)
+  rates = np.exp(matrix @ x.numpy())
   watched, want = x, (matrix**2).T @ (rates * matrix.sum(-1))
   if is_variable:
     watched = weights
-    slopes = 2 * matrix + matrix**2 * np.sum(x)
+    slopes = 2 * matrix + matrix**2 * np.sum(x.numpy())
     want = slopes.T @ rates
   with tf.GradientTape(persistent=True) as tape:
     tape.watch(watched)
