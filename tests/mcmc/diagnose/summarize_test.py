@@ -407,3 +407,36 @@ def test_a_step_size_of_each_coordinate():
   assert found.trace['step_size'].shape == (20, 3)
   summary = summarize(found.draws, found.trace)
   assert 'x[2]' in str(summary)
+
+
+def test_a_log_density_whose_differences_are_rounded():
+  draws = ar1(0.3, [1000, 8])
+  for dtype, level, is_rounded in (
+    (np.float32, 9e6, True),
+    (np.float32, -9e6, True),
+    (np.float32, 1e6, False),
+    (np.float64, 1e12, False),
+  ):
+    log_prob = np.full([1000, 8], level, dtype)
+    warnings = summarize(draws, {'target_log_prob': log_prob}).warnings
+    assert len(warnings) == is_rounded
+    if is_rounded:
+      assert 'numbers of float32 are 1 apart' in warnings[0]
+
+
+def test_one_proposal_is_not_said_to_fail_twice():
+  draws = ar1(0.3, [1000, 8])
+  ratio, diverging = np.zeros([1000, 8]), np.zeros([1000, 8], bool)
+  ratio[3, :5] = -np.inf
+  diverging[3, :7] = True
+  statistics = {'log_accept_ratio': ratio, 'diverging': diverging}
+  first, second = summarize(draws, statistics).warnings
+  assert first.startswith('5 proposals') and 'bijectors keep' in first
+  assert second.startswith('2 of 8,000')
+
+
+def test_one_of_each():
+  summary = summarize(ar1(0.3, [1000, 1]), min_ess=0.0)
+  assert repr(summary) == (
+    '<Summary of 1 parameter: 1 chain of 1,000 draws, 1 warning>'
+  )

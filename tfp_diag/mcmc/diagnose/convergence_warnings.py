@@ -18,13 +18,24 @@ import numpy as np
 
 from tfp_diag.mcmc.diagnose.convergence import LEAST_DRAWS
 
-__all__ = ['R_HAT_LIMIT', 'parameter_warnings', 'sampler_warnings']
+__all__ = [
+  'IS_ROUNDED',
+  'R_HAT_LIMIT',
+  'parameter_warnings',
+  'sampler_warnings',
+]
 
 # The recommendation of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 R_HAT_LIMIT = 1.01
 
+# What a longer run does not help.
+IS_ROUNDED = 'rounding decides which proposals are accepted'
+
 # In a sentence.
 _MOST_NAMES = 5
+# So far apart may the numbers be near a log density, which decides by its
+# differences.
+_MOST_SPACING = 0.25
 
 
 def parameter_warnings(
@@ -95,7 +106,12 @@ def _of_parts(flags, sizes):
 
 
 def sampler_warnings(
-  stuck_chains, num_chains, num_steps, num_not_finite, num_divergences
+  stuck_chains,
+  num_chains,
+  num_steps,
+  num_not_finite,
+  num_divergences,
+  log_prob=None,
 ):
   """What is wrong with chains and proposals.
 
@@ -104,12 +120,23 @@ def sampler_warnings(
     num_chains: Python `int`.
     num_steps: Python `int`, of all chains together.
     num_not_finite: Python `int`, how many proposals were not finite, or None.
-    num_divergences: Python `int`, or None.
+    num_divergences: Python `int`, or None. What is not finite diverges, too.
+    log_prob: Array of log densities of draws, or None.
 
   Returns:
     List of `str`.
   """
   found = []
+  if log_prob is not None and log_prob.dtype.kind == 'f' and log_prob.size:
+    level = np.nanmedian(np.abs(log_prob)).astype(log_prob.dtype)
+    spacing = np.spacing(level)
+    if spacing > _MOST_SPACING:
+      found.append(
+        f'The log density is about {level:.2g} in size, where numbers of '
+        f'{log_prob.dtype.name} are {spacing:g} apart: {IS_ROUNDED}, and steps '
+        'get short for nothing. Leave out its constants, or sample in float64.'
+      )
+  num_divergences = max((num_divergences or 0) - (num_not_finite or 0), 0)
   if stuck_chains:
     number = f'{len(stuck_chains)} of {num_chains} chains'
     shown = _listed(map(str, stuck_chains), [True] * len(stuck_chains))
@@ -121,7 +148,8 @@ def sampler_warnings(
     found.append(
       f'{num_not_finite:,} proposals were rejected since the log density, its '
       'gradient or the scale was not finite there: what lies behind is '
-      'missing. In float64 numbers reach farther.'
+      'missing. In float64 numbers reach farther; where nothing lies behind, '
+      'at an edge of the support, bijectors keep chains inside of it.'
     )
   if num_divergences:
     found.append(

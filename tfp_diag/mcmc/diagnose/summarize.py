@@ -47,6 +47,7 @@ _STATISTICS = (
   'log_accept_ratio',
   'accept_ratio',
   'diverging',
+  'target_log_prob',
   'tune',
 )
 
@@ -165,6 +166,7 @@ def summarize(
       num_draws * num_chains,
       num_not_finite,
       num_divergences,
+      statistics.get('target_log_prob'),
     ),
     *parameter_warnings(
       names,

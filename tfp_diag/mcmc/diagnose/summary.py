@@ -134,11 +134,9 @@ class Summary(typing.NamedTuple):
 
   def __repr__(self):
     """One line: how much there is, and whether all is well."""
-    shape = ' x '.join(map(str, self.chain_shape)) or '1'
-    count = len(self.warnings)
     return (
-      f'<Summary of {len(self.names):,} parameters: {shape} chains of '
-      f'{self.num_draws:,} draws, {count} warning{"" if count == 1 else "s"}>'
+      f'<Summary of {_counted(len(self.names), "parameter")}: '
+      f'{self._size()}, {_counted(len(self.warnings), "warning")}>'
     )
 
   def _repr_html_(self):
@@ -161,9 +159,14 @@ class Summary(typing.NamedTuple):
     lines += [f'WARNING: {text}' for text in self.warnings]
     return '\n'.join(lines)
 
-  def _sampler(self):
+  def _size(self):
+    """How many chains of how many draws there are."""
     shape = ' x '.join(map(str, self.chain_shape)) or '1'
-    facts = [f'{shape} chains of {self.num_draws:,} draws']
+    chains = f'{shape} chain' if shape == '1' else f'{shape} chains'
+    return f'{chains} of {_counted(self.num_draws, "draw")}'
+
+  def _sampler(self):
+    facts = [self._size()]
     if self.acceptance_rate is not None:
       rates = np.ravel(self.acceptance_rate)
       facts.append(
@@ -179,6 +182,10 @@ class Summary(typing.NamedTuple):
     if self.num_divergences is not None:
       facts.append(f'{self.num_divergences:,} divergences')
     return ', '.join(facts) + '.'
+
+
+def _counted(number, what):
+  return f'{number:,} {what}' if number == 1 else f'{number:,} {what}s'
 
 
 def _cell(title, value):

@@ -74,13 +74,22 @@ _OF_SAMPLE = (
   'stop_when',
   'strategy',
 )
-# What `mcmc.windowed_adaptive_mala` takes.
-_OF_WINDOWED = (
-  'discard_tuning',
-  'init_step_size',
-  'previous_kernel_results',
-  'trace_fn',
-)
+# What only one of the drivers takes that find their settings.
+_OF_DRIVER = {
+  'sample_posterior': ('max_num_steps', 'use_curvature'),
+  'windowed_adaptive_mala': (
+    'discard_tuning',
+    'init_step_size',
+    'previous_kernel_results',
+    'trace_fn',
+  ),
+}
+# What is done anyway.
+_NEEDLESS = {
+  'init_near_unconstrained_zero': 'without `init`, chains start there anyway',
+  'step_size': 'the warm-up finds it, by the acceptance rate that '
+  '`target_accept_prob` says',
+}
 # What TFP's samplers take, without a counterpart in this package.
 _OF_TFP = (
   'chain_axis_names',
@@ -171,7 +180,8 @@ def check_acceptance(name, value):
   arguments.check_number(
     name,
     value,
-    'between 0 and 1; for MALA 0.574 is best in high dimensions',
+    'between 0 and 1; in high dimensions 0.574 is best for single steps of '
+    'MALA, and more for trajectories',
     lambda x: 0.0 < x < 1.0,
   )
 
@@ -214,16 +224,15 @@ def check_argument_names(given, driver, model=None):
       raise ValueError(
         f'`{name}` is not an argument here; use `{here[0]}` instead.'
       )
-    if name == 'init_near_unconstrained_zero':
+    if name in _NEEDLESS:
       raise ValueError(
-        f'`{name}` is not an argument here: without `init`, chains start there '
-        'anyway. Leave it out.'
+        f'`{name}` is not an argument here: {_NEEDLESS[name]}. Leave it out.'
       )
-    if name in _OF_WINDOWED and name not in arguments:
-      raise ValueError(
-        f'`{name}` is not an argument here; '
-        '`tfp_diag.mcmc.windowed_adaptive_mala` has it.'
-      )
+    for other, names in _OF_DRIVER.items():
+      if name in names:
+        raise ValueError(
+          f'`{name}` is not an argument here; `tfp_diag.mcmc.{other}` has it.'
+        )
     if name in _OF_SAMPLE:
       raise ValueError(
         f'`{name}` is not an argument here; `tfp_diag.mcmc.sample` has it, and '
@@ -746,6 +755,11 @@ def check_start(model, state):
       here = here[index] if here.shape[: part.ndim] == part.shape else here
       where = f', where {name!r} is {here}' if here.size <= _FEW else ''
       way = 'Pass an `init` that is in the support of every variable'
+      if np.isnan(part[index]):
+        way = (
+          'If that is in its support, look at its parameters in the model; '
+          'or pass another `init`'
+        )
     else:
       where, shown = '', f'{name!r}, which is pinned,'
       way = 'Look at the data, or pass another `init`'

@@ -31,6 +31,7 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.arguments import as_count
 from tfp_diag.internal.seeds import some_seed
 from tfp_diag.mcmc.adapt.scales import SCALES
+from tfp_diag.mcmc.diagnose.convergence_warnings import IS_ROUNDED
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.diagnose.summary import Summary
 from tfp_diag.mcmc.kernels.noise import split_seed
@@ -463,8 +464,11 @@ def _parts(target):
 
 def _way_out(summary):
   """A sentence: what to try if draws have not converged."""
+  if any(IS_ROUNDED in warning for warning in summary.warnings):
+    return 'Until then a longer run gains nothing.'
   num_steps = summary.num_draws * int(np.prod(summary.chain_shape))
-  if (summary.num_divergences or 0) >= _MANY_DIVERGENCES * num_steps:
+  divergences = (summary.num_divergences or 0) - (summary.num_not_finite or 0)
+  if divergences >= _MANY_DIVERGENCES * num_steps:
     return (
       'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
       'without centering.'
