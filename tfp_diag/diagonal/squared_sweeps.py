@@ -613,9 +613,14 @@ class _Walk:
       if power == 3 and q is not None and is_curved:
         if first is not None and higher[0] is not None:
           terms.append(3 * _wide(first) * _wide(higher[0]) * q)
-      results.append(
-        local.sum_to(tf.add_n(terms), op.inputs[group[0]]) if terms else None
-      )
+      if not terms:
+        results.append(None)
+        continue
+      total = tf.add_n(terms)
+      if step.cancelled is not None:
+        # Not a choice: what is NaN there is seen.
+        total *= tf.constant(~step.cancelled, tf.float64)
+      results.append(local.sum_to(total, op.inputs[group[0]]))
     return results
 
   def _linear(

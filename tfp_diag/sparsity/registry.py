@@ -148,6 +148,7 @@ class OpFacts:
       else; the other inputs say where to. A `slice` is a range of numbers.
     only_copies: Whether it has one such input, and each element of its results
       is an element of that.
+    is_difference: Whether it is a function of the difference of its two inputs.
     axes: Where the axes of the first input are in the result of an op that only
       copies: 'aligned', as by broadcasting; or 'in order', but for axes of size
       one that are new or gone. None: somewhere else.
@@ -200,6 +201,7 @@ class OpFacts:
   vectorizes: bool = True
   moved_inputs: tuple[int, ...] | slice = ()
   only_copies: bool = False
+  is_difference: bool = False
   axes: Literal['aligned', 'in order'] | None = None
   separate_axes: Callable | None = None
   is_same_for_all_sizes: bool = False

@@ -49,6 +49,8 @@ class Step:
     has_linear_gradient: `bool`: False if the op has a custom gradient that is
       not known to be linear in the cotangents. Only linear ones are matrices,
       which can be transposed and written as products.
+    cancelled: bool array of the event shape of a difference: the elements whose
+      derivatives cancel; or None.
   """
 
   op_type: str
@@ -60,6 +62,7 @@ class Step:
   op: tf.Operation | None = None
   own_gradient: tf.Operation | None = None
   has_linear_gradient: bool = True
+  cancelled: np.ndarray | None = None
 
   @property
   def label(self) -> str:

@@ -32,6 +32,7 @@ import tensorflow as tf
 
 from tfp_diag.sparsity import rules  # noqa: F401 (registers the rules)
 from tfp_diag.sparsity.budget import UnknownShapeError
+from tfp_diag.sparsity.cancellation import cancel
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.interpreter import Walker
 from tfp_diag.sparsity.tape import Tape, all_steps
@@ -336,6 +337,7 @@ def _walk_on(
     for value, y in zip(walker.walk(values), graph.ys)
   ]
   _check_known(outputs, is_open=bool(put_in))
+  cancel(walker.tape, tuple(sample_shape))
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
     raise _SharedIntegersError(walker.integers)
   return Walked(

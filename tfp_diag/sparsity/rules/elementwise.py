@@ -224,6 +224,7 @@ for _op_types, _linear_in in {
 # TensorFlow's gradients would add the ops of both arguments, and of shapes.
 register_facts('Add', 'AddV2', 'Cast', factor=lambda op, k: 1.0)
 register_facts('Sub', factor=lambda op, k: (1.0, -1.0)[k])
+register_facts('Sub', 'SquaredDifference', is_difference=True)
 register_facts('Neg', factor=lambda op, k: -1.0)
 register_facts('Mul', factor=lambda op, k: op.inputs[1 - k])
 

@@ -1,0 +1,196 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""All pairs of particles, among them each one and itself."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import tfp_diag
+from tests.oracles import hessian_diagonal
+from tfp_diag.diagonal import graphs
+
+B, N, D = 3, 6, 2
+
+
+def draw(seed, *shape):
+  rng = np.random.default_rng(seed)
+  return tf.constant(rng.normal(size=shape or (B, N, D)))
+
+
+def pairs(x):
+  return x[..., :, tf.newaxis, :] - x[..., tf.newaxis, :, :]
+
+
+def kernel(x):
+  squares = tf.reduce_sum(pairs(x) ** 2, -1)
+  return tf.reduce_sum(tf.exp(-squares), [-1, -2])
+
+
+def squared_differences(x):
+  """With a potential of each particle alone, and weights."""
+  rows, columns = x[..., :, tf.newaxis, :], x[..., tf.newaxis, :, :]
+  squares = tf.reduce_sum(tf.math.squared_difference(rows, columns), -1)
+  weights = tf.reshape(tf.range(N * N, dtype=x.dtype), [N, N])
+  energy = weights / (1.0 + squares)
+  return tf.reduce_sum(energy, [-1, -2]) + tf.reduce_sum(x**4, [-1, -2])
+
+
+def gathered(x):
+  """Pairs in lists, some of them of one particle."""
+  i, j = [0, 1, 2, 3, 3, 5, 0], [1, 1, 0, 3, 4, 5, 5]
+  d = tf.gather(x, i, axis=-2) - tf.gather(x, j, axis=-2)
+  return tf.reduce_sum(tf.math.log_sigmoid(tf.reduce_sum(d * d, -1)), -1)
+
+
+def distances(x):
+  """Each particle's distance from itself is made one, and not counted."""
+  eye = tf.eye(N, dtype=x.dtype)
+  distance = tf.sqrt(tf.reduce_sum(pairs(x) ** 2, -1) + eye)
+  return tf.reduce_sum((1.0 - eye) / distance, [-1, -2])
+
+
+def turned(x):
+  """Differences of a matrix and its transpose: zeros on the diagonal."""
+  square = x[..., :, :1] * tf.ones([N], x.dtype) + x[..., :, 1:]
+  d = square - tf.linalg.matrix_transpose(square)
+  return tf.reduce_sum(tf.exp(0.1 * d) + d**3, [-1, -2])
+
+
+def twice(x):
+  """What is the same on the one way, and another element on the other."""
+  flat = tf.reshape(x, tf.concat([tf.shape(x)[:-2], [N * D]], 0))
+  d = flat[..., :, tf.newaxis] - flat[..., tf.newaxis, :]
+  other = flat - tf.reverse(flat, [-1])
+  return tf.reduce_sum(tf.sin(d) ** 2, [-1, -2]) + tf.reduce_sum(other**4, -1)
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [kernel, squared_differences, gathered, distances, turned, twice],
+  ids=lambda f: f.__name__,
+)
+def test_pairs(fn):
+  x = draw(0)
+  want = hessian_diagonal(fn, x)
+  spec = tf.TensorSpec([None, N, D], x.dtype)
+  open_plan = tfp_diag.plan_diag_hessian(fn, spec)
+  found = [
+    tfp_diag.diag_hessian(fn, x)[2],
+    open_plan(x)[2],
+    tfp_diag.diag_hessian(fn, x, validate_args=True)[2],
+  ]
+  for jit_compile in (None, True):
+    call = tf.function(
+      lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=jit_compile
+    )
+    found.append(call(x))
+  for diag in found:
+    np.testing.assert_allclose(diag, want, rtol=1e-10, atol=1e-10)
+  np.testing.assert_allclose(
+    tfp_diag.diag_hessian(fn, x[0])[2], want[0], rtol=1e-10, atol=1e-10
+  )
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [kernel, squared_differences, gathered, distances],
+  ids=lambda f: f.__name__,
+)
+def test_one_sweep_for_all_pairs(fn, prefers_sweeps):
+  for shape in ([None, N, D], [B, N, D], [N, D]):
+    plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec(shape, tf.float64))
+    assert (plan.how, plan.num_passes) == ('squared sweeps', 1)
+
+
+def test_third_derivatives_of_pairs(prefers_sweeps):
+  x = draw(1, N, D)
+  found = tfp_diag.unmixed_derivatives(kernel, x, 3)
+  step = 1e-4
+  for i in range(N * D):
+    unit = tf.reshape(tf.one_hot(i, N * D, dtype=x.dtype), [N, D])
+    ends = [hessian_diagonal(kernel, x + s * step * unit) for s in (1, -1)]
+    want = np.ravel(ends[0] - ends[1])[i] / (2.0 * step)
+    np.testing.assert_allclose(
+      np.ravel(found.third)[i], want, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_what_is_not_a_number_is_seen(prefers_sweeps):
+  """A particle's energy with itself is infinite, as its derivatives are."""
+
+  def coulomb(x):
+    return tf.reduce_sum(1.0 / tf.reduce_sum(pairs(x) ** 2, -1), [-1, -2])
+
+  x = draw(2)
+  for how in (
+    lambda x: tfp_diag.diag_hessian(coulomb, x)[2],
+    tf.function(lambda x: tfp_diag.diag_hessian(coulomb, x)[2]),
+  ):
+    assert np.all(np.isnan(how(x)))
+
+
+@tf.custom_gradient
+def doubled(x):
+  return tf.identity(x), lambda dy: 2.0 * dy
+
+
+def with_a_gradient_of_its_own(x):
+  return x - doubled(x)
+
+
+def held(x):
+  return x - tf.stop_gradient(x)
+
+
+def of_a_neighbor(x):
+  return x - tf.roll(x, 1, -1)
+
+
+def of_its_sine(x):
+  return tf.sin(x) - x
+
+
+def of_one_sample_only(x):
+  """In the second sample the two sides are the same."""
+  if x.shape[0] is None or x.shape[0] < 2:
+    return x - tf.roll(x, 1, -1)
+  return tf.stack([x[0] - tf.roll(x[0], 1, -1), *tf.unstack(x - x)[1:]])
+
+
+@pytest.mark.parametrize(
+  'difference',
+  [
+    with_a_gradient_of_its_own,
+    held,
+    of_a_neighbor,
+    of_its_sine,
+    of_one_sample_only,
+  ],
+  ids=lambda f: f.__name__,
+)
+def test_differences_that_do_not_cancel(difference, prefers_sweeps):
+  def log_prob(x):
+    d = difference(x)
+    return tf.reduce_sum(tf.exp(d) + 0.5 * d * x, -1)
+
+  x = draw(3, B, N)
+  graphs.clear_cache()
+  want = hessian_diagonal(log_prob, x)
+  for diag in (
+    tfp_diag.diag_hessian(log_prob, x)[2],
+    tf.function(lambda x: tfp_diag.diag_hessian(log_prob, x)[2])(x),
+  ):
+    np.testing.assert_allclose(diag, want, rtol=1e-10, atol=1e-12)
