@@ -90,7 +90,8 @@ def diag_jacobian(
       (vectorized in chunks), 'while_loop' (one after the other) or 'auto' (the
       first for a few passes, else the second). They give the same numbers.
       If pfor cannot vectorize `fn`, a loop runs instead, and a warning names
-      the op. Only 'auto' uses ways to a dense Jacobian that take fewer passes:
+      the op. That is so for a `tf.while_loop` in `fn` where XLA may compile
+      this call: 'pfor' says that it does not. Only 'auto' uses ways to a dense Jacobian that take fewer passes:
       at normalizers, and in networks with one hidden layer.
     validate_args: Python bool. Whether to check at run time that `sample_shape`
       leads every part, that samples do not mix, that the colors fit the
