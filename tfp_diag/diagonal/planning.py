@@ -143,7 +143,9 @@ class Trial:
     self._set_mode('reverse')
 
 
-def try_out(problem: Problem, request: Request, is_without_xla: bool) -> Trial:
+def try_out(
+  problem: Problem, request: Request, is_without_xla: bool = False
+) -> Trial:
   """Decides how a diagonal is computed, and tries what can be tried.
 
   Forward mode transposes the vector-Jacobian product. Where a gradient is not
