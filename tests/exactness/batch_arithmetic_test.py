@@ -541,3 +541,119 @@ def test_what_only_looks_like_it(way, size, fn):
     return tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[None])[1][0]
 
   same(open_function(x), jacobian_diagonal(fn, copy_of(x)))
+
+
+# Something else where there is one sample only.
+
+
+def where_alone(x):
+  is_several = tf.shape(x)[0] > 1
+  return tf.where(is_several, tf.sin(x), x * tf.roll(x, 1, -1))
+
+
+def branch_where_alone(x):
+  return tf.cond(
+    tf.equal(tf.minimum(tf.shape(x)[0], 7), 1),
+    lambda: x * tf.cumsum(x, axis=1),
+    lambda: tf.tanh(x),
+  )
+
+
+def other_places_where_alone(x):
+  few = tf.minimum(tf.shape(x)[0], 2)
+  places = (tf.range(N) + few) % N
+  return x**3 + x * tf.gather(x, places, axis=1)
+
+
+def other_axis_where_alone(x):
+  rows = tf.reshape(x, [-1, 3, N // 3])
+  turned = tf.where(tf.shape(x)[0] == 1, [0, 2, 1], [0, 1, 2])
+  rows = tf.reshape(tf.transpose(rows, turned), tf.shape(x))
+  return tf.square(x) * rows
+
+
+def from_three_on(x):
+  return tf.where(tf.shape(x)[0] > 2, tf.sin(x), x * tf.roll(x, 1, -1))
+
+
+def none_where_alone(x):
+  """As many differences of neighbors as samples but one."""
+  count = tf.shape(x[1:])[0]
+  return tf.where(count == 0, x * tf.roll(x, 2, -1), tf.exp(x))
+
+
+ALONE = (
+  where_alone,
+  branch_where_alone,
+  other_places_where_alone,
+  other_axis_where_alone,
+  from_three_on,
+  none_where_alone,
+)
+
+
+@pytest.mark.parametrize('fn', ALONE, ids=lambda f: f.__name__)
+def test_one_sample_alone_may_be_another_function(fn):
+  spec = tf.TensorSpec([None, N], tf.float64)
+
+  def diagonal(x):
+    return tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[None])[1][0]
+
+  calls = [tf.function(diagonal, input_signature=[spec])]
+  try:
+    plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[None])
+    calls.append(lambda x: plan(x)[1][0])
+  except ValueError as e:
+    assert 'number of samples' in str(e)
+  for size in (1, 2, 3, 6):
+    x = draw(size, N, seed=size)
+    want = jacobian_diagonal(fn, copy_of(x))
+    for call in calls:
+      same(call(x), want)
+
+
+DESIGN = np.random.default_rng(5).normal(size=[12, N])
+
+
+def each_by_a_matrix(x):
+  """pfor turns the axes around unless there is one sample or one column."""
+
+  def one(x):
+    return tf.reduce_sum(tf.math.log_sigmoid(tf.linalg.matvec(DESIGN, x)))
+
+  return tf.vectorized_map(one, x)
+
+
+def each_by_matrices(x):
+  def one(x):
+    table = tf.reshape(x, [N // 3, 3])
+    logits = tf.constant(DESIGN[:, : N // 3]) @ table
+    return tf.reduce_sum(tf.math.softplus(logits))
+
+  return tf.vectorized_map(one, x)
+
+
+def each_by_tensordot(x):
+  def one(x):
+    return tf.reduce_sum(tf.exp(0.1 * tf.tensordot(DESIGN, x, [[1], [0]])))
+
+  return tf.vectorized_map(one, x)
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [each_by_a_matrix, each_by_matrices, each_by_tensordot],
+  ids=lambda f: f.__name__,
+)
+def test_vectorized_products_keep_their_structure(fn, prefers_sweeps):
+  spec = tf.TensorSpec([None, N], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(fn, spec)
+  assert (plan.how, plan.num_passes) == ('squared sweeps', 1)
+  in_graph = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2], input_signature=[spec]
+  )
+  for size in (1, 2, 5):
+    x = draw(size, N, seed=size)
+    want = hessian_diagonal(fn, copy_of(x))
+    same(plan(x)[2], want)
+    same(in_graph(x), want)

@@ -41,6 +41,7 @@ from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.samples import (
   SampleMixingError,
+  are_alone,
   are_in_place,
   check_samples,
 )
@@ -91,6 +92,8 @@ def _analyzed(
   for way in walk(graph, rank, retrace, is_hessian):
     walked = way()
     if walked is None:
+      continue
+    if walked.single is not None and not are_alone(walked, walked.single):
       continue
     # A value that is computed from the number of samples counts as unknown;
     # that alone can look like mixing.

@@ -61,6 +61,8 @@ class Walker:
     integers: `set` of the integers that rules have read.
     has_varying: `bool`: whether a rule has asked for a value that was computed
       from the number of samples, and did not get it.
+    is_settled: `bool`: whether a value was found to be the same for all numbers
+      of samples from `least_samples` on.
   """
 
   def __init__(
@@ -70,13 +72,18 @@ class Walker:
     second_order: bool = True,
     twin: Twin | None = None,
     has_all_samples: bool = True,
+    put_in: Sequence[int] = (),
+    least_samples: int = 1,
   ) -> None:
     self.graph = graph
     self.tape = Tape()
     self.second_order = second_order
     self.has_varying = False
     self.integers: set[int] = set()
+    self.is_settled = False
     self._twin = twin
+    self._put_in = put_in
+    self._least_samples = least_samples
     self._op_at_hand = None
     if twin is not None:
       self._op_at_hand = twin.op_at_hand.get
@@ -372,7 +379,21 @@ class Walker:
       outputs[0].is_uniform = self._is_uniform(instruction, inputs)
       outputs[0].repeats = _repeats(instruction, inputs)
       _with_source(instruction, inputs, outputs)
+      for value in outputs:
+        self.is_settled |= _settle(value)
     return outputs
+
+  def least_size(self, value: Value, size: int) -> int:
+    """The least that a size of a tensor can be that varies with the samples.
+
+    Args:
+      value: `Value` of the tensor.
+      size: `int`, the size that the numbers of samples have given that were put
+        in. They divide no integer of the graph: what they divide is of all
+        samples.
+    """
+    is_of_all = any(size % n == 0 for n in self._put_in)
+    return self._least_samples if value.depends and is_of_all else 0
 
   def _varying_parts(self, instruction: Instruction, inputs: Sequence) -> list:
     """Which elements of constants are computed from the number of samples.
@@ -496,6 +517,24 @@ def _sizes(value: Value, static: tf.TensorShape) -> list | None:
     _MANY if axis in value.repeats else n
     for axis, n in enumerate(static.as_list())
   ]
+
+
+def _settle(value: Value) -> bool:
+  """Looks whether what seems to vary is the same for any number of samples.
+
+  `tf.vectorized_map` computes whether there is more than one sample and more
+  than one column to choose between two orders of axes.
+  """
+  is_discrete = value.dtype.is_integer or value.dtype.is_bool
+  if value.varies is None or not is_discrete:
+    return False
+  low, high = value.bounds()
+  is_fixed = np.isfinite(low) & (low == high)
+  if not is_fixed.any():
+    return False
+  varies = np.broadcast_to(value.varies, value.known_shape) & ~is_fixed
+  value.varies = varies if varies.any() else None
+  return True
 
 
 def _place(instruction: Instruction) -> tuple:

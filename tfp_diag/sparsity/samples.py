@@ -18,12 +18,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.dependency import Csr, Dependency
+from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import (
   Columns,
+  Step,
   Tape,
   all_steps,
   without_fallbacks,
@@ -33,6 +35,7 @@ from tfp_diag.sparsity.walk import Walked
 
 __all__ = [
   'SampleMixingError',
+  'are_alone',
   'are_in_place',
   'check_samples',
   'own_samples',
@@ -161,6 +164,103 @@ def _is_in_place(samples: Dependency, value: Value, varies: np.ndarray) -> bool:
     for axis in range(len(varies))
   ]
   return all(a != b for a, b in zip(is_same, varies))
+
+
+def are_alone(walked: Walked, single: Walked) -> bool:
+  """Whether each of several samples is treated as one that is alone.
+
+  Args:
+    walked: `Walked`, of several samples.
+    single: `Walked`, of the same graph on one sample.
+
+  Returns:
+    `bool`: whether the ops are the same, and what each of them does to the
+    elements of the first sample is what it does to those of the single one.
+  """
+  columns = Columns(Groups(walked.num_samples))
+  dependencies = _seeds(walked)
+  walked.tape.forward(dependencies, columns)
+  places = {}
+
+  def place(value, alone):
+    """Where the elements of the first sample are in a value."""
+    if value not in places:
+      places[value] = np.arange(value.rows)
+      if value.depends:
+        found = columns.groups.expand(dependencies[value])
+        is_first = found.counts == 1
+        of_entry = is_first[found.row_of_entry]
+        is_first[is_first] = found.indices[of_entry] == 0
+        places[value] = np.flatnonzero(is_first)
+    if len(places[value]) != alone.rows:
+      raise _NotAloneError
+    return places[value]
+
+  def joined(step, other, numbers):
+    """The same in some inputs, one after the other."""
+    found, start = [], 0
+    for k in numbers:
+      found.append(start + place(step.inputs[k], other.inputs[k]))
+      start += step.inputs[k].rows
+    return np.concatenate(found)
+
+  def compare(flow, other, rows, inputs):
+    matrix, alone = _matrix_of(flow)[:, inputs], _matrix_of(other)
+    if rows is None:
+      matrix, alone = map(_without_empty_rows, (matrix, alone))
+    else:
+      matrix = matrix[rows]
+    if matrix.shape != alone.shape or (matrix != alone).nnz:
+      raise _NotAloneError
+
+  def compare_steps(step, other):
+    one, two = step.structure, other.structure
+    arrows, pairs = zip(one.arrows, two.arrows), zip(one.pairs, two.pairs)
+    is_same = (
+      step.op is other.op
+      and [(a.output, a.inputs) for a in one.arrows]
+      == [(a.output, a.inputs) for a in two.arrows]
+      and one.curved == two.curved
+      and [(p.output, p.left_inputs, p.right_inputs) for p in one.pairs]
+      == [(p.output, p.left_inputs, p.right_inputs) for p in two.pairs]
+    )
+    if not is_same:
+      raise _NotAloneError
+    for a, b in arrows:
+      rows = place(step.outputs[a.output], other.outputs[b.output])
+      compare(a.flow, b.flow, rows, joined(step, other, a.inputs))
+    for p, q in pairs:
+      rows = None
+      if p.output is not None:
+        rows = place(step.outputs[p.output], other.outputs[q.output])
+      compare(p.left, q.left, rows, joined(step, other, p.left_inputs))
+      compare(p.right, q.right, rows, joined(step, other, p.right_inputs))
+
+  steps, others = walked.tape.steps, single.tape.steps
+  if len(steps) != len(others):
+    return False
+  try:
+    for step, other in zip(steps, others):
+      if not (isinstance(step, Step) and isinstance(other, Step)):
+        return False
+      compare_steps(step, other)
+    for y, other in zip(walked.outputs, single.outputs):
+      place(y, other)
+  except _NotAloneError:
+    return False
+  return True
+
+
+class _NotAloneError(Exception):
+  """Several samples are not treated as one by itself."""
+
+
+def _matrix_of(flow: Flow) -> Csr:
+  return flow.to_dependency().to_matrix(flow.columns)
+
+
+def _without_empty_rows(matrix: Csr) -> Csr:
+  return matrix[np.diff(matrix.indptr) > 0]
 
 
 def _mixing(op: str, does: str) -> SampleMixingError:

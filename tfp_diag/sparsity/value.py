@@ -211,30 +211,39 @@ class Value:
       self._bounds = self._find_bounds()
     return self._bounds
 
+  def limit(self, low: Any, high: Any) -> None:
+    """Says what the bounds are, of which no op tells."""
+    self._bounds = np.asarray(low, np.float64), np.asarray(high, np.float64)
+
   def _find_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+    anywhere = _BOOLEAN if self.dtype == tf.bool else _ANYWHERE
     if self.dtype.is_complex:
-      return _ANYWHERE
+      return anywhere
     try:
-      if self.is_known:
+      if self.is_known and self.varies is None:
         array = np.asarray(self.value(), np.float64)
         low, high = array, array
-      elif self.dtype == tf.bool:
-        return np.zeros(()), np.ones(())
       elif self.source is None:
-        return _ANYWHERE
+        return anywhere
       else:
         instruction, inputs, output = self.source
         find = find_bounds(instruction.type)
-        if find is None:
-          return _ANYWHERE
+        if find is None or self._is_resized(instruction):
+          return anywhere
         with np.errstate(invalid='ignore'):
           ends = find(instruction, inputs, output)
         low, high = (np.asarray(end, np.float64) for end in ends)
     except (CannotSay, OpFailed, RecursionError, TypeError, ValueError):
-      return _ANYWHERE
+      return anywhere
     if np.isnan(low).any() or np.isnan(high).any():
-      return _ANYWHERE
+      return anywhere
     return low, high
+
+  def _is_resized(self, instruction: Any) -> bool:
+    """Whether more samples give more elements, of which nothing is known."""
+    return self.varies is not None and bool(
+      instruction.varying_sizes_of_result().any()
+    )
 
 
 class RecipeStep(NamedTuple):
@@ -279,6 +288,7 @@ class Recipe:
 
 
 _ANYWHERE = np.full((), -np.inf), np.full((), np.inf)
+_BOOLEAN = np.zeros(()), np.ones(())
 
 
 class Captured(Value):

@@ -69,6 +69,9 @@ class Walked:
     varying_sizes: `dict` from `Value` to a bool array: which of its sizes
       change with the number of samples. Only if other numbers of samples are
       stood for, and for values for which it is known.
+    is_settled: `bool`: whether values that an open number of samples decides
+      are known from a least number on.
+    single: `Walked` on one sample, if that is less than the least number.
   """
 
   tape: Tape
@@ -81,6 +84,8 @@ class Walked:
   is_certain: bool
   twin: Twin | None = None
   varying_sizes: dict = dataclasses.field(default_factory=dict)
+  is_settled: bool = False
+  single: 'Walked | None' = None
 
   @property
   def sample_rank(self) -> int:
@@ -159,7 +164,12 @@ def walk(
   sample_shape = known_sample_shape(graph, shapes[0][:rank])
   shapes = [(*sample_shape, *shape[rank:]) for shape in shapes]
   if None in sample_shape:
-    return [lambda: _walk_open(graph, shapes, sample_shape, second_order)]
+    open_to = functools.partial(
+      _walk_open, graph, shapes, sample_shape, second_order
+    )
+    if sample_shape != (None,):
+      return [lambda: open_to(1)]
+    return _of_several_or_any(open_to)
   elements = sum(int(np.prod(s, dtype=np.int64)) for s in shapes)
 
   def all_samples():
@@ -177,6 +187,19 @@ def walk(
   if elements <= _MOST_ELEMENTS or not rank:
     ways.append(all_samples)
   return ways
+
+
+def _of_several_or_any(open_to: Callable) -> list:
+  """Ways that know there are two samples at least, and that do not."""
+  is_settled = []
+
+  def of_several():
+    walked = open_to(2)
+    if walked is not None and walked.single is not None:
+      is_settled.append(True)
+    return walked
+
+  return [of_several, lambda: open_to(1) if is_settled else None]
 
 
 def known_sample_shape(graph: Graph, open_shape: Sequence) -> tuple:
@@ -231,7 +254,11 @@ def _walk_twin(
 
 
 def _walk_open(
-  graph: Graph, shapes: Sequence, sample_shape: Sequence, second_order: bool
+  graph: Graph,
+  shapes: Sequence,
+  sample_shape: Sequence,
+  second_order: bool,
+  least: int,
 ) -> Walked | None:
   """Walks with numbers of samples put in; None if two give other shapes."""
   rank = len(sample_shape)
@@ -242,7 +269,11 @@ def _walk_open(
     )
     filled = [(*sizes, *s[rank:]) for s in shapes]
     put_in = [n for n, size in zip(sizes, sample_shape) if size is None]
-    return _walk_on(graph, filled, sizes, second_order, put_in=put_in)
+    if sizes == (1,):
+      put_in = []
+    return _walk_on(
+      graph, filled, sizes, second_order, put_in=put_in, least_samples=least
+    )
 
   def walk_twice(found):
     return walk_on(found[:rank]), walk_on(found[rank:])
@@ -268,7 +299,8 @@ def _walk_open(
     )
     if value.shape is not None
   }
-  return dataclasses.replace(one, varying_sizes=varying)
+  single = walk_on((1,)) if least > 1 and one.is_settled else None
+  return dataclasses.replace(one, varying_sizes=varying, single=single)
 
 
 def _sizes_of_twin(walked: Walked) -> dict:
@@ -321,6 +353,7 @@ def _walk_on(
   second_order: bool,
   twin: Twin | None = None,
   put_in: Sequence = (),
+  least_samples: int = 1,
 ) -> Walked:
   """Walks a graph on some shapes; `put_in` must divide none of its integers."""
   values = [
@@ -331,7 +364,9 @@ def _walk_on(
     for x, value in zip(graph.xs, values)
     if isinstance(x, tf.Variable)
   }
-  walker = Walker(graph, variables, second_order, twin, not put_in)
+  walker = Walker(
+    graph, variables, second_order, twin, not put_in, put_in, least_samples
+  )
   outputs = [
     _with_shape(value, y, sample_shape)
     for value, y in zip(walker.walk(values), graph.ys)
@@ -350,6 +385,7 @@ def _walk_on(
     notes=tuple(walker.notes),
     is_certain=not walker.has_failures and not walker.has_varying,
     twin=twin,
+    is_settled=walker.is_settled,
   )
 
 

@@ -150,6 +150,49 @@ def _selected(instruction, inputs, output):
   return np.minimum(left[0], right[0]), np.maximum(left[1], right[1])
 
 
+@register_bounds(
+  'Equal', 'Greater', 'GreaterEqual', 'Less', 'LessEqual', 'NotEqual'
+)
+def _compared(instruction, inputs, output):
+  """From whether it holds for all integers in bounds to whether for any."""
+  del output
+  if not inputs[0].dtype.is_integer:
+    raise CannotSay('numbers that may be NaN')
+  return _COMPARED[instruction.type](inputs[0].bounds(), inputs[1].bounds())
+
+
+def _less(left, right):
+  return left[1] < right[0], left[0] < right[1]
+
+
+def _equal(left, right):
+  is_one_number = (left[0] == left[1]) & (right[0] == right[1])
+  may_be = (left[0] <= right[1]) & (right[0] <= left[1])
+  return is_one_number & may_be, may_be
+
+
+def _negated(compare):
+  def negated(left, right):
+    low, high = compare(left, right)
+    return ~high, ~low
+
+  return negated
+
+
+def _exchanged(compare):
+  return lambda left, right: compare(right, left)
+
+
+_COMPARED = {
+  'Equal': _equal,
+  'Greater': _exchanged(_less),
+  'GreaterEqual': _negated(_less),
+  'Less': _less,
+  'LessEqual': _negated(_exchanged(_less)),
+  'NotEqual': _negated(_equal),
+}
+
+
 @register_bounds('Add', 'AddV2', 'Mul', 'Sub')
 def _between_ends(instruction, inputs, output):
   """The least and the greatest of the results for all pairs of ends."""

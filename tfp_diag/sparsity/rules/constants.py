@@ -33,7 +33,7 @@ def _shape(walker, scope, instruction, inputs):
 @register_expansion('ShapeN')
 def _shapes(walker, scope, instruction, inputs):
   """The shapes of several tensors."""
-  del walker, scope
+  del scope
   dtype = instruction.dtypes[0]
   results = []
   for k, value in enumerate(inputs):
@@ -41,6 +41,12 @@ def _shapes(walker, scope, instruction, inputs):
     varies = instruction.varying_sizes(k)
     if varies.any():
       result.varies = varies if varies.ndim else True
+      if isinstance(value, Value) and value.shape is not None and varies.ndim:
+        least = [walker.least_size(value, n) for n in value.shape]
+        result.limit(
+          np.where(varies, least, value.shape),
+          np.where(varies, np.inf, value.shape),
+        )
     results.append(result)
   return results
 
