@@ -91,9 +91,9 @@ def diag_jacobian(
       first for a few passes, else the second). They give the same numbers.
       If pfor cannot vectorize `fn`, a loop runs instead, and a warning names
       the op. That is so for a `tf.while_loop` in `fn` where XLA may compile
-      this call: 'pfor' says that it does not. Only 'auto' uses ways to a dense
-      Jacobian that take fewer passes: at normalizers, and in networks with one
-      hidden layer.
+      this call, or a tape record it: 'pfor' says that they do not. Only 'auto'
+      uses ways to a dense Jacobian that take fewer passes: at normalizers, and
+      in networks with one hidden layer.
     validate_args: Python bool. Whether to check at run time that `sample_shape`
       leads every part, that samples do not mix, that the colors fit the
       function, that forward mode agrees with reverse mode, and that what is

@@ -29,7 +29,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Decision
-from tfp_diag.diagonal.linear_map import without_xla
+from tfp_diag.diagonal.linear_map import may_be_recorded, without_xla
 from tfp_diag.diagonal.planning import try_out
 from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.internal import arguments, batching, nest
@@ -269,7 +269,9 @@ class Plan:
         '`tfp_diag.diag_gauss_newton(residual_fn, xs, weights, plan=plan)`.'
       )
     # XLA may compile the graph that calls it, and with it what is called.
-    is_own = tf.executing_eagerly() and not self.jit_compile
+    is_own = tf.executing_eagerly() and not (
+      self.jit_compile or may_be_recorded()
+    )
     function = self._functions.get(is_own)
     if function is None:
       function = tf.function(

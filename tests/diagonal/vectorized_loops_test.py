@@ -150,7 +150,9 @@ def test_loops_stay_loops_where_xla_compiles():
   plan = tfp_diag.plan_diag_jacobian(two_states, x, sample_shape=[B])
   plan(x)
   in_graph = tf.function(lambda x: diagonal(two_states, x))
-  with pytest.warns(RuntimeWarning, match=r'where XLA may compile.*pfor'):
+  with pytest.warns(
+    RuntimeWarning, match=r'where XLA may compile.*a tape.*pfor'
+  ):
     in_graph(x)
   asked = tf.function(
     lambda x: diagonal(two_states, x, schedule='pfor'), jit_compile=True
@@ -192,3 +194,56 @@ def test_whole_jacobians_of_loops_are_vectorized(fn):
   np.testing.assert_allclose(
     tf.linalg.diag_part(whole), jacobian_diagonal(fn, x), rtol=1e-10, atol=1e-12
   )
+
+
+def branching(x):
+  """pfor does not know a branch that the passes have in common."""
+
+  def step(i, y):
+    large = tf.reduce_sum(y) > 0
+    y = tf.cond(large, lambda: tf.cumsum(tf.sin(y)), lambda: y * x + 0.1)
+    return i + 1, y
+
+  return tf.while_loop(lambda i, y: i < 6, step, [0, x])[1]
+
+
+def test_a_plan_knows_which_loops_pfor_cannot_vectorize():
+  x = draw(5)[0]
+  plan = tfp_diag.plan_diag_jacobian(branching, x)
+  assert plan.schedule == 'while_loop'
+  assert any('pfor cannot vectorize the op' in note for note in plan.notes)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    found = plan(x)[1][0]
+  np.testing.assert_allclose(
+    found, jacobian_diagonal(branching, x), rtol=1e-10, atol=1e-12
+  )
+
+
+def test_a_diagonal_of_a_loop_can_be_differentiated():
+  """TensorFlow does not differentiate what pfor makes of a loop."""
+  x = draw(6)
+  plan = tfp_diag.plan_diag_jacobian(two_states, x, sample_shape=[B])
+  calls = [
+    lambda x: diagonal(two_states, x),
+    lambda x: plan(x)[1][0],
+    tf.function(lambda x: diagonal(two_states, x)),
+  ]
+  results = []
+  for call in calls:
+    for _ in range(2):
+      call(x)  # Without a tape first: that graph is remembered.
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        diag = call(x)
+      results.append(tape.gradient(diag, x))
+  step = 1e-5
+  direction = draw(7)
+  ends = [
+    tf.reduce_sum(jacobian_diagonal(two_states, x + s * step * direction))
+    for s in (1, -1)
+  ]
+  want = (ends[0] - ends[1]) / (2 * step)
+  for found in results:
+    slope = tf.reduce_sum(found * direction)
+    np.testing.assert_allclose(slope, want, rtol=1e-6)

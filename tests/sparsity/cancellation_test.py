@@ -77,9 +77,20 @@ def twice(x):
   return tf.reduce_sum(tf.sin(d) ** 2, [-1, -2]) + tf.reduce_sum(other**4, -1)
 
 
+def grouped(x):
+  """Effects of particles and of their groups: several ways to each pair."""
+  flat = tf.reshape(x, tf.concat([tf.shape(x)[:-2], [N * D]], 0))
+  z = flat[..., 3:] + tf.gather(flat[..., :3], np.arange(9) % 3, axis=-1)
+  rows, columns = z[..., :, tf.newaxis], z[..., tf.newaxis, :]
+  squares = tf.math.squared_difference(rows, columns)
+  weights = tf.reshape(tf.range(81, dtype=x.dtype), [9, 9])
+  total = tf.reduce_sum(weights * tf.exp(-squares), [-1, -2])
+  return tf.math.log(2.0 + total)
+
+
 @pytest.mark.parametrize(
   'fn',
-  [kernel, squared_differences, gathered, distances, turned, twice],
+  [kernel, squared_differences, gathered, distances, turned, twice, grouped],
   ids=lambda f: f.__name__,
 )
 def test_pairs(fn):
@@ -101,6 +112,19 @@ def test_pairs(fn):
     np.testing.assert_allclose(diag, want, rtol=1e-10, atol=1e-10)
   np.testing.assert_allclose(
     tfp_diag.diag_hessian(fn, x[0])[2], want[0], rtol=1e-10, atol=1e-10
+  )
+
+
+@pytest.mark.parametrize(
+  'fn', [squared_differences, twice, grouped], ids=lambda f: f.__name__
+)
+def test_pairs_by_sweeps(fn, prefers_sweeps):
+  x = draw(4)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.how == 'squared sweeps'
+  found = tf.function(lambda x: tfp_diag.diag_hessian(fn, x, plan=plan)[2])(x)
+  np.testing.assert_allclose(
+    found, hessian_diagonal(fn, x), rtol=1e-10, atol=1e-10
   )
 
 

@@ -169,7 +169,7 @@ def decide(
   if schedule == 'pfor' and obstacle is not None and request.is_asked:
     # Else the first call would warn of it.
     schedule = 'while_loop'
-    notes += (_NOT_VECTORIZED.format(op=obstacle),)
+    notes += (NOT_VECTORIZED.format(reason=f'the op {obstacle}'),)
   if ways[0].terms is not None:
     # Terms are ops of this one.
     evaluation = reading.evaluation
@@ -245,9 +245,8 @@ _NOT_LINEAR = (
 _NOT_FORWARD = (
   'Reverse instead of forward mode: a gradient is not linear in its cotangent.'
 )
-_NOT_VECTORIZED = (
-  'pfor cannot vectorize the op {op}: passes run in a while_loop, one at a '
-  'time.'
+NOT_VECTORIZED = (
+  'pfor cannot vectorize {reason}: passes run in a while_loop, one at a time.'
 )
 _MAY_MIX = (
   'Whether `fn` mixes samples cannot be seen, for an op of it hides what its '
@@ -377,7 +376,10 @@ def _obstacle(
   found = evaluation.obstacle(is_asked)
   if found is None or is_asked or evaluation.obstacle(is_asked=True):
     return found
-  return f"{found} where XLA may compile it (`schedule='pfor'` if it does not)"
+  return (
+    f'{found} where XLA may compile it or a tape record it '
+    "(`schedule='pfor'` if they do not)"
+  )
 
 
 def _chunk_size(

@@ -32,7 +32,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal.linear_map import Evaluation, without_xla
+from tfp_diag.diagonal.linear_map import (
+  Evaluation,
+  may_be_recorded,
+  without_xla,
+)
 from tfp_diag.sparsity.expansion import (
   check_only_reads,
   execute,
@@ -123,10 +127,12 @@ def call(
     specs = [tf.TensorSpec(t.shape, t.dtype) for t in tensors]
   if accept is not None:
     specs = [*specs, tf.TensorSpec([], tf.bool)]
-  present = _Call((key, *specs, jit_compile))
+  # Else nothing is done to its graph but to run it.
+  is_watched = jit_compile or may_be_recorded()
+  present = _Call((key, *specs, jit_compile, is_watched))
 
   def traced(*tensors):
-    with without_xla(not jit_compile):
+    with without_xla(not is_watched):
       evaluation = evaluate(*tensors)
     present.look_up(evaluation.graph)
     return body(evaluation, *tensors)

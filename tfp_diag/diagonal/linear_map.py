@@ -61,6 +61,13 @@ try:
 except (ImportError, AttributeError):  # Another version of TensorFlow.
   _in_xla_context = None
 
+try:
+  from tensorflow.python.eager import record
+
+  _could_record: Any = record.could_possibly_record
+except (ImportError, AttributeError):  # Another version of TensorFlow.
+  _could_record = None
+
 __all__ = [
   'Evaluation',
   'Linear',
@@ -72,6 +79,7 @@ __all__ = [
   'gradient_graph',
   'linear_map_of_graph',
   'linearize',
+  'may_be_recorded',
   'parts_at_hand',
   'recorded_ops',
   'without_xla',
@@ -619,6 +627,15 @@ def without_xla(is_known: bool) -> Iterator[None]:
     yield
   finally:
     _own.graph = before
+
+
+def may_be_recorded() -> bool:
+  """Whether a tape or an accumulator of the caller may record what is called.
+
+  TensorFlow cannot differentiate the loops that pfor makes of loops. There is
+  no public way to ask.
+  """
+  return _could_record is None or _could_record()
 
 
 def _is_seen_by_xla() -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import checks, evaluate, graphs, sweep
-from tfp_diag.diagonal.decide import decide
+from tfp_diag.diagonal.decide import NOT_VECTORIZED, decide
 from tfp_diag.diagonal.linear_map import LinearMap, without_xla
 from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.diagonal.terms import Call
@@ -80,9 +80,21 @@ class Trial:
       return checks.deviation_at_one(diag, derivative, evaluation, self.rank)
     if decision.mode == 'reverse' or not self._tries_forward():
       self._set_mode('reverse')
+      self._try_to_vectorize(derivative)
       return []
     self._set_mode('forward')
     return _compared(derivative, self.evaluation.xs, self._refuse_forward)
+
+  def _try_to_vectorize(self, derivative: LinearMap) -> None:
+    """Finds out whether pfor can vectorize loops, as it can most of them."""
+    decision, xs = self.decision, self.evaluation.xs
+    if decision.schedule != 'pfor' or self.evaluation.loop_type is None:
+      return
+    colors = decision.colors_of(xs, self.rank)
+    reason = sweep.why_not_vectorized(derivative, colors, xs)
+    if reason is not None:
+      self.notes.append(NOT_VECTORIZED.format(reason=reason))
+      self.decision = decision._replace(schedule='while_loop')
 
   def judge(self, results: Any) -> bool:
     """Draws the conclusions from the values of what `trace` returned."""

@@ -257,6 +257,14 @@ class _Walk:
     Returns:
       List of Tensors of the shape of the op, or of None; None without any.
     """
+    found = self._all_weights(term, order)
+    if found is None or term.step.cancelled is None:
+      return found
+    kept = tf.constant(~term.step.cancelled, tf.float64)
+    return [None if d is None else d * kept for d in found]
+
+  def _all_weights(self, term: Term, order: int) -> list | None:
+    """As `_weights`, also where derivatives cancel."""
     op = self._op(term.step)
     adjoint = self._adjoints[op]
     if adjoint is None:

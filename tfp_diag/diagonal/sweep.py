@@ -455,17 +455,48 @@ def vectorized_or_loop(
   Returns:
     What the one that worked returns. A warning names what stood in the way.
   """
+  result, reason = _tried(vectorized)
+  if reason is None:
+    return result
+  warn_of_loop(reason, choice)
+  return loop()
+
+
+def why_not_vectorized(
+  linear_map: Linear, colors: Colors, xs: Sequence
+) -> str | None:
+  """What keeps pfor from vectorizing passes, for a sentence; None if nothing.
+
+  The ops that this adds to the graph never run, as nothing uses their results.
+
+  Args:
+    linear_map: A `LinearMap`.
+    colors: `Colors`.
+    xs: List of Tensors, the parts.
+
+  Returns:
+    Python str, or None.
+  """
+
+  def one_pass(k):
+    found = _one_color(linear_map, colors, xs, range(len(xs)), k)
+    return [tf.zeros_like(x) if d is None else d for x, d in zip(xs, found)]
+
+  _, reason = _tried(lambda: vectorized_map(one_pass, tf.range(2)))
+  return reason
+
+
+def _tried(vectorized: Callable) -> tuple[Any, str | None]:
+  """What a callable returns that uses pfor, or what stood in its way."""
   with _QuietPfor() as log:
     try:
-      return vectorized()
+      return vectorized(), None
     except MissingGradientError:
       raise
     except Exception as e:  # pylint: disable=broad-except
       # pfor raises many types. An error that is not of its making comes up
       # again in the loop, which differentiates the same function.
-      reason = log.op_type or _culprit(e)
-  warn_of_loop(reason, choice)
-  return loop()
+      return None, log.op_type or _culprit(e)
 
 
 def _culprit(error: Exception) -> str:

@@ -119,9 +119,10 @@ def color_diagonal(pattern: Any) -> Coloring:
   most-saturated order, and in equal arcs around a ring, until a clique proves
   that no coloring has fewer colors; of several equally good colorings the
   earliest is kept. The number of colors is the smallest possible for complete
-  and bipartite components and for rings in which all up to some distance
-  interact, and at most one more than the degeneracy of the graph in general.
-  The time is about linear in the number of nonzeros.
+  and bipartite components and for rings that are numbered in their order and in
+  which all up to some distance interact, and at most one more than the
+  degeneracy of the graph in general. The time is about linear in the number of
+  nonzeros.
 
   Args:
     pattern: `SparsityPattern`, or anything that one can be made from: a SciPy

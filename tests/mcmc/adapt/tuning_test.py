@@ -149,6 +149,27 @@ def test_a_wide_mode_of_the_same_mass_is_not_left(dims):
   np.testing.assert_array_equal(found, stuck)
 
 
+@pytest.mark.filterwarnings('error')
+def test_what_is_not_known_of_a_place_keeps_no_chain_there():
+  rng = np.random.default_rng(3)
+  is_accepted = np.ones([40, 20], bool)
+  log_prob, gradients = rng.normal(size=[40, 20]), rng.normal(size=[40, 20, 3])
+  gradients[..., 2] = 0.0  # Flat for all.
+  log_prob[:, :4] -= 50.0
+  log_prob[3, 3] = -np.inf
+  gradients[:, 0] = 0.0  # A plateau.
+  gradients[:, 1] = 1e300
+  gradients[:, 2] = np.nan
+  found = find_stuck(is_accepted, log_prob, gradients)
+  np.testing.assert_array_equal(found, np.arange(20) < 4)
+  gradients[:, :4] = 1e-13 * rng.normal(size=[40, 4, 3])
+  gradients[..., 2] = 0.0
+  found = find_stuck(is_accepted, log_prob, gradients)
+  np.testing.assert_array_equal(found, np.arange(20) == 3)
+  for steps in (0, 1):
+    find_stuck(is_accepted[:1], log_prob[:1], gradients[:steps])
+
+
 @pytest.mark.parametrize('jit_compile', [None, True])
 def test_newton_starts_reach_the_typical_set(jit_compile):
   precisions = np.geomspace(1e-2, 1e4, 20)

@@ -409,6 +409,7 @@ def test_a_step_size_of_each_coordinate():
   assert 'x[2]' in str(summary)
 
 
+@pytest.mark.filterwarnings('error')
 def test_a_log_density_whose_differences_are_rounded():
   draws = ar1(0.3, [1000, 8])
   for dtype, level, is_rounded in (
@@ -416,11 +417,15 @@ def test_a_log_density_whose_differences_are_rounded():
     (np.float32, -9e6, True),
     (np.float32, 1e6, False),
     (np.float64, 1e12, False),
+    (np.float32, np.nan, False),
+    (np.float16, 65504.0, True),
+    (tf.bfloat16.as_numpy_dtype, 3000.0, True),
+    (np.int32, 10**9, False),
   ):
     log_prob = np.full([1000, 8], level, dtype)
     warnings = summarize(draws, {'target_log_prob': log_prob}).warnings
     assert len(warnings) == is_rounded
-    if is_rounded:
+    if is_rounded and dtype is np.float32:
       assert 'numbers of float32 are 1 apart' in warnings[0]
 
 

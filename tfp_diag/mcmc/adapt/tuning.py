@@ -158,25 +158,44 @@ def find_stuck(is_accepted, log_prob, gradients):
   """
   moves = is_accepted.mean(axis=0)
   half = len(log_prob) // 2
-  level = log_prob[half:].mean(axis=0)
+  later = log_prob[half:]
+  level = later.mean(axis=0)
   known = np.isfinite(level)
   if not known.any():
     return np.zeros_like(known)
   quarter, median, other = np.percentile(level[known], [25.0, 50.0, 75.0])
   # A chain has a mean log density of its own; and all have alike ones early.
-  spread = max((other - quarter) / 1.35, log_prob[:, known].std(axis=0).mean())
+  spread = max((other - quarter) / 1.35, later[:, known].std(axis=0).mean())
   stuck = moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
   is_low = ~(level > median - _MOST_DEVIATIONS * spread)
-  later = gradients[len(gradients) // 2 :].astype(np.float64)
-  squares = np.square(later).mean(axis=0)
-  with np.errstate(divide='ignore'):
-    mass = level - 0.5 * np.log(squares).sum(axis=-1)
-  rise = level - log_prob[:half].mean(axis=0) if half else np.inf
-  stuck |= is_low & ~(
-    (mass > np.median(mass[known]) - _MOST_DEVIATIONS_OF_MASS * spread)
-    & (rise < _MOST_RISE * spread)
-  )
+  # NaN compares false: what is not finite speaks for no chain.
+  with np.errstate(all='ignore'):
+    rise = level - (log_prob[:half].mean(axis=0) if half else -np.inf)
+    mass = level + _log_room(gradients[len(gradients) // 2 :])
+    usual = mass[known & np.isfinite(mass)]
+    least = np.median(usual) if usual.size else np.nan
+    least -= _MOST_DEVIATIONS_OF_MASS * spread
+    may_stay = (mass > least) & (rise < _MOST_RISE * spread)
+  stuck |= is_low & ~may_stay
   return np.zeros_like(stuck) if stuck.all() else stuck
+
+
+def _log_room(gradients):
+  """The logs of the widths of the places of chains, added up.
+
+  Args:
+    gradients: Array of shape [steps, chains, d].
+
+  Returns:
+    Array of shape [chains]; NaN where a mean square is zero, or too large: of a
+    plateau nothing is known. Coordinates that are flat for all do not count.
+  """
+  if not len(gradients):
+    return np.full(gradients.shape[1], np.nan)
+  squares = np.square(gradients.astype(np.float64)).mean(axis=0)
+  squares = squares[:, np.any(squares > 0.0, axis=0)]
+  room = -0.5 * np.log(squares).sum(axis=-1)
+  return np.where(np.isfinite(room), room, np.nan)
 
 
 def autocorrelation_time(draws):

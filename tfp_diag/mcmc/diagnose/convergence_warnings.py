@@ -15,6 +15,7 @@
 """Sentences about what a run of a sampler should not be like."""
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.mcmc.diagnose.convergence import LEAST_DRAWS
 
@@ -127,15 +128,13 @@ def sampler_warnings(
     List of `str`.
   """
   found = []
-  if log_prob is not None and log_prob.dtype.kind == 'f' and log_prob.size:
-    level = np.nanmedian(np.abs(log_prob)).astype(log_prob.dtype)
-    spacing = np.spacing(level)
-    if spacing > _MOST_SPACING:
-      found.append(
-        f'The log density is about {level:.2g} in size, where numbers of '
-        f'{log_prob.dtype.name} are {spacing:g} apart: {IS_ROUNDED}, and steps '
-        'get short for nothing. Leave out its constants, or sample in float64.'
-      )
+  level, spacing = _resolution(log_prob)
+  if log_prob is not None and spacing > _MOST_SPACING:
+    found.append(
+      f'The log density is about {level:.2g} in size, where numbers of '
+      f'{log_prob.dtype.name} are {spacing:g} apart: {IS_ROUNDED}, and steps '
+      'get short for nothing. Leave out its constants, or sample in float64.'
+    )
   num_divergences = max((num_divergences or 0) - (num_not_finite or 0), 0)
   if stuck_chains:
     number = f'{len(stuck_chains)} of {num_chains} chains'
@@ -159,6 +158,22 @@ def sampler_warnings(
       'acceptance rate, or a model without centering help.'
     )
   return found
+
+
+def _resolution(log_prob):
+  """How large a log density is, and how far apart the numbers there are."""
+  if log_prob is None:
+    return 0.0, 0.0
+  sizes = np.abs(log_prob.astype(np.float64))
+  sizes = sizes[np.isfinite(sizes)]
+  dtype = tf.as_dtype(log_prob.dtype)
+  if not sizes.size or not dtype.is_floating:
+    return 0.0, 0.0
+  level = float(np.median(sizes))
+  # Between one and two. NumPy does not know that of bfloat16.
+  is_known = dtype != tf.bfloat16
+  spacing = float(np.finfo(dtype.name).eps) if is_known else 2.0**-7
+  return level, spacing * 2.0 ** np.floor(np.log2(max(level, 1.0)))
 
 
 def _percent(share):
