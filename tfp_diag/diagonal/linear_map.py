@@ -586,6 +586,7 @@ def evaluate(
     alone.
   """
   _check_recording()
+  is_within_another = may_be_recorded()  # Or a tape of the caller is around it.
   xs = [x if isinstance(x, tf.Variable) else tf.identity(x) for x in xs]
   tapes = [
     tf.GradientTape(persistent=True, watch_accessed_variables=False)
@@ -605,7 +606,8 @@ def evaluate(
     ops.operations,
     tf.get_current_name_scope(),
   )
-  return Evaluation(result, graph, tapes, ops, graph.graph is _own.graph)
+  is_without_xla = graph.graph is _own.graph and not is_within_another
+  return Evaluation(result, graph, tapes, ops, is_without_xla)
 
 
 class _OwnGraph(threading.local):
