@@ -270,7 +270,7 @@ class Plan:
       )
     # XLA may compile the graph that calls it, and with it what is called.
     is_own = tf.executing_eagerly() and not (
-      self.jit_compile or may_be_recorded()
+      self.jit_compile or (self.schedule == 'pfor' and may_be_recorded())
     )
     function = self._functions.get(is_own)
     if function is None:
@@ -356,7 +356,8 @@ class Plan:
       cost += f' instead of {n:,}'
     if self.ways and (
       # What goes along with few sweeps may be much, and small pieces little.
-      self.ways[0].cost > _MUCH_MORE * k or (k >= n and self.uses_terms)
+      self.ways[0].cost > _MUCH_MORE * k
+      or (k >= n and round(self.ways[0].cost) < k)
     ):
       cost += f', which cost as much as {self.ways[0].cost:,.0f}'
     shapes = ', '.join(str(list(s)) for s in self.event_shapes)

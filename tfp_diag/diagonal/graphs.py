@@ -129,11 +129,13 @@ def call(
     specs = [*specs, tf.TensorSpec([], tf.bool)]
   # Else nothing is done to its graph but to run it.
   is_watched = jit_compile or may_be_recorded()
-  present = _Call((key, *specs, jit_compile, is_watched))
+  present = _Call((key, *specs, jit_compile))
 
   def traced(*tensors):
     with without_xla(not is_watched):
       evaluation = evaluate(*tensors)
+    if evaluation.loop_type is not None:
+      present.full_key = present.full_key, is_watched
     present.look_up(evaluation.graph)
     return body(evaluation, *tensors)
 
