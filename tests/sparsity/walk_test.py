@@ -255,8 +255,9 @@ def test_zeros_of_all_samples_are_not_counted_on():
 
 def test_an_open_number_of_samples_is_filled_in():
   fn = Function(chain)
-  (walked,) = fn.walked(None)
-  # The graph at hand is walked; nothing is called again.
+  walked, again = fn.walked(None)
+  # The graph at hand is walked, once; nothing is called again.
+  assert again is None
   assert fn.shapes == [(None, SIZE)]
   assert walked.sample_shape == (2,) and walked.is_certain
   assert walked.twin is None
