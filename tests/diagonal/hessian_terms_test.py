@@ -719,3 +719,16 @@ def test_squares_out_of_range(dtype, size):
     )(x)
     for diag in found:
       np.testing.assert_allclose(diag, want, rtol=rtol, atol=atol)
+
+
+def test_a_long_recursion_is_not_taken_apart_for_a_small_gain():
+  """Op by op it costs a little less, and a gradient is traced for each row."""
+
+  def recursion(x):
+    state = tf.zeros_like(x[..., 0])
+    for t in range(20):
+      state = tf.tanh(0.5 * state + x[..., t]) + x[..., t]
+    return state
+
+  spec = tf.TensorSpec([None, 20], tf.float64)
+  assert not tfp_diag.plan_diag_hessian(recursion, spec).uses_terms

@@ -315,25 +315,19 @@ def _by_passes(
 ) -> list:
   xs = evaluation.xs
 
-  def sweep_over(
-    linear_map: Linear,
-    schedule: Schedule = decision.schedule,
-    obstacle: str | None = evaluation.loop_type,
-  ):
+  def sweep_over(linear_map: Linear, schedule: Schedule = decision.schedule):
     return sweep.diagonal(
       linear_map,
       colors,
       xs,
       schedule,
       decision.chunk_size,
-      obstacle,
+      decision.obstacle,
       problem.num_diagonals,
     )
 
   if decision.mode != 'forward':
-    is_product = isinstance(derivative, GaussNewtonPasses)
-    obstacle = evaluation.loop_type if is_product else decision.obstacle
-    return sweep_over(derivative, obstacle=obstacle)
+    return sweep_over(derivative)
   assert isinstance(derivative, LinearMap)
   diag = sweep_over(derivative.transposed())
   # XLA does not differentiate a loop within a branch.

@@ -217,7 +217,7 @@ def are_alone(walked: Walked, single: Walked) -> bool:
     one, two = step.structure, other.structure
     arrows, pairs = zip(one.arrows, two.arrows), zip(one.pairs, two.pairs)
     is_same = (
-      step.op is other.op
+      (step.op_type, step.op) == (other.op_type, other.op)
       and [(a.output, a.inputs) for a in one.arrows]
       == [(a.output, a.inputs) for a in two.arrows]
       and one.curved == two.curved

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tfp_diag.sparsity import jacobian_sparsity
 from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.interpreter import Walker
-from tfp_diag.sparsity.rules import data_movement
+from tfp_diag.sparsity.rules import bounds, data_movement
 from tfp_diag.sparsity.value import Value
 
 raw = tf.raw_ops
@@ -213,3 +213,26 @@ def test_long_slices_are_not_written_down_place_by_place(monkeypatch):
   )
   expected = ones((0, 0), (0, 2), (1, 1), (1, 3), shape=[2, 6])
   np.testing.assert_array_equal(pattern.matrix.toarray(), expected)
+
+
+@pytest.mark.parametrize(
+  'name', ['Equal', 'Greater', 'GreaterEqual', 'Less', 'LessEqual', 'NotEqual']
+)
+def test_comparisons_hold_for_all_or_for_some(name):
+  """Against all pairs of integers in the bounds."""
+  compare = {
+    'Equal': np.equal,
+    'Greater': np.greater,
+    'GreaterEqual': np.greater_equal,
+    'Less': np.less,
+    'LessEqual': np.less_equal,
+    'NotEqual': np.not_equal,
+  }[name]
+  intervals = [(0, 0), (1, 1), (0, 2), (1, 3), (2, 2), (3, 4)]
+  for one in intervals:
+    for other in intervals:
+      ends = [np.array(pair, float) for pair in (one, other)]
+      low, high = bounds._COMPARED[name](*ends)
+      left, right = (np.arange(a, b + 1) for a, b in (one, other))
+      table = compare(left[:, np.newaxis], right)
+      assert (bool(low), bool(high)) == (table.all(), table.any())
