@@ -582,6 +582,13 @@ def none_where_alone(x):
   return tf.where(count == 0, x * tf.roll(x, 2, -1), tf.exp(x))
 
 
+def none_in_a_range(x):
+  """A size of what does not depend on x, and is zero for one sample."""
+  others = tf.size(tf.range(1, tf.shape(x)[0]))
+  count = tf.shape(tf.zeros([others, 2]))[0]
+  return tf.where(count < 1, x * tf.roll(x, 2, -1), tf.exp(x))
+
+
 ALONE = (
   where_alone,
   branch_where_alone,
@@ -589,6 +596,7 @@ ALONE = (
   other_axis_where_alone,
   from_three_on,
   none_where_alone,
+  none_in_a_range,
 )
 
 
