@@ -20,9 +20,10 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.vectorize import vectorized_map
 
-__all__ = ['basis_vector', 'images_of_basis']
+__all__ = ['basis_vector', 'columns', 'images_of_basis']
 
 
 def basis_vector(k: Any, tensor: tf.Tensor, rank: int, size: int) -> tf.Tensor:
@@ -101,3 +102,27 @@ def images_of_basis(
   missing = tf.maximum(total - shape[0] * shape[1], 0)
   paddings: Any = [[0, missing], [0, 0]]
   return tf.pad(images, paddings)[:total]
+
+
+def columns(
+  derivative: LinearMap, tensor: tf.Tensor, xs: Sequence, rank: int
+) -> tf.Tensor:
+  """The transposed matrix of the linear map from some Tensors to another one.
+
+  Args:
+    derivative: `LinearMap` of the function in which they are computed.
+    tensor: Tensor, the same linear function of `xs` for each sample.
+    xs: List of Tensors.
+    rank: Python int, the number of sample dimensions.
+
+  Returns:
+    Tensor of shape `[number of coordinates, elements of tensor per sample]`.
+  """
+  forward = derivative.between([tensor], xs).transposed()
+  parts = list(range(len(xs)))
+
+  def apply(seeds):
+    (image,) = forward.apply(parts, seeds, [0])
+    return image
+
+  return images_of_basis(apply, xs, rank, tensor.dtype)

@@ -301,20 +301,10 @@ class _Call:
       Tensor of shape `[number of coordinates, elements of tensor per sample]`.
     """
     if tensor.ref() not in self._matrices:
-      self._matrices[tensor.ref()] = self._computed_columns(tensor)
+      self._matrices[tensor.ref()] = basis.columns(
+        self._derivative, tensor, self._xs, self._value.shape.rank
+      )
     return self._matrices[tensor.ref()]
-
-  def _computed_columns(self, tensor: tf.Tensor) -> tf.Tensor:
-    forward = self.reverse([tensor]).transposed()
-    parts = list(range(len(self._xs)))
-
-    def apply(seeds):
-      (columns,) = forward.apply(parts, seeds, [0])
-      return columns
-
-    return basis.images_of_basis(
-      apply, self._xs, self._value.shape.rank, tensor.dtype
-    )
 
   def _sizes(self) -> list:
     """The number of coordinates of each part."""

@@ -126,7 +126,8 @@ def by_sweeps(
   found = []
   with budget.at_most(_MOST_PATHS):
     assert reading.analysis is not None
-    for sweeps in reading.analysis.sweeps(num_passes):
+    samples = max(reading.num_samples or SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
+    for sweeps in reading.analysis.sweeps(num_passes, samples):
       found += _sweeps(reading, sweeps, pattern, is_planned)
       if found and min(p.cost for p in found) < _FEW_SWEEPS:
         break
@@ -153,17 +154,26 @@ def _sweeps(
   colors[left] = np.arange(left.size)
   if pattern is not None:
     colors[left] = color_diagonal(pattern.matrix[left][:, left]).colors
-  terms = SquaredSweeps(sweeps, colors, reading.evaluation)
+  matrices = {k for s in sweeps.sweeps for k in _links(s) if k.mapped}
+  count = sum(link.matrix_passes for link in matrices)
+  terms = SquaredSweeps(sweeps, colors, reading.evaluation, count)
   cost = sum(map(_cost_of_sweep, sweeps.sweeps)) + sweep.num_colors(colors)
   yield _of_terms(SquaredSweeps.how, terms, cost)
 
 
 def _cost_of_sweep(one: Sweep) -> float:
-  links = [link for frontier in one.frontiers for link in frontier.links]
   return (
     _SWEEP
-    + sum(_VJP * link.cost for link in links)
+    + sum(_VJP * link.cost for link in _links(one))
     + sum(_PRODUCT_BEHIND * joint.cost for joint in one.joints)
+  )
+
+
+def _links(one: Sweep) -> list:
+  """The links of all frontiers; terms share the same fixed matrix."""
+  links = [link for frontier in one.frontiers for link in frontier.links]
+  return [k for k in links if not k.mapped] + list(
+    {k for k in links if k.mapped}
   )
 
 

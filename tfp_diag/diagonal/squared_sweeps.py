@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal import local, sweep
+from tfp_diag.diagonal import basis, local, sweep
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
@@ -67,11 +67,13 @@ class SquaredSweeps:
     colors: int32 array, one per coordinate: the colors of those that are left
       over, and -1 for the others.
     evaluation: `Evaluation` to which the ops of `found` belong.
+    matrix_passes: How many passes give the fixed matrices of `found`.
   """
 
   found: Sweeps
   colors: np.ndarray
   evaluation: Evaluation
+  matrix_passes: int = 0
 
   how = 'squared sweeps'
   max_order = 3
@@ -84,7 +86,8 @@ class SquaredSweeps:
   @property
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
-    return self.num_sweeps + sweep.num_colors(self.colors)
+    colors = sweep.num_colors(self.colors)
+    return self.num_sweeps + self.matrix_passes + colors
 
   @property
   def note(self) -> str:
@@ -92,11 +95,16 @@ class SquaredSweeps:
     sweeps = f'{self.num_sweeps} sweep{"s" * (self.num_sweeps != 1)}'
     sentences = [f'{sweeps} with squared derivatives.']
     frontiers = [f for s in self.found.sweeps for f in s.frontiers]
-    if frontiers:
-      names = dict.fromkeys(f.label for f in frontiers)
+    if names := [f.label for f in frontiers if not f.is_through_matrix]:
       sentences.append(
         f'Several paths lead from a coordinate to {_listed(names)}: they are '
         'added up to where they split, and squared from there.'
+      )
+    if names := [f.label for f in frontiers if f.is_through_matrix]:
+      sentences.append(
+        f'Several paths lead from a coordinate to {_listed(names)} through a '
+        'fixed linear map, whose matrix is computed and squared '
+        f'({self.matrix_passes} pass{"es" * (self.matrix_passes != 1)}).'
       )
     joints = [j for s in self.found.sweeps for j in s.joints]
     if joints:
@@ -173,6 +181,7 @@ class _Walk:
     self._makers = {
       y: step for step in self._walked.tape.steps for y in step.outputs
     }
+    self._matrices = {}
 
   def swept(
     self, one: Sweep, wanted: Sequence[bool], order: int
@@ -335,7 +344,8 @@ class _Walk:
     waiting = {}
 
     def wait(values, ends, shape, weights, links):
-      if values[0] is values[1] and values[0].known_shape == shape:
+      is_one = values[0] is values[1] and values[0].known_shape == shape
+      if is_one and links[0].mapped is None:
         value, weights = self._moved(values[0], weights, links[0].value)
         ends = [self._tensors[value]] * 2
       key = *(end.ref() for end in ends), links
@@ -360,7 +370,9 @@ class _Walk:
       *ends, (link, *links) = key
       ends = [end.deref() for end in ends]
       weights = waiting.pop(key)
-      if order == 3:
+      if link.mapped is not None:
+        weights = self._through_matrix(link, ends[0], weights)
+      elif order == 3:
         weights = self._linked_in_third(link, ends[0], weights)
       else:
         weights = [self._linked(link, ends, *weights)]
@@ -413,6 +425,36 @@ class _Walk:
     for step in self._walked.tape.steps:
       if any(v in found for v in step.inputs):
         found.update(y for y in step.outputs if y.depends)
+    return found
+
+  def _through_matrix(
+    self, link: Link, result: tf.Tensor, weights: Sequence
+  ) -> list:
+    """The sums of `w_e A_ej^2`, of `w_e A_ej^3`, by the coordinates of a part.
+
+    Args:
+      link: `Link` whose value is the part.
+      result: Tensor, A times the part, the same A for all samples.
+      weights: List of Tensors of its shape, or of None, for each order.
+
+    Returns:
+      List of Tensors of the shape of the part, for each order.
+    """
+    part = self._tensors[link.value]
+    key = result.ref(), part.ref()
+    if key not in self._matrices:
+      columns = basis.columns(
+        self._call.derivative, result, [part], self._call.rank
+      )
+      self._matrices[key] = _wide(columns)
+    columns = self._matrices[key]
+    found = []
+    for power, weight in enumerate(weights, start=2):
+      if weight is not None:
+        flat = tf.reshape(_wide(weight), [-1, tf.shape(columns)[1]])
+        flat = tf.matmul(flat, _times(columns, power), transpose_b=True)
+        weight = tf.reshape(flat, tf.shape(part))
+      found.append(weight)
     return found
 
   def _linked_in_third(

@@ -47,7 +47,7 @@ from tfp_diag.sparsity.samples import (
 )
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import Columns, Loop, Tape
-from tfp_diag.sparsity.traits import Facts
+from tfp_diag.sparsity.traits import Facts, FixedMatrices
 from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
 
@@ -195,8 +195,12 @@ class Analysis:
   @functools.cached_property
   def facts(self) -> Facts:
     """The `Facts` about its values."""
-    self.pattern  # noqa: B018 (counts on the way)
-    return Facts(self.walked, self._counts)
+
+    def counts():
+      self.pattern  # noqa: B018 (counts on the way)
+      return self._counts
+
+    return Facts(self.walked, counts)
 
   @property
   def num_elements(self) -> int:
@@ -259,21 +263,30 @@ class Analysis:
     """How many paths lead from each coordinate to each element."""
     return Paths(self._few.walked, self._few.wholes)
 
-  def sweeps(self, num_passes: float = np.inf) -> Iterator[Sweeps]:
+  def sweeps(
+    self, num_passes: float = np.inf, num_samples: int = 1
+  ) -> Iterator[Sweeps]:
     """The coordinates whose diagonal entries come from reverse sweeps.
 
     Args:
       num_passes: how many passes sweeps can save at most; with more of them the
         search may take longer.
+      num_samples: of a call, about.
 
     Yields:
-      `Sweeps`, first with a frontier for each term, then with joint ones.
+      `Sweeps`, first with a frontier for each term, then with joint ones; at
+      last with products with the squares of fixed matrices.
     """
     if not self._is_hessian or not self.walked.num_samples:
       return
     with contextlib.suppress(PatternTooDenseError):
       for is_joint in (False, True):
         yield find_sweeps(self.paths, is_joint, num_passes)
+      if not self.walked.graph.has_variables:
+        wholes = {few: whole for whole, few in self._few.values.items()}
+        matrices = FixedMatrices(self.facts, wholes, num_samples)
+        if any(map(matrices.is_fixed, self.paths.many())):
+          yield find_sweeps(self.paths, False, num_passes, matrices)
 
   def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.

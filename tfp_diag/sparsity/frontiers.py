@@ -38,7 +38,10 @@ then p is one reverse pass, seeded with w times the tangent of b for ones at F.
 If not, there is one for each group of elements e that share no i.
 
 Where only condition 1 fails, the sum over e of `p_e A_ej^2` is a term itself,
-of the elements of F with the weights p. A further frontier is looked for.
+of the elements of F with the weights p. A further frontier is looked for. Where
+there is none, F may be a fixed linear map of xs, the same for all samples, as
+the predictor of a regression in centered effects. Its matrix is A, and one
+product with the squared matrix gives the sum.
 """
 
 import itertools
@@ -54,6 +57,7 @@ from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
+from tfp_diag.sparsity.traits import FixedMatrices
 from tfp_diag.sparsity.value import Value
 
 __all__ = ['MAX_ROWS', 'Frontier', 'Frontiers', 'Link', 'Rows', 'Term']
@@ -107,12 +111,17 @@ class Link(NamedTuple):
       empty if there is one group.
     work: `float`: the fraction of the work of the function that lies between
       the value and the term.
+    mapped: `Value` that is the term, and a fixed linear map of the value: one
+      product with the squared matrix takes the place of passes. Else None.
+    matrix_passes: how many passes give that matrix.
   """
 
   value: Value
   is_by_rows: bool
   shape: tuple
   work: float
+  mapped: Value | None = None
+  matrix_passes: int = 0
 
   @property
   def num_passes(self) -> int:
@@ -122,6 +131,8 @@ class Link(NamedTuple):
   @property
   def cost(self) -> float:
     """The work of all of its passes; that of the function is one."""
+    if self.mapped is not None:
+      return self.work
     return (2 if self.is_by_rows else 3) * self.num_passes * self.work
 
 
@@ -145,6 +156,11 @@ class Frontier(NamedTuple):
   def label(self) -> str:
     """How messages name the curved op."""
     return self.term.step.label
+
+  @property
+  def is_through_matrix(self) -> bool:
+    """Whether a fixed matrix takes the place of single paths."""
+    return self.links[-1].mapped is not None
 
 
 class Rows(NamedTuple):
@@ -182,8 +198,15 @@ class Rows(NamedTuple):
 class Frontiers:
   """The search for frontiers."""
 
-  def __init__(self, paths: Paths, num_passes: float) -> None:
+  def __init__(
+    self,
+    paths: Paths,
+    num_passes: float,
+    matrices: FixedMatrices | None = None,
+  ) -> None:
     walked = paths.walked
+    self._matrices = matrices
+    self._mapped = set()
     self._walked = walked
     self._steps = walked.tape.steps
     self._sets = paths.sets
@@ -246,6 +269,8 @@ class Frontiers:
     Returns:
       list of: the coordinates that are covered, and a tuple of `Link`s.
     """
+    # Those with single paths are no trouble, and yet can share a matrix.
+    free = ~bad if depth == 1 else np.zeros_like(bad)
     found, bad = [], bad.copy()
     looked_at: dict[tuple, tuple] = {}
     # What a chain has to cost less than, for each coordinate.
@@ -253,6 +278,10 @@ class Frontiers:
     # First cheap links, then those that need a further one, then costly ones.
     kinds = ((True, 1), (False, 1), (True, _FEW_PASSES), (True, MAX_ROWS))
     for is_once, most in kinds:
+      if most == MAX_ROWS and self._matrices is not None:
+        for part, links in self._through_matrices(rows, bad, free, between):
+          found.append((part, links))
+          bad &= ~part
       parts = zip(self._walked.inputs, self._walked.graph.xs)
       for value, tensor in itertools.chain(self.candidates(between), parts):
         if not bad.any():
@@ -291,6 +320,62 @@ class Frontiers:
               found.append((part, chain))
               bad &= ~part
     return found
+
+  def _through_matrices(
+    self, rows: Rows, bad: np.ndarray, free: np.ndarray, between: Sequence
+  ) -> Iterator[tuple]:
+    """Finds fixed linear maps of parts of xs from which a term is computed.
+
+    Args:
+      rows: `Rows` of the term.
+      bad: bool array over coordinates.
+      free: likewise: those that may be covered, too.
+      between: the steps that the term depends on.
+
+    Yields:
+      The coordinates that are covered, and a pair of `Link`s.
+    """
+    assert self._matrices is not None
+    bad, free = bad.copy(), free.copy()
+    # One matrix rather than two: not of a value and of its negative, and those
+    # of other terms first.
+    rescaled = {
+      step.outputs[0]
+      for step in between
+      if _has_one_argument(step) and self._matrices.is_fixed(step.outputs[0])
+    }
+    candidates = sorted(
+      self.candidates(between), key=lambda pair: pair[0] not in self._mapped
+    )
+    for value, tensor in candidates:
+      reached = self._sets.members(self._numbers[value])
+      if value in rescaled or not np.any(bad & reached):
+        continue
+      if not self._matrices.is_fixed(value):
+        continue
+      inside = self.descendants(value, between)
+      if not self.affords(inside):
+        return
+      asked = (bad | free) & reached
+      covered, link = self._link(value, tensor, rows, asked, inside)
+      if link is None or link.num_passes > _FEW_PASSES:
+        continue
+      start = 0
+      for part in self._walked.inputs:
+        here = np.zeros_like(covered)
+        here[start : start + part.rows] = True
+        start += part.rows
+        here &= covered
+        if not np.any(bad & here) or not self._matrices.fits(value, part):
+          continue
+        of_map = self.share(self.between(part, value))
+        work = self._matrices.work(value, part, self._total, of_map)
+        count = self._matrices.num_passes(part)
+        last = Link(part, False, (), work, value, count)
+        self._mapped.add(value)
+        yield here, (link, last)
+        bad &= ~here
+        free &= ~here
 
   def affords(self, inside: Sequence) -> bool:
     """Whether the search may look at some steps, which are counted."""
@@ -558,6 +643,14 @@ def _has_last(tensor: Any, shape: tuple) -> bool:
     return True
   rank = tensor.shape.rank
   return rank is not None and tensor.shape[rank - len(shape) :] == list(shape)
+
+
+def _has_one_argument(step: Any) -> bool:
+  """Whether an elementwise op has one argument, of its own shape."""
+  if isinstance(step, Loop) or not registry.facts(step.op_type).elementwise:
+    return False
+  arguments = {value for value in step.inputs if value.depends}
+  return [v.known_shape for v in arguments] == [step.outputs[0].known_shape]
 
 
 def _work(step: Any) -> float:

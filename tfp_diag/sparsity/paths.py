@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.multisets import Multisets
+from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
@@ -103,6 +103,12 @@ class Paths:
         if output is not held:
           numbers[output] = after
     return numbers
+
+  def many(self) -> Iterator[Value]:
+    """The values to which several paths lead from a coordinate."""
+    for value, numbers in self.numbers.items():
+      if self.sets.members(numbers, MANY).any():
+        yield value
 
   def meetings(self, step: Step, alive: dict) -> Iterator[tuple]:
     """The pairs of coordinates by which an op can have second derivatives.

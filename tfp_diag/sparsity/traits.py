@@ -20,6 +20,8 @@ all of them, which then has to be computed only once.
 """
 
 import functools
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +38,7 @@ __all__ = [
   'MAX_ENTRIES',
   'MIN_DENSITY',
   'Facts',
+  'FixedMatrices',
   'acts_by_element',
   'has_fixed_curvature',
   'has_fixed_matrix',
@@ -84,20 +87,33 @@ class Facts:
   """What holds for the values of a function.
 
   Attributes:
-    counts: `dict`: value -> on how many coordinates each element depends.
     maker: `dict`: value -> the step that makes it.
   """
 
-  def __init__(self, walked: Walked, counts: dict) -> None:
+  def __init__(self, walked: Walked, count: Callable) -> None:
     self._walked = walked
     self._uniform = {}
-    self.counts = counts
+    self._count = count
     self.maker = {y: step for step in walked.tape.steps for y in step.outputs}
+
+  @functools.cached_property
+  def counts(self) -> dict:
+    """Value -> on how many coordinates each element depends."""
+    return self._count()
 
   @functools.cached_property
   def leading(self) -> set[Value]:
     """The values whose leading axes are the samples, each in its place."""
     return leading_values(self._walked)
+
+  @property
+  def num_samples(self) -> int:
+    """How many samples were walked."""
+    return self._walked.num_samples
+
+  def width(self, value: Value) -> int:
+    """The number of elements of a value per sample."""
+    return value.rows // self._walked.num_samples
 
   def is_uniform(self, value: Value) -> bool:
     """Whether a value is a fixed affine function of each sample of xs.
@@ -133,6 +149,55 @@ class Facts:
       else:
         self._uniform[last] = has_fixed_matrix(step, walked)
     return self._uniform[value]
+
+
+class FixedMatrices(NamedTuple):
+  """Which values are fixed affine functions of xs, and what that costs.
+
+  Attributes:
+    facts: `Facts` of the values of the whole function.
+    wholes: from each `Value` to that of the whole function, where it is another
+      one.
+    num_samples: `int`: of a call.
+  """
+
+  facts: Facts
+  wholes: Mapping
+  num_samples: int
+
+  def is_fixed(self, value: Value) -> bool:
+    """See `Facts.is_uniform`."""
+    return self.facts.is_uniform(self.wholes.get(value, value))
+
+  def fits(self, value: Value, part: Value) -> bool:
+    """Whether the matrix of a value by a part has not too many entries."""
+    return self._entries(value, part) <= MAX_ENTRIES
+
+  def num_passes(self, part: Value) -> int:
+    """How many passes give the columns: one carries one for each sample."""
+    return -(-self.facts.width(part) // self.num_samples)
+
+  def work(
+    self, value: Value, part: Value, total: float, of_map: float
+  ) -> float:
+    """The work of a product with the squared matrix, and of having it.
+
+    Args:
+      value: `Value`, the result of the map.
+      part: `Value`, its argument.
+      total: the work of the function, in elements of a result.
+      of_map: which fraction of it the map takes.
+
+    Returns:
+      `float`, in units of the function's.
+    """
+    # As a product of matrices among the ops of the function.
+    product = self._entries(value, part) * self.facts.num_samples / 4
+    return product / total + of_map * self.num_passes(part) / 2
+
+  def _entries(self, value: Value, part: Value) -> int:
+    width = self.facts.width
+    return width(self.wholes.get(value, value)) * width(part)
 
 
 def acts_by_element(step: Step) -> bool:

@@ -43,6 +43,7 @@ from tfp_diag.sparsity.joint_frontiers import JointFrontier, JointFrontiers
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, kind_of_squares, op_of
 from tfp_diag.sparsity.tape import Loop, Step
+from tfp_diag.sparsity.traits import FixedMatrices
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
@@ -143,7 +144,10 @@ class Sweeps(NamedTuple):
 
 
 def find_sweeps(
-  paths: Paths, is_joint: bool = False, num_passes: float = np.inf
+  paths: Paths,
+  is_joint: bool = False,
+  num_passes: float = np.inf,
+  matrices: FixedMatrices | None = None,
 ) -> Sweeps:
   """Looks for the coordinates that need no pass.
 
@@ -152,6 +156,8 @@ def find_sweeps(
       derivatives.
     is_joint: whether one frontier may replace all curved ops after it.
     num_passes: how many passes can be saved; the more, the longer it may take.
+    matrices: `FixedMatrices`, where products with the squares of some may take
+      the place of paths; else None.
 
   Returns:
     `Sweeps`.
@@ -159,13 +165,19 @@ def find_sweeps(
   Raises:
     PatternTooDenseError: If the multisets have too many entries.
   """
-  return _Finder(paths, is_joint, num_passes).find()
+  return _Finder(paths, is_joint, num_passes, matrices).find()
 
 
 class _Finder:
   """The search for sweeps."""
 
-  def __init__(self, paths: Paths, is_joint: bool, num_passes: float) -> None:
+  def __init__(
+    self,
+    paths: Paths,
+    is_joint: bool,
+    num_passes: float,
+    matrices: FixedMatrices | None,
+  ) -> None:
     walked = paths.walked
     self._paths = paths
     self._is_joint = is_joint
@@ -175,7 +187,7 @@ class _Finder:
     self._sets = paths.sets
     self._numbers = paths.numbers
     self._reach = {}
-    self._frontiers = Frontiers(paths, num_passes)
+    self._frontiers = Frontiers(paths, num_passes, matrices)
     self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
     walked.tape.backward(self._alive)
 

@@ -1,0 +1,239 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Sweeps that start anew behind a fixed linear map with many paths."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+from tests.oracles import hessian_diagonal, unmixed_diagonals
+
+tfd = tfp.distributions
+RNG = np.random.default_rng(11)
+SAMPLES, SIZE, ROWS = 4, 24, 60
+DESIGN = tf.constant(RNG.normal(size=[ROWS, SIZE]))
+RESPONSE = tf.constant(RNG.normal(size=[ROWS]))
+FIRST = RNG.integers(0, SIZE, ROWS)
+SECOND = (FIRST + RNG.integers(1, SIZE, ROWS)) % SIZE
+X = tf.constant(RNG.normal(size=[SAMPLES, SIZE]))
+
+
+def centered(x):
+  return x - tf.reduce_mean(x, axis=-1, keepdims=True)
+
+
+def predictor(x):
+  return tf.linalg.matvec(DESIGN, centered(x))
+
+
+def differences(x):
+  x = centered(x)
+  return tf.gather(x, FIRST, axis=-1) - tf.gather(x, SECOND, axis=-1)
+
+
+def twice_summed(x):
+  return tf.cumsum(tf.cumsum(x, axis=-1), axis=-1)
+
+
+def smoothed(x):
+  x = tf.pad(x, [[0, 0], [3, 3]])
+  for _ in range(3):
+    x = (x[:, :-2] + 2.0 * x[:, 1:-1] + x[:, 2:]) / 4.0
+  return tf.linalg.matvec(DESIGN, x)
+
+
+def cauchy(z):
+  return -tf.math.log1p(z**2 / 3.0)
+
+
+def comparison(z):
+  return tf.math.log_sigmoid(z) - tf.sqrt(1.0 + z**2)
+
+
+def long_formula(z):
+  return tf.exp(-(tf.tanh(z) ** 2)) * tf.sin(z)
+
+
+def total(x):
+  return tf.reduce_sum(x, axis=-1)
+
+
+# Each takes one sweep, and one matrix.
+ONE_MATRIX = {
+  'robust regression': lambda x: total(cauchy(RESPONSE - predictor(x))),
+  'a distribution': lambda x: (
+    total(
+      tfd.StudentT(tf.constant(4.0, x.dtype), predictor(x), 2.0).log_prob(
+        RESPONSE
+      )
+    )
+    - total(x**2)
+  ),
+  'pairwise comparisons': lambda x: total(comparison(differences(x))),
+  'a random walk': lambda x: total(cauchy(twice_summed(x))) - total(x**4),
+  'smoothed': lambda x: total(tf.sqrt(0.1 + smoothed(x) ** 2)),
+  'a long formula': lambda x: total(long_formula(predictor(x))),
+}
+
+
+OPEN = tf.TensorSpec([None, SIZE], X.dtype)
+
+
+def close(found, expected, rtol=1e-9):
+  np.testing.assert_allclose(found, expected, rtol=rtol, atol=1e-10)
+
+
+@pytest.mark.parametrize('name', ONE_MATRIX)
+def test_one_sweep_and_one_matrix(name):
+  fn = ONE_MATRIX[name]
+  plan = tfp_diag.plan_diag_hessian(fn, X)
+  assert plan.how == 'squared sweeps', plan
+  assert plan.num_passes == 1 + SIZE // SAMPLES
+  assert 'through a fixed linear map' in str(plan)
+  found = tfp_diag.unmixed_derivatives(fn, X, order=3)
+  second, third = unmixed_diagonals(fn, X)
+  close(found.second, second)
+  close(found.third, third)
+
+
+@pytest.mark.parametrize('is_compiled', [False, True])
+def test_of_any_number_of_samples(is_compiled):
+  fn = ONE_MATRIX['a distribution']
+  plan = tfp_diag.plan_diag_hessian(fn, OPEN)
+  assert plan.how == 'squared sweeps', plan
+
+  @tf.function(jit_compile=is_compiled, input_signature=[OPEN])
+  def diagonal(x):
+    return tfp_diag.diag_hessian(fn, x, plan=plan)[-1]
+
+  for num in (1, SAMPLES):
+    close(diagonal(X[:num]), hessian_diagonal(fn, X[:num]))
+
+
+def of_neighbors(x):
+  # A curved op that sees two elements of the map.
+  z = predictor(x)
+  return total(cauchy(z[:, 1:] * z[:, :-1]))
+
+
+def beside_the_map(x):
+  return total(cauchy(predictor(x) * x[:, :1]))
+
+
+def weighted_by_sample(x):
+  # The last coordinate scales the map: no fixed matrix.
+  return total(cauchy(predictor(x) * tf.exp(x[:, -1:])))
+
+
+def of_two_maps(x):
+  return total(tf.sin(predictor(x)) * tf.exp(0.1 * twice_summed(x)[:, :1]))
+
+
+def of_permuted_rows(x):
+  z = predictor(x)
+  return total(cauchy(z + tf.gather(z, np.arange(ROWS)[::-1], axis=-1)))
+
+
+def of_pooled_rows(x):
+  z = tf.reshape(predictor(x), [-1, ROWS // 4, 4])
+  return total(cauchy(tf.reduce_sum(tf.exp(0.3 * z), -1)))
+
+
+def after_a_curved_op(x):
+  return total(cauchy(predictor(tf.sin(x)) ** 2))
+
+
+ADVERSARIES = [
+  of_neighbors,
+  beside_the_map,
+  weighted_by_sample,
+  of_two_maps,
+  of_permuted_rows,
+  of_pooled_rows,
+  after_a_curved_op,
+]
+
+
+@pytest.mark.parametrize('fn', ADVERSARIES)
+def test_adversaries(fn):
+  close(tfp_diag.diag_hessian(fn, X)[-1], hessian_diagonal(fn, X))
+
+
+def test_parts_with_matrices_of_their_own():
+  offsets = RNG.integers(0, 6, ROWS)
+
+  def fn(slopes, groups, scale):
+    z = predictor(slopes) + tf.gather(centered(groups), offsets, axis=-1)
+    return total(cauchy((RESPONSE - z) * tf.exp(-scale))) - total(groups**2)
+
+  parts = [X, tf.constant(RNG.normal(size=[SAMPLES, 6])), X[:, :1] * 0.1]
+  plan = tfp_diag.plan_diag_hessian(fn, parts)
+  assert plan.how == 'squared sweeps'
+  # Those of both parts, the sweep, and the scale by itself.
+  assert plan.num_passes == SIZE // SAMPLES + 2 + 1 + 1
+  found = tfp_diag.diag_hessian(fn, parts)[-1]
+  sizes = [SIZE, 6, 1]
+  joined = hessian_diagonal(
+    lambda x: fn(*tf.split(x, sizes, axis=-1)), tf.concat(parts, axis=-1)
+  )
+  for part, expected in zip(found, tf.split(joined, sizes, axis=-1)):
+    close(part, expected)
+
+
+def test_what_is_not_finite_stays_where_it_is():
+  design = np.eye(SIZE) - np.eye(SIZE, k=1)
+  design[-1, -1] = 0.0
+  design = tf.constant(np.linalg.matrix_power(design, 2))
+
+  def fn(x):
+    z = tf.linalg.matvec(design, tf.linalg.matvec(design, x))
+    return total(tf.sqrt(tf.sqrt(1.0 + z**2) - 1.0))
+
+  x = X.numpy()
+  x[1, :] = 0.0
+  x[1, 0] = 1.0
+  found = tfp_diag.diag_hessian(fn, tf.constant(x))[-1]
+  expected = hessian_diagonal(fn, tf.constant(x))
+  np.testing.assert_array_equal(np.isfinite(found), np.isfinite(expected))
+  finite = np.isfinite(expected)
+  close(found.numpy()[finite], expected.numpy()[finite])
+
+
+@pytest.mark.parametrize('size', [1e-25, 1e15])
+def test_coefficients_whose_squares_are_out_of_range(size):
+  x = tf.cast(X, tf.float32)
+  design = tf.cast(size * DESIGN, tf.float32)
+
+  def fn(x):
+    z = tf.linalg.matvec(design, centered(x))
+    return total(tf.math.log1p((z / size) ** 2)) * min(1.0, size)
+
+  wide = tf.cast(design, tf.float64)
+
+  def exact(x):
+    z = tf.linalg.matvec(wide, centered(x)) / size
+    return total(tf.math.log1p(z**2)) * min(1.0, size)
+
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.how == 'squared sweeps'
+  expected = hessian_diagonal(exact, X)
+  np.testing.assert_allclose(
+    tfp_diag.diag_hessian(fn, x)[-1],
+    expected,
+    rtol=2e-3,
+    atol=1e-4 * min(1, size),
+  )
