@@ -237,3 +237,92 @@ def test_coefficients_whose_squares_are_out_of_range(size):
     rtol=2e-3,
     atol=1e-4 * min(1, size),
   )
+
+
+MATRIX = tf.constant(RNG.normal(size=[SIZE, SIZE]))
+# Sums over samples that come last, or in the middle; products of two maps.
+LAYOUTS = {
+  'a form by einsum': lambda x: tf.einsum('bi,ij,bj->b', x, MATRIX, x),
+  'a form by einsum, and more': lambda x: (
+    tf.einsum('bi,ij,bj->b', x, MATRIX, x) - total(tf.exp(x))
+  ),
+  'a product of rows': lambda x: (
+    tf.einsum('bi,bi->b', x, tf.linalg.matvec(MATRIX, x)) - total(x**4)
+  ),
+  'a product of matrices': lambda x: (
+    tf.squeeze(tf.matmul(x[:, tf.newaxis] @ MATRIX, x[..., tf.newaxis]), [1, 2])
+    - total(tf.cosh(x))
+  ),
+  'products of pieces': lambda x: total(
+    tf.tanh(
+      tf.einsum(
+        'bik,bjk->bij',
+        tf.reshape(tf.linalg.matvec(MATRIX, x), [-1, 3, 8]),
+        tf.reshape(centered(x), [-1, 3, 8]),
+      )[:, 0]
+    )
+  ),
+  'samples last': lambda x: tf.reduce_sum(
+    tf.math.softplus(tf.matmul(DESIGN, centered(x), transpose_b=True)), axis=0
+  ),
+  'samples last, behind two ops': lambda x: tf.reduce_sum(
+    cauchy(tf.matmul(DESIGN, centered(x), transpose_b=True)), axis=0
+  ),
+  'samples in the middle': lambda x: tf.reduce_sum(
+    cauchy(
+      tf.einsum('cik,bk->cbi', tf.stack([DESIGN, -(DESIGN**2)]), centered(x))
+    ),
+    axis=[0, 2],
+  ),
+}
+
+
+@pytest.mark.parametrize('num', [SAMPLES, SIZE])
+@pytest.mark.parametrize('name', LAYOUTS)
+def test_where_the_samples_are(name, num):
+  fn, rng = LAYOUTS[name], np.random.default_rng(1)
+  # As many samples as coordinates: shapes do not tell the axes apart.
+  x = tf.constant(rng.normal(size=[num, SIZE]))
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.num_passes < SIZE, plan
+  close(tfp_diag.diag_hessian(fn, x, plan=plan)[-1], hessian_diagonal(fn, x))
+
+
+def test_two_sample_dimensions_in_the_middle():
+  x = tf.reshape(X, [2, 2, SIZE])
+
+  def fn(x):
+    z = tf.einsum('ik,abk->iab', DESIGN, centered(x))
+    return tf.reduce_sum(cauchy(z) - tf.math.softplus(z), axis=0)
+
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.how == 'squared sweeps'
+  found = tfp_diag.diag_hessian(fn, x, plan=plan)[-1]
+  close(found, hessian_diagonal(fn, x))
+
+
+def of_transposed_samples(x):
+  # Element i of sample b goes to element b of sample i, and back.
+  z = tf.linalg.matvec(MATRIX, x)
+  return total(tf.transpose(tf.math.softplus(tf.transpose(z))))
+
+
+def scaled_by_sample(x):
+  # The map is another one for each sample.
+  z = tf.matmul(DESIGN, centered(x), transpose_b=True)
+  scale = tf.range(1.0, tf.cast(tf.shape(x)[0], x.dtype) + 1.0, dtype=x.dtype)
+  return tf.reduce_sum(cauchy(z * scale), axis=0)
+
+
+def product_scaled_by_sample(x):
+  scale = tf.range(1.0, tf.cast(tf.shape(x)[0], x.dtype) + 1.0, dtype=x.dtype)
+  z = tf.linalg.matvec(MATRIX, x) * scale[:, tf.newaxis]
+  return tf.einsum('bi,bi->b', x, z) - total(tf.exp(x))
+
+
+@pytest.mark.parametrize(
+  'fn', [of_transposed_samples, scaled_by_sample, product_scaled_by_sample]
+)
+def test_other_matrices_for_other_samples(fn):
+  x = tf.constant(np.random.default_rng(2).normal(size=[SIZE, SIZE]))
+  close(tfp_diag.diag_hessian(fn, x)[-1], hessian_diagonal(fn, x))

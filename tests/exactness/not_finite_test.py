@@ -19,6 +19,8 @@ others. Wherever one row of the Jacobian after the other gives a number, so does
 a pass of many.
 """
 
+import functools
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -179,6 +181,37 @@ def test_a_hessian_is_as_finite_as_reverse_passes(how, fn):
   want = hessian_diagonal(fn, copy_of(x))
   assert not np.isnan(want).any()
   np.testing.assert_allclose(diag, want, rtol=1e-9)
+
+
+def product_and_logs(x):
+  return tf.reduce_prod(x, -1) + tf.reduce_sum(tf.math.log(x), -1)
+
+
+def log_det_and_logs(x):
+  distances = x[:, :, tf.newaxis] - x[:, tf.newaxis]
+  kernel = tf.exp(-(distances**2)) + tf.eye(4, dtype=x.dtype)
+  return tf.linalg.logdet(kernel) + tf.reduce_sum(tf.math.log(x), -1)
+
+
+@pytest.mark.parametrize(
+  'fn, how',
+  [(product_and_logs, 'op by op'), (log_det_and_logs, 'by tangents')],
+)
+def test_what_is_infinite_stays_where_it_is_op_by_op(fn, how):
+  x = tf.constant([[0.3, 0.2, 0.0, 0.5], [0.4, 0.6, 0.7, 0.8]], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([2, 4], x.dtype))
+  assert plan.how == how
+  want = hessian_diagonal(fn, copy_of(x))
+  assert np.isinf(want).sum() == 1 and not np.isnan(want).any()
+  diagonal = functools.partial(tfp_diag.diag_hessian, fn)
+  diagonal(x + 1.0)  # The first call is compared with passes; not the others.
+  for found in (
+    diagonal(x),
+    plan(x),
+    tf.function(diagonal)(x),
+    tf.function(diagonal, jit_compile=True)(x),
+  ):
+    np.testing.assert_allclose(found[2], want, rtol=1e-9)
 
 
 @pytest.mark.parametrize('mode', MODES)

@@ -428,3 +428,65 @@ def test_a_broadcast_of_too_many_axes():
   assert plan.schedule == 'while_loop'
   assert 'Broadcast between' in str(plan)
   np.testing.assert_allclose(plan(x)[2], expected, rtol=1e-9)
+
+
+def scaled_by_a_range(x):
+  scale = tf.range(0.5, 0.5 + N, dtype=x.dtype)
+  return tf.reduce_sum(scale * tf.exp(x * tf.roll(x, 1, axis=-1)), axis=-1)
+
+
+def scaled_by_a_tiny_slope(x):
+  slope = tf.nn.leaky_relu(tf.constant([0.0, 1e-60, 1.0, -1e-60, 2.0], x.dtype))
+  return tf.reduce_sum(slope * tf.cosh(x) * x, axis=-1) * 1e50
+
+
+def stepped_by_a_range(x):
+  rate = tf.range(0.5, 0.5 + N, dtype=x.dtype)
+  for _ in range(2):
+    x += 0.1 * rate * (tf.roll(x, 1, axis=-1) - x)
+  return tf.reduce_sum(tf.exp(x), axis=-1)
+
+
+def sorted_along_the_last_axis(x):
+  x = tf.reshape(x, [-1, N])
+  least = tf.gather(x, tf.argsort(x, axis=-1), axis=1, batch_dims=-1)
+  return tf.reduce_sum((least * x[:, ::-1]) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [
+    scaled_by_a_range,
+    scaled_by_a_tiny_slope,
+    stepped_by_a_range,
+    sorted_along_the_last_axis,
+  ],
+)
+def test_ops_that_ran_aside_on_other_dtypes(fn):
+  assert_right(fn, state(3))
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, N], tf.float64))
+  assert_right(fn, state(3), plan=plan)
+
+
+def test_a_range_of_floats_whose_elements_are_not_one_number():
+  def fn(x):
+    scale = tf.sin(tf.range(float(N), dtype=x.dtype))
+    return x * tf.broadcast_to(scale, tf.shape(x))
+
+  plan = tfp_diag.plan_diag_jacobian(
+    fn, tf.TensorSpec([None, N], tf.float64), [None]
+  )
+  assert plan.num_passes == 1
+  np.testing.assert_allclose(
+    plan(state())[1][0], tf.broadcast_to(np.sin(np.arange(N)), [2, N])
+  )
+
+
+def test_batches_of_indices_are_counted_from_the_last_axis():
+  def fn(x):
+    first = tf.gather(x, tf.argsort(x)[:, :2], axis=1, batch_dims=-1)
+    return tf.concat([first * x[:, :2], x[:, 2:] ** 2], axis=1)
+
+  x = state(3)
+  found = tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[3])[1][0]
+  np.testing.assert_allclose(found, jacobian_diagonal(fn, x))

@@ -17,13 +17,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.vectorize import vectorized_map
+from tfp_diag.sparsity import traits
 
-__all__ = ['basis_vector', 'columns', 'images_of_basis']
+__all__ = ['basis_vector', 'columns', 'images_of_basis', 'samples_first']
 
 
 def basis_vector(k: Any, tensor: tf.Tensor, rank: int, size: int) -> tf.Tensor:
@@ -105,7 +107,11 @@ def images_of_basis(
 
 
 def columns(
-  derivative: LinearMap, tensor: tf.Tensor, xs: Sequence, rank: int
+  derivative: LinearMap,
+  tensor: tf.Tensor,
+  xs: Sequence,
+  rank: int,
+  axis: int = 0,
 ) -> tf.Tensor:
   """The transposed matrix of the linear map from some Tensors to another one.
 
@@ -114,6 +120,7 @@ def columns(
     tensor: Tensor, the same linear function of `xs` for each sample.
     xs: List of Tensors.
     rank: Python int, the number of sample dimensions.
+    axis: Python int, where these begin in `tensor`.
 
   Returns:
     Tensor of shape `[number of coordinates, elements of tensor per sample]`.
@@ -123,6 +130,26 @@ def columns(
 
   def apply(seeds):
     (image,) = forward.apply(parts, seeds, [0])
-    return image
+    return samples_first(image, rank, axis)
 
   return images_of_basis(apply, xs, rank, tensor.dtype)
+
+
+def samples_first(
+  tensor: tf.Tensor, rank: int, axis: int, is_back: bool = False
+) -> tf.Tensor:
+  """A Tensor whose sample dimensions are moved to the front, or back again.
+
+  Args:
+    tensor: Tensor.
+    rank: Python int, the number of sample dimensions.
+    axis: Python int, where they begin.
+    is_back: Python bool, whether they are at the front, and move to `axis`.
+
+  Returns:
+    Tensor.
+  """
+  if not axis:
+    return tensor
+  order = traits.samples_first(axis, rank, tensor.shape.rank)
+  return tf.transpose(tensor, np.argsort(order) if is_back else order)

@@ -47,6 +47,7 @@ class ConstantHessian:
 
   how = 'shared by the samples'
   max_order = 3
+  may_leak = False
 
   @property
   def num_passes(self) -> int:

@@ -256,6 +256,8 @@ def diagonal(
     chunk_size = decision.chunk_size
     call = Call(evaluation, derivative, xs, rank, chunk_size, problem.order)
     diag = by_terms(decision, call)
+    if diag is not None and decision.terms.may_leak:
+      diag = _without_leaks(diag, decision, passes, evaluation, problem)
   if diag is None:
     colors = decision.colors_of(xs, rank)
     num_passes = colors.num_colors
@@ -330,10 +332,35 @@ def _by_passes(
     return sweep_over(derivative)
   assert isinstance(derivative, LinearMap)
   diag = sweep_over(derivative.transposed())
-  # XLA does not differentiate a loop within a branch.
-  is_short = colors.is_static and colors.num_colors <= _MAX_IN_BRANCH
-  schedule: Schedule = 'unrolled' if is_short else decision.schedule
+  schedule: Schedule = 'unrolled' if _is_short(colors) else decision.schedule
   return _finite_where_possible(diag, lambda: sweep_over(derivative, schedule))
+
+
+def _without_leaks(
+  diag: list,
+  decision: Decision,
+  passes: Linear,
+  evaluation: Evaluation,
+  problem: Problem,
+) -> list:
+  """A diagonal by terms; where one is not finite, by passes.
+
+  Not where that would take a loop within a branch, if XLA may compile it.
+  """
+  colors = decision.colors_of(evaluation.xs, problem.rank_of(evaluation.ys))
+  if _is_short(colors):
+    decision = decision._replace(schedule='unrolled')
+  elif not evaluation.is_without_xla:
+    return diag
+  decision = decision._replace(mode='reverse')
+  return _finite_where_possible(
+    diag, lambda: _by_passes(decision, passes, evaluation, problem, colors)
+  )
+
+
+def _is_short(colors: sweep.Colors) -> bool:
+  """Whether passes are written out: XLA differentiates no loop in a branch."""
+  return colors.is_static and colors.num_colors <= _MAX_IN_BRANCH
 
 
 # More passes written out in a branch take too long to compile.

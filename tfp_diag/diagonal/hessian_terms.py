@@ -27,6 +27,7 @@ from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import batching
 from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
+from tfp_diag.sparsity.evaluation import repeat_op
 from tfp_diag.sparsity.registry import facts
 
 __all__ = ['HessianTerms']
@@ -101,6 +102,11 @@ class HessianTerms:
     )
 
   @property
+  def may_leak(self) -> bool:
+    """As `Terms.may_leak`."""
+    return bool(self.found.rest) and self.is_by_coordinate
+
+  @property
   def bases(self) -> tuple:
     """The Tensors at which passes start; empty for passes by color."""
     return self.found.bases if self.is_by_coordinate else ()
@@ -123,8 +129,8 @@ class HessianTerms:
         call.chunk_size,
         call.evaluation.loop_type,
       )
-    for op, left, right, same in found.fixed:
-      diag = local.add(diag, within.fixed(op, left, right, same))
+    for op, left, right, axes, same in found.fixed:
+      diag = local.add(diag, within.fixed(op, left, right, axes, same))
     for op, left, right, rows in found.few:
       diag = local.add(diag, within.few(op, left, right, rows))
     return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
@@ -190,18 +196,28 @@ class _Call:
     sources = [*bases, *self._xs]
     return self._derivative.between(tensors, sources, held=bases)
 
-  def fixed(self, op: tf.Operation, left: int, right: int, same: bool) -> list:
+  def fixed(
+    self, op: tf.Operation, left: int, right: int, axes: tuple, same: bool
+  ) -> list:
     """The diagonal of A^T diag(w) B: the same A and B for all samples."""
-    weight = self.weight(op, left, right)
+    is_elementwise = elementwise_pairs(op.type, [left, right]) is not None
+    if is_elementwise:
+      weight = self.weight(op, left, right)
+    else:
+      (weight,) = self.adjoints(op)
     if weight is None:
       return [None] * len(self._xs)
-    columns, size = _scaled(self._columns(op.inputs[left]))
     # Products alone may leave the range of their dtype, though they would not
     # with their weights.
-    if left == right:
-      products = size[:, tf.newaxis] * tf.square(columns)
+    if not is_elementwise:
+      products, size = self._products(op, left, right, axes)
     else:
-      products = 2.0 * columns * self._columns(op.inputs[right])
+      columns, size = _scaled(self._columns(op.inputs[left], axes[0]))
+      if left == right:
+        products = size[:, tf.newaxis] * tf.square(columns)
+      else:
+        products = 2.0 * columns * self._columns(op.inputs[right], axes[1])
+    weight = basis.samples_first(weight, self._value.shape.rank, axes[-1])
     rows = tf.reshape(weight, [-1, tf.shape(products)[1]])
     if self._selects:
       is_used = tf.reduce_any(tf.not_equal(products, 0), axis=0)
@@ -215,6 +231,44 @@ class _Call:
       tf.cast(tf.reshape(piece, tf.shape(x)), x.dtype)
       for piece, x in zip(tf.split(flat, self._sizes(), axis=1), self._xs)
     ]
+
+  def _products(
+    self, op: tf.Operation, left: int, right: int, axes: tuple
+  ) -> tuple:
+    """What an op that is linear in two arguments makes of their columns.
+
+    Args:
+      op: `tf.Operation`.
+      left, right: Python ints, the arguments: fixed linear maps of xs.
+      axes: Where the samples' axes of these begin, and of the result.
+
+    Returns:
+      Tensor of shape `[number of coordinates, elements of the result per
+      sample]`: twice the result for the columns of both, those of the right
+      argument divided by their largest entries; and these entries.
+    """
+    forward = self.reverse([op.inputs[left], op.inputs[right]]).transposed()
+    parts, rank = list(range(len(self._xs))), self._value.shape.rank
+
+    def apply(seeds):
+      inputs = list(op.inputs)
+      samples = tf.shape(seeds[0])[:rank]
+      flat = tf.concat([samples, [-1]], axis=0)
+      sizes = []
+      images = forward.apply(parts, seeds, [0, 1])
+      for k, image, axis in zip((left, right), images, axes):
+        image = basis.samples_first(image, rank, axis)
+        rows, size = _scaled(tf.reshape(image, [tf.reduce_prod(samples), -1]))
+        rows = tf.reshape(rows, tf.shape(image))
+        inputs[k] = basis.samples_first(rows, rank, axis, is_back=True)
+        sizes.append(tf.reshape(size, flat))
+      (result,) = repeat_op(op, inputs)
+      result = basis.samples_first(result, rank, axes[-1])
+      return tf.concat([tf.reshape(result, flat), *sizes], axis=-1)
+
+    found = basis.images_of_basis(apply, self._xs, rank, op.outputs[0].dtype)
+    products, of_left, of_right = tf.split(found, [-1, 1, 1], axis=1)
+    return 2.0 * of_left * products, of_right[:, 0]
 
   def few(self, op: tf.Operation, left: int, right: int, rows: int) -> list:
     """The diagonal of J_a^T diag(w) J_b, one row of J_b after the other."""
@@ -291,18 +345,19 @@ class _Call:
     result = tf.reshape(tf.add_n(products), self._event_shape(tensor))
     return tf.broadcast_to(result, tf.shape(tensor))
 
-  def _columns(self, tensor: tf.Tensor) -> tf.Tensor:
+  def _columns(self, tensor: tf.Tensor, axis: int = 0) -> tf.Tensor:
     """The transposed matrix of the linear map from `xs` to a Tensor.
 
     Args:
       tensor: Tensor, the same linear function of `xs` for each sample.
+      axis: Python int, where its sample dimensions begin.
 
     Returns:
       Tensor of shape `[number of coordinates, elements of tensor per sample]`.
     """
     if tensor.ref() not in self._matrices:
       self._matrices[tensor.ref()] = basis.columns(
-        self._derivative, tensor, self._xs, self._value.shape.rank
+        self._derivative, tensor, self._xs, self._value.shape.rank, axis
       )
     return self._matrices[tensor.ref()]
 

@@ -53,6 +53,7 @@ class JacobianTerms:
 
   how = 'around cuts'
   max_order = 1
+  may_leak = False
 
   @property
   def num_passes(self) -> int:

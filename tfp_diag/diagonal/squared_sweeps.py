@@ -90,6 +90,11 @@ class SquaredSweeps:
     return self.num_sweeps + self.matrix_passes + colors
 
   @property
+  def may_leak(self) -> bool:
+    """As `Terms.may_leak`."""
+    return self.matrix_passes > 0
+
+  @property
   def note(self) -> str:
     """As `Terms.note`."""
     sweeps = f'{self.num_sweeps} sweep{"s" * (self.num_sweeps != 1)}'
@@ -444,13 +449,14 @@ class _Walk:
     key = result.ref(), part.ref()
     if key not in self._matrices:
       columns = basis.columns(
-        self._call.derivative, result, [part], self._call.rank
+        self._call.derivative, result, [part], self._call.rank, link.axis
       )
       self._matrices[key] = _wide(columns)
     columns = self._matrices[key]
     found = []
     for power, weight in enumerate(weights, start=2):
       if weight is not None:
+        weight = basis.samples_first(weight, self._call.rank, link.axis)
         flat = tf.reshape(_wide(weight), [-1, tf.shape(columns)[1]])
         flat = tf.matmul(flat, _times(columns, power), transpose_b=True)
         weight = tf.reshape(flat, tf.shape(part))

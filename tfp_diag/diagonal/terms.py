@@ -56,6 +56,14 @@ class Terms(Protocol):
   max_order: int
 
   @property
+  def may_leak(self) -> bool:
+    """Whether what is not finite may reach coordinates that have no part in it.
+
+    Where a derivative is infinite, a sum over the ops has zero times it.
+    """
+    ...
+
+  @property
   def num_passes(self) -> int:
     """How many passes through the function run for a diagonal."""
     ...

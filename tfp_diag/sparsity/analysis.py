@@ -226,7 +226,7 @@ class Analysis:
   @property
   def has_own_gradient_alone(self) -> bool:
     """As `curvature.has_own_gradient_alone`; False for a Jacobian."""
-    return self._is_hessian and has_own_gradient_alone(self.walked)
+    return self._is_hessian and has_own_gradient_alone(self.walked, self.facts)
 
   @property
   def is_affine(self) -> bool:

@@ -26,7 +26,9 @@ kinds of ops make a Hessian dense, and yet their diagonals are cheap:
 
 * an op whose arguments are fixed linear maps A of xs, the same for all samples,
   such as the linear predictor of a regression. Then the diagonal of
-  `A^T diag(w) A` is one product with the squared matrix;
+  `A^T diag(w) A` is one product with the squared matrix. An op that is linear
+  in each of two arguments, a product of matrices, need not be elementwise: of
+  the columns of A and B it makes the matrix that takes its place;
 * an op that has an argument b with few elements per sample, such as the sum in
   a normalizer. Then the rows of `J_b` are a few reverse passes.
 
@@ -42,6 +44,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 
 from tfp_diag.sparsity import probe, registry
+from tfp_diag.sparsity.paths import kind_of_squares
+from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.structure import Structure
 from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import (
@@ -49,8 +53,6 @@ from tfp_diag.sparsity.traits import (
   MAX_ENTRIES,
   MIN_DENSITY,
   Facts,
-  has_fixed_curvature,
-  has_fixed_matrix,
 )
 from tfp_diag.sparsity.walk import Walked
 
@@ -76,8 +78,9 @@ class CurvedOps:
   The ops are `tf.Operation`s of the graph at hand.
 
   Attributes:
-    fixed: `tuple` of (op, left, right, same). `left` and `right` are the
+    fixed: `tuple` of (op, left, right, axes, same). `left` and `right` are the
       numbers of two arguments of the op that are fixed linear maps of xs;
+      `axes` are the places of the samples' axes in these and in the result;
       `same` tells whether the weight is the same for all samples, as in a
       quadratic form.
     few: `tuple` of (op, left, right, rows): the numbers of two arguments, of
@@ -146,7 +149,7 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
   if not curved or not _can_be_taken_apart(curved, walked):
     return None
   leading, counts = facts.leading, facts.counts
-  same = _same_weights(walked)
+  same = _same_weights(walked, facts)
   fixed, few, rest, cheap = [], [], [], set()
   entries = 0
   for step in curved:
@@ -158,6 +161,17 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
     most = max(counts[y].max(initial=0) for y in step.outputs if y.depends)
     if most <= min(LOCAL, n - 1):
       rest.append((op, used))
+    elif (
+      pairs is None
+      and entries + size * n <= MAX_ENTRIES
+      and (
+        any(_is_full(step, i, counts, n) for i in used)
+        and _is_fixed_product(step, used, walked, facts)
+      )
+    ):
+      fixed.append((op, *used, _axes(step, used, facts), same[step]))
+      entries += size * n
+      cheap.add(step)
     elif pairs is None:
       rest.append((op, used))
     elif (
@@ -165,7 +179,9 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
       and any(_is_full(step, i, counts, n) for i in {*sum(pairs, ())})
       and all(_is_uniform(step, i, facts) for i in {*sum(pairs, ())})
     ):
-      fixed += [(op, *pair, same[step]) for pair in pairs]
+      fixed += [
+        (op, *pair, _axes(step, pair, facts), same[step]) for pair in pairs
+      ]
       entries += size * n
       cheap.add(step)
     else:
@@ -242,17 +258,17 @@ def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
     return False
   # Small ops first: if the test fails for one, large ones need not be run.
   curved.sort(key=lambda step: max(y.rows for y in step.outputs))
-  if not all(has_fixed_curvature(step, walked) for step in curved):
+  if not all(facts.has_fixed_curvature(step) for step in curved):
     return False
-  return all(_same_weights(walked).values()) and all(
-    facts.is_uniform(value)
+  return all(_same_weights(walked, facts).values()) and all(
+    facts.uniform_axis(value) is not None
     for step in curved
     for value in step.inputs
     if value.depends
   )
 
 
-def has_own_gradient_alone(walked: Walked) -> bool:
+def has_own_gradient_alone(walked: Walked, facts: Facts) -> bool:
   """Whether only custom gradients may have second derivatives that change.
 
   It is False if a custom gradient is known to work element by element. That is
@@ -260,6 +276,7 @@ def has_own_gradient_alone(walked: Walked) -> bool:
 
   Args:
     walked: `Walked`, with second derivatives.
+    facts: `Facts` of its values.
 
   Returns:
     `bool`.
@@ -272,7 +289,7 @@ def has_own_gradient_alone(walked: Walked) -> bool:
   return bool(own) and all(
     step.own_gradient is None
     if _ends_custom_gradient(step)
-    else has_fixed_curvature(step, walked)
+    else facts.has_fixed_curvature(step)
     for step in curved
   )
 
@@ -402,8 +419,30 @@ def _is_curved(step: Step | Loop) -> bool:
 
 def _is_uniform(step: Step, argument: int, facts: Facts) -> bool:
   """Whether an argument is a fixed linear map, of the shape of the result."""
-  value = step.inputs[argument]
-  return value.shape == step.outputs[0].shape and facts.is_uniform(value)
+  value, result = step.inputs[argument], step.outputs[0]
+  axis = facts.sample_axis(result)
+  return (
+    value.shape == result.shape
+    and axis is not None
+    and facts.uniform_axis(value) == axis
+  )
+
+
+def _axes(step: Step, pair: Sequence, facts: Facts) -> tuple:
+  values = [step.inputs[k] for k in pair] + [step.outputs[0]]
+  return tuple(map(facts.sample_axis, values))
+
+
+def _is_fixed_product(
+  step: Step, used: Sequence, walked: Walked, facts: Facts
+) -> bool:
+  """Whether an op multiplies two fixed linear maps, in the same way for all."""
+  return (
+    len(used) == 2
+    and all(kind_of_squares(step, k, walked) is Squares.OPERANDS for k in used)
+    and all(facts.uniform_axis(step.inputs[k]) is not None for k in used)
+    and facts.has_fixed_curvature(step)
+  )
 
 
 def _is_full(step: Step, argument: int, counts: dict, n: int) -> bool:
@@ -416,7 +455,7 @@ def _fewer_last(step: Step, pair: tuple) -> tuple[int, int]:
   return (b, a) if step.inputs[a].size < step.inputs[b].size else (a, b)
 
 
-def _same_weights(walked: Walked) -> dict:
+def _same_weights(walked: Walked, facts: Facts) -> dict:
   """Which curved ops have weights that are the same for all samples.
 
   Returns:
@@ -434,10 +473,10 @@ def _same_weights(walked: Walked) -> dict:
   for step in reversed(walked.tape.steps):
     own = not any(y in varies for y in step.outputs)
     if _is_curved(step):
-      found[step] = own and has_fixed_curvature(step, walked)
+      found[step] = own and facts.has_fixed_curvature(step)
       own = False
     elif own:
-      own = step in after and has_fixed_matrix(step, walked)
+      own = step in after and facts.has_fixed_matrix(step)
     if not own:
       varies.update(value for value in step.inputs if value.depends)
   return found

@@ -49,7 +49,6 @@ from tfp_diag.sparsity.traits import (
   MIN_DENSITY,
   Facts,
   acts_by_element,
-  has_fixed_matrix,
 )
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
@@ -182,6 +181,7 @@ class _Facts:
     self.counts = facts.counts
     self.leading = facts.leading
     self.is_uniform = facts.is_uniform
+    self.has_fixed_matrix = facts.has_fixed_matrix
     self.maker = facts.maker
     self._used = {v for step in walked.tape.steps for v in step.inputs}
     self._used.update(walked.outputs)
@@ -220,10 +220,6 @@ class _Facts:
 
   def _is_alone(self, step: Step, value: Value) -> bool:
     return self._used.intersection(step.outputs) <= {value}
-
-  def has_fixed_matrix(self, step: Step) -> bool:
-    """See `traits.has_fixed_matrix`."""
-    return has_fixed_matrix(step, self.walked)
 
 
 class _Finder:

@@ -158,6 +158,7 @@ def bound_op(op: tf.Operation) -> Callable:
   definition = op.op_def
   names, attrs = _parameters(op.type, definition)
   attrs = {name: op.get_attr(attr) for attr, name in attrs.items()}
+  allowed = {a.name: a.allowed_values.list.type for a in definition.attr}
   counts = []
   for argument in definition.input_arg:
     count = None
@@ -165,19 +166,37 @@ def bound_op(op: tf.Operation) -> Callable:
       count = op.get_attr(argument.number_attr)
     elif argument.type_list_attr:
       count = len(op.get_attr(argument.type_list_attr))
-    counts.append((names[argument.name], count))
+    dtypes = (
+      [argument.type] if argument.type else allowed.get(argument.type_attr, ())
+    )
+    counts.append((names[argument.name], count, list(dtypes)))
 
   def call(inputs):
     arguments, rest = dict(attrs), list(inputs)
-    for name, count in counts:
-      if count is None:
-        arguments[name] = rest.pop(0)
-      else:
-        arguments[name], rest = rest[:count], rest[count:]
+    for name, count, dtypes in counts:
+      number = 1 if count is None else count
+      tensors = [_as_tensor(x, dtypes) for x in rest[:number]]
+      arguments[name] = tensors[0] if count is None else tensors
+      rest = rest[number:]
     result = function(**arguments)
     return list(result) if isinstance(result, (list, tuple)) else [result]
 
   return call
+
+
+def _as_tensor(x: Any, dtypes: Sequence) -> Any:
+  """An array as a Tensor of its own dtype, or of one that the op can take.
+
+  An op would cast it to the default of an attribute: the doubles of a range to
+  integers.
+  """
+  if tf.is_tensor(x):
+    return x
+  x = np.asarray(x)
+  dtype = tf.as_dtype(x.dtype)
+  if dtypes and dtype.as_datatype_enum not in dtypes:
+    return x if len(dtypes) > 1 else tf.convert_to_tensor(x, dtypes[0])
+  return tf.convert_to_tensor(x)
 
 
 # In Python some arguments have other names than in the op's definition.

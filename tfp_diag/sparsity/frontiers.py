@@ -114,6 +114,7 @@ class Link(NamedTuple):
     mapped: `Value` that is the term, and a fixed linear map of the value: one
       product with the squared matrix takes the place of passes. Else None.
     matrix_passes: how many passes give that matrix.
+    axis: where the axes of the samples begin in its result.
   """
 
   value: Value
@@ -122,6 +123,7 @@ class Link(NamedTuple):
   work: float
   mapped: Value | None = None
   matrix_passes: int = 0
+  axis: int = 0
 
   @property
   def num_passes(self) -> int:
@@ -351,7 +353,8 @@ class Frontiers:
       reached = self._sets.members(self._numbers[value])
       if value in rescaled or not np.any(bad & reached):
         continue
-      if not self._matrices.is_fixed(value):
+      axis = self._matrices.axis(value)
+      if axis is None:
         continue
       inside = self.descendants(value, between)
       if not self.affords(inside):
@@ -371,7 +374,7 @@ class Frontiers:
         of_map = self.share(self.between(part, value))
         work = self._matrices.work(value, part, self._total, of_map)
         count = self._matrices.num_passes(part)
-        last = Link(part, False, (), work, value, count)
+        last = Link(part, False, (), work, value, count, axis)
         self._mapped.add(value)
         yield here, (link, last)
         bad &= ~here

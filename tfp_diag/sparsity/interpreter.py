@@ -27,6 +27,7 @@ from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.op_view import OpView
 from tfp_diag.sparsity.program import Instruction, Program
+from tfp_diag.sparsity.registry import CannotSay, OpFailed
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
@@ -546,7 +547,10 @@ def _is_one_number(value: Value) -> bool:
   """Whether all elements are the same, for any number of samples."""
   if value.is_uniform or value.varies is not None or not value.is_known:
     return value.is_uniform
-  array = value.value()
+  try:
+    array = value.value()
+  except (CannotSay, OpFailed):
+    return False
   return bool(array.size and np.all(array == array.flat[0]))
 
 

@@ -24,7 +24,7 @@ several times with random values that differ between samples.
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -44,7 +44,9 @@ _DRAWS = 3
 _FILLINGS = 3
 
 
-def has_fixed_matrix(step: Step, num_samples: int) -> bool:
+def has_fixed_matrix(
+  step: Step, num_samples: int, orders: Mapping | None = None
+) -> bool:
   """Whether an op is affine, with the same matrix for each sample.
 
   The op is run on inputs that are split into samples along their first axis,
@@ -55,6 +57,8 @@ def has_fixed_matrix(step: Step, num_samples: int) -> bool:
     step: The op on the tape. By their shapes, the leading axes of its inputs
       and outputs that depend on xs are the sample dimensions.
     num_samples: Python int.
+    orders: From a `Value` to the order of its axes in which those of the
+      samples come first, where they do not. Default: they do.
 
   Returns:
     `bool`: False also where the op cannot be run.
@@ -65,42 +69,49 @@ def has_fixed_matrix(step: Step, num_samples: int) -> bool:
     return False
   if num_samples == 1 and step.is_linear:
     return True
-  return _holds(_is_affine, step, num_samples)
+  return _holds(_is_affine, step, num_samples, orders or {})
 
 
-def has_fixed_curvature(step: Step, num_samples: int = 1) -> bool:
+def has_fixed_curvature(
+  step: Step, num_samples: int = 1, orders: Mapping | None = None
+) -> bool:
   """Whether the second derivatives of an op are constants.
 
   Args:
     step: As for `has_fixed_matrix`.
     num_samples: Python int. The constants must be the same for all samples, and
       no two samples may have mixed second derivatives.
+    orders: As for `has_fixed_matrix`.
 
   Returns:
     `bool`: False also where the op cannot be run.
   """
-  return _holds(_is_quadratic, step, num_samples)
+  return _holds(_is_quadratic, step, num_samples, orders or {})
 
 
 _KNOWN = weakref.WeakKeyDictionary()
 
 
-def _holds(test: Callable, step: Step, num_samples: int) -> bool:
+def _holds(
+  test: Callable, step: Step, num_samples: int, orders: Mapping
+) -> bool:
   """Whether equations between values of the op hold; tested once per step."""
   known = _KNOWN.setdefault(step, {})
-  if (test, num_samples) not in known:
-    known[test, num_samples] = _try(test, step, num_samples)
-  return known[test, num_samples]
+  key = test, num_samples, tuple(orders.items())
+  if key not in known:
+    known[key] = _try(test, step, num_samples, orders)
+  return known[key]
 
 
-def _try(test: Callable, step: Step, num_samples: int) -> bool:
+def _try(test: Callable, step: Step, num_samples: int, orders: Mapping) -> bool:
   if step.op is None or step.op.op_def.is_stateful or not num_samples:
     return False
   try:
     # Overflow gives NaN, for which no equation holds.
     with np.errstate(all='ignore'):
       return all(
-        _agree(test, _Samples(run, step, num_samples)) for run in _runs(step)
+        _agree(test, _Samples(run, step, num_samples, orders))
+        for run in _runs(step)
       )
   except (CannotSay, OpFailed):
     return False
@@ -192,8 +203,11 @@ class _Samples:
       clip, for example.
   """
 
-  def __init__(self, run: Callable, step: Step, num_samples: int) -> None:
+  def __init__(
+    self, run: Callable, step: Step, num_samples: int, orders: Mapping
+  ) -> None:
     self._run = run
+    self._orders = orders
     self._inputs = [v for v in step.inputs if v.depends]
     self._outputs = [(k, v) for k, v in enumerate(step.outputs) if v.depends]
     self.num_samples = num_samples
@@ -203,12 +217,15 @@ class _Samples:
     self._bits, self.factor = (4, 2.0**7) if is_short else (20, 2.0**63)
 
   def __call__(self, samples: list) -> np.ndarray:
-    feeds = [
-      np.broadcast_to(array, (self.num_samples, array.shape[1])).reshape(
-        value.shape
-      )
-      for array, value in zip(samples, self._inputs)
-    ]
+    feeds = []
+    for array, value in zip(samples, self._inputs):
+      array = np.broadcast_to(array, (self.num_samples, array.shape[1]))
+      order = self._orders.get(value)
+      if order is None:
+        feeds.append(array.reshape(value.shape))
+      else:
+        array = array.reshape([value.known_shape[k] for k in order])
+        feeds.append(array.transpose(np.argsort(order)))
     results = self._run(feeds)
     flat = []
     for k, value in self._outputs:
@@ -216,6 +233,8 @@ class _Samples:
       if result.shape != value.shape or value.dtype.is_complex:
         # The shape may depend on an unknown value.
         raise CannotSay('a result of another shape, or of complex numbers')
+      if value in self._orders:
+        result = result.transpose(self._orders[value])
       width, rest = divmod(result.size, self.num_samples)
       if rest:
         raise CannotSay('a result that cannot be split into samples')

@@ -40,9 +40,7 @@ __all__ = [
   'Facts',
   'FixedMatrices',
   'acts_by_element',
-  'has_fixed_curvature',
-  'has_fixed_matrix',
-  'leading_values',
+  'samples_first',
 ]
 
 # A value that depends on at most this many coordinates keeps a pattern sparse.
@@ -52,35 +50,6 @@ LOCAL = 4
 MIN_DENSITY = 0.25
 # The most entries of all fixed matrices of one function.
 MAX_ENTRIES = 4_000_000
-
-
-def leading_values(walked: Walked) -> set[Value]:
-  """The values whose leading axes are the samples, each in its place.
-
-  Args:
-    walked: `Walked`.
-
-  Returns:
-    set of `Value`.
-  """
-  columns = Columns(Groups(walked.num_samples))
-  sample_of = {
-    value: Dependency.from_columns(own_samples(value.rows, walked.num_samples))
-    for value in walked.inputs
-  }
-  walked.tape.forward(sample_of, columns)
-  found = set()
-  for value, dependency in sample_of.items():
-    if (
-      value.shape is None
-      or value.shape[: walked.sample_rank] != walked.sample_shape
-    ):
-      continue
-    rows = columns.groups.expand(dependency)
-    own = own_samples(value.rows, walked.num_samples)
-    if np.array_equal(rows.indices, own[rows.row_of_entry]):
-      found.add(value)
-  return found
 
 
 class Facts:
@@ -104,7 +73,92 @@ class Facts:
   @functools.cached_property
   def leading(self) -> set[Value]:
     """The values whose leading axes are the samples, each in its place."""
-    return leading_values(self._walked)
+    values = (*self._walked.inputs, *self._walked.values)
+    return {value for value in values if self._has_samples_at(value, 0)}
+
+  def sample_axis(self, value: Value) -> int | None:
+    """Where the axes of the samples begin, or None.
+
+    Where the shape leaves no choice, that is not looked at: an op is run on
+    samples to see what it does with them.
+
+    Args:
+      value: `Value`.
+
+    Returns:
+      `int`, the number of the first of these axes. Several sample dimensions
+      may have been merged into one axis, the first, as `tf.tensordot` does
+      before it multiplies.
+    """
+    shape, samples = value.shape, self._walked.sample_shape
+    if shape is None or shape[: len(samples)] == samples:
+      found = None if shape is None else 0
+    else:
+      found = 0 if shape[:1] == (self._walked.num_samples,) else None
+    if (
+      shape is None or not samples or samples not in _pieces(shape[1:], samples)
+    ):
+      return found
+    if found == 0 and self._has_samples_at(value, 0):
+      return 0
+    for axis, piece in enumerate(_pieces(shape, samples)):
+      if piece == samples and self._has_samples_at(value, axis):
+        return axis
+    return found
+
+  def _has_samples_at(self, value: Value, axis: int) -> bool:
+    """Whether some axes are the samples, each element in its own."""
+    dependency = self._sample_of.get(value)
+    shape, samples = value.shape, self._walked.sample_shape
+    end = axis + len(samples)
+    if dependency is None or shape is None or shape[axis:end] != samples:
+      return False
+    rows = self._sample_columns.groups.expand(dependency)
+    own = np.arange(self._walked.num_samples).reshape(
+      samples + (1,) * (len(shape) - end)
+    )
+    own = np.broadcast_to(own, shape).ravel()
+    return np.array_equal(rows.indices, own[rows.row_of_entry])
+
+  @functools.cached_property
+  def _sample_columns(self) -> Columns:
+    return Columns(Groups(self._walked.num_samples))
+
+  @functools.cached_property
+  def _sample_of(self) -> dict:
+    """Value -> `Dependency` of its elements on samples."""
+    walked = self._walked
+    found = {
+      value: Dependency.from_columns(
+        own_samples(value.rows, walked.num_samples)
+      )
+      for value in walked.inputs
+    }
+    walked.tape.forward(found, self._sample_columns)
+    return found
+
+  def has_fixed_matrix(self, step: Step) -> bool:
+    """Whether an op is affine, with the same matrix for each sample."""
+    return self._holds(probe.has_fixed_matrix, step)
+
+  def has_fixed_curvature(self, step: Step) -> bool:
+    """Whether an op has the same constant second derivatives for each one."""
+    return self._holds(probe.has_fixed_curvature, step)
+
+  def _holds(self, test: Callable, step: Step) -> bool:
+    walked = self._walked
+    if isinstance(step, Loop) or walked.at_hand(step.op) is None:
+      return False
+    orders = {}
+    for value in (*step.inputs, *step.outputs):
+      axis = self.sample_axis(value) if value.depends else 0
+      if axis is None:
+        return False
+      if axis:
+        orders[value] = samples_first(
+          axis, walked.sample_rank, len(value.known_shape)
+        )
+    return test(step, walked.num_samples, orders)
 
   @property
   def num_samples(self) -> int:
@@ -116,10 +170,17 @@ class Facts:
     return value.rows // self._walked.num_samples
 
   def is_uniform(self, value: Value) -> bool:
-    """Whether a value is a fixed affine function of each sample of xs.
+    """As `uniform_axis`, where the axes of the samples are the first."""
+    shape, samples = value.shape, self._walked.sample_shape
+    if shape is None or shape[: len(samples)] != samples:
+      return False
+    return self.uniform_axis(value) == 0
 
-    Its leading axes are the sample shape, and each of its samples is an affine
-    function of the same sample of xs, with the same matrix for all samples.
+  def uniform_axis(self, value: Value) -> int | None:
+    """The sample axis of a value that is a fixed affine function of xs.
+
+    Each of its samples is an affine function of the same sample of xs, with the
+    same matrix for all samples.
 
     For that ops are run, which takes long for large ones: test this last.
 
@@ -127,11 +188,15 @@ class Facts:
       value: `Value`.
 
     Returns:
-      `bool`.
+      As `sample_axis`; None if it is no such function, or not known to be, or
+      if several sample dimensions are one axis.
     """
     walked = self._walked
-    if _lead_rank(value, walked) != walked.sample_rank:
-      return False
+    axis, rank = self.sample_axis(value), walked.sample_rank
+    if axis is None:
+      return None
+    if value.known_shape[axis : axis + rank] != walked.sample_shape:
+      return None
     # Not by recursion, whose depth would be that of the function.
     waiting = [value]
     while waiting:
@@ -147,8 +212,29 @@ class Facts:
       elif missing := [v for v in inputs if v not in self._uniform]:
         waiting.append(missing[0])
       else:
-        self._uniform[last] = has_fixed_matrix(step, walked)
-    return self._uniform[value]
+        self._uniform[last] = self.has_fixed_matrix(step)
+    return axis if self._uniform[value] else None
+
+
+def samples_first(axis: int, rank: int, ndims: int) -> tuple:
+  """The order of axes in which those of the samples come first.
+
+  Args:
+    axis: `int`, the first of these.
+    rank: `int`, how many there are.
+    ndims: `int`, how many axes there are.
+
+  Returns:
+    `tuple` of `int`.
+  """
+  end = axis + rank
+  return (*range(axis, end), *range(axis), *range(end, ndims))
+
+
+def _pieces(shape: tuple, samples: tuple) -> list:
+  """The runs of sizes in a shape, each as long as that of the samples."""
+  rank = len(samples)
+  return [shape[k : k + rank] for k in range(len(shape) - rank + 1)]
 
 
 class FixedMatrices(NamedTuple):
@@ -165,9 +251,13 @@ class FixedMatrices(NamedTuple):
   wholes: Mapping
   num_samples: int
 
+  def axis(self, value: Value) -> int | None:
+    """See `Facts.uniform_axis`."""
+    return self.facts.uniform_axis(self.wholes.get(value, value))
+
   def is_fixed(self, value: Value) -> bool:
-    """See `Facts.is_uniform`."""
-    return self.facts.is_uniform(self.wholes.get(value, value))
+    """Whether it has such an axis."""
+    return self.axis(value) is not None
 
   def fits(self, value: Value, part: Value) -> bool:
     """Whether the matrix of a value by a part has not too many entries."""
@@ -211,55 +301,3 @@ def acts_by_element(step: Step) -> bool:
   return bool(known.shape_inputs and known.moved_inputs) and (
     step.inputs[0].shape == step.outputs[0].shape
   )
-
-
-def has_fixed_matrix(step: Step, walked: Walked) -> bool:
-  """Whether an op is affine, with the same matrix for each sample.
-
-  Args:
-    step: `tape.Step`.
-    walked: `Walked`.
-
-  Returns:
-    `bool`.
-  """
-  return _samples_lead(step, walked) and probe.has_fixed_matrix(
-    step, walked.num_samples
-  )
-
-
-def has_fixed_curvature(step: Step, walked: Walked) -> bool:
-  """Whether an op has constant second derivatives, the same for each sample.
-
-  Args:
-    step: `tape.Step`.
-    walked: `Walked`.
-
-  Returns:
-    `bool`.
-  """
-  return _samples_lead(step, walked) and probe.has_fixed_curvature(
-    step, walked.num_samples
-  )
-
-
-def _samples_lead(step: Step, walked: Walked) -> bool:
-  """Whether the leading axes of what depends on xs may be the samples."""
-  if isinstance(step, Loop) or walked.at_hand(step.op) is None:
-    return False
-  values = [v for v in (*step.inputs, *step.outputs) if v.depends]
-  return all(_lead_rank(value, walked) is not None for value in values)
-
-
-def _lead_rank(value: Value, traced: Walked) -> int | None:
-  """How many leading axes are the samples, or None if samples do not lead.
-
-  Several sample dimensions may have been merged into one axis, as
-  `tf.tensordot` does before it multiplies.
-  """
-  if value.shape is None:
-    return None
-  for lead in (traced.sample_shape, (traced.num_samples,)):
-    if value.shape[: len(lead)] == lead:
-      return len(lead)
-  return None

@@ -42,6 +42,12 @@ def whole(x):
 
 
 ANYWHERE = [-np.inf, np.inf]
+
+
+def truth(k):
+  return tf.cast(tf.cast(k, tf.bool), tf.int32)
+
+
 BOUNDED = [
   (lambda x: tf.argmax(x[:4]), [0, 3]),
   (lambda x: tf.argmin(tf.reshape(x, [2, 3]), 0)[1], [0, 1]),
@@ -69,6 +75,13 @@ BOUNDED = [
   ),
   (lambda x: tf.cast(x[0] > 0.5, tf.int32), [0, 1]),
   (lambda x: 2 - 3 * tf.cast(x[0] > 0.5, tf.int32), [-1, 2]),
+  # What is not zero is true; NaN is, too.
+  (lambda x: truth(whole(x) % 3 + 2), [1, 1]),
+  (lambda x: truth(-1 - whole(x) % 3), [1, 1]),
+  (lambda x: truth(whole(x) % 3 - 1), [0, 1]),
+  (lambda x: truth(whole(x) % 1), [0, 0]),
+  (lambda x: truth(tf.clip_by_value(x[0], 3.0, 4.0)), [1, 1]),
+  (lambda x: truth(tf.clip_by_value(x[0], 0.0, 0.0)), [0, 1]),
   (lambda x: -tf.abs(tf.clip_by_value(whole(x), -4, 2)), [-4, 0]),
   (lambda x: tf.where(x[0] > 0, 5, whole(x) % 3), [0, 5]),
   (

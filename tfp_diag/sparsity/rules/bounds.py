@@ -96,9 +96,15 @@ def _truncate_mod(instruction, inputs, output):
 
 @register_bounds('Cast')
 def _cast(instruction, inputs, output):
-  """A cast to integers rounds towards zero; one to floats may round."""
+  """A cast to integers rounds towards zero; one to floats may round.
+
+  One to bool tells what is not zero; NaN is not.
+  """
   del output
   low, high = inputs[0].bounds()
+  if instruction.dtypes[0].is_bool:
+    is_exact = inputs[0].dtype.is_integer
+    return (low > 0) | (high < 0), (low != 0) | (high != 0) | (not is_exact)
   if not instruction.dtypes[0].is_integer:
     return _rounded(instruction, low, high)
   return _in_range(

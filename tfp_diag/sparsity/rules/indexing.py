@@ -46,9 +46,8 @@ def _gather(op):
     return movement(op, (0,))
   except CannotSay:
     pass
-  axis, batch_dims = int(axis.value()), op.attr('batch_dims')
-  axis %= len(params.shape)
-  batch_dims %= len(indices.shape) + 1
+  axis = int(axis.value()) % len(params.shape)
+  batch_dims = _batch_dims(op.attr('batch_dims'), len(indices.shape))
   outer, inner = params.shape[:axis], params.shape[axis + 1 :]
   rows = int(np.prod(outer + inner, dtype=np.int64))
   place = np.arange(rows).reshape(*outer, 1, *inner)
@@ -64,6 +63,11 @@ def _gather(op):
   )
   flow = Flow.collect(segment, rows).then(Flow.gather(index, rows))
   return Structure.linear({0: flow})
+
+
+def _batch_dims(number, rank):
+  """How many leading axes count as batches; less than none from the last on."""
+  return number + rank if number < 0 else number
 
 
 @register_rule('Gather', 'GatherNd')
@@ -228,7 +232,13 @@ register_facts('ResourceGather', read=_gather_again)
 register_facts('ResourceGatherNd', read=lambda _, v, i: v.gather_nd(i))
 
 
-register_facts('GatherV2', separate_axes=lambda op: op.get_attr('batch_dims'))
+register_facts(
+  'GatherV2',
+  # Of an unknown rank all axes may be those of slices.
+  separate_axes=lambda op: max(
+    _batch_dims(op.get_attr('batch_dims'), op.inputs[1].shape.rank or 0), 0
+  ),
+)
 
 
 @register_rule('Select')
