@@ -32,6 +32,7 @@ from tfp_diag.mcmc.adapt.tuning import (
   StepSizeTuner,
   autocorrelation_time,
   find_stuck,
+  has_mass,
   is_unstable,
   times_of,
 )
@@ -142,6 +143,7 @@ def test_a_wide_mode_of_the_same_mass_is_not_left(dims):
   np.testing.assert_array_equal(found, stuck)
   gradients[:, :4] *= np.exp(-lower / dims)
   assert not find_stuck(is_accepted, log_prob, gradients).any()
+  assert has_mass(log_prob, gradients).all()
   # On its way there, a chain in a wide place still counts as lost.
   climb = np.linspace(-15.0, 0.0, 40) * np.sqrt(dims / 2)
   climbing = log_prob + stuck * climb[:, np.newaxis]

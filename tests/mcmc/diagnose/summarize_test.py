@@ -31,6 +31,7 @@ from tfp_diag.mcmc import (
   summarize,
   windowed_adaptive_mala,
 )
+from tfp_diag.mcmc.diagnose import convergence_warnings
 
 
 def ar1(coefficient, shape, seed=0):
@@ -427,6 +428,17 @@ def test_a_log_density_whose_differences_are_rounded():
     assert len(warnings) == is_rounded
     if is_rounded and dtype is np.float32:
       assert 'numbers of float32 are 1 apart' in warnings[0]
+
+
+def test_places_that_chains_were_moved_away_from():
+  draws = np.random.default_rng(0).normal(size=[50, 20, 2])
+  far = np.tile([0.0, 9.0], [4, 1])
+  (sentence,) = convergence_warnings.unreached(far, draws)
+  assert 'In the warm-up 4 chains' in sentence
+  assert 'no draw is there' in sentence
+  # Draws are there; or two chains are no mode; or none was moved.
+  for places in (far / 9.0, far[:2], np.zeros([0, 2]), None):
+    assert convergence_warnings.unreached(places, draws) == []
 
 
 def test_one_proposal_is_not_said_to_fail_twice():

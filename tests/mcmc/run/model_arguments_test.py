@@ -498,3 +498,31 @@ def test_integers_are_taken_as_the_numbers_of_a_floating_variable():
   ]
   one, other = (t.log_prob_fn(*t.start) for t in targets)
   np.testing.assert_array_equal(one, other)
+
+
+@tfd.JointDistributionCoroutine
+def _without_axes():
+  rate = yield Root(tfd.Gamma(2.0, 1.0, name='rate'))
+  yield tfd.Poisson(rate, name='counts')
+
+
+@tfd.JointDistributionCoroutine
+def _in_batches():
+  rate = yield Root(tfd.Gamma(2.0, 1.0, name='rate'))
+  yield tfd.Poisson(rate * tf.ones([5]), name='counts')
+
+
+def test_data_of_one_chain_each_are_refused():
+  """As many observations as chains are none the less one data set."""
+  for model in (_without_axes, _in_batches):
+    with pytest.raises(ValueError, match=r'the 5 chains would have .*tfd.Sam'):
+      run(model, n_chains=5, counts=_COUNTS)
+  # The same for all is what a scalar is.
+  run(_without_axes, n_chains=5, counts=[2.0] * 5)
+
+
+def test_a_batch_of_what_is_pinned_is_one():
+  with pytest.raises(
+    ValueError, match=r'(?s)batch shape .*counts.*Independent'
+  ):
+    run(_in_batches, counts=2.0)

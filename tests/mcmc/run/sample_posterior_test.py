@@ -343,6 +343,33 @@ def test_chains_that_are_stuck_are_rescued(monkeypatch):
   assert sum(w.num_rescued for w in found.warm_up.windows) == 3
   assert np.abs(found.draws).max() < 10.0
   assert found.warm_up.step_size > 0.3
+  # What they left was nothing.
+  assert not len(found.warm_up.abandoned)
+
+
+def test_a_narrow_mode_that_chains_were_moved_out_of_is_missed(tmp_path):
+  """R-hat cannot see it: no chain is left there."""
+  halves = tfd.MixtureSameFamily(
+    tfd.Categorical(probs=[0.5, 0.5]),
+    tfd.Normal(np.float32([-1.0, 1.0]), [0.0375, 0.3]),
+  )
+  init = np.random.default_rng(1).uniform(-2.0, 2.0, [64, 1])
+  options = {
+    'init': tf.constant(init, tf.float32),
+    'seed': 1,
+    'checkpoint': tmp_path,
+  }
+
+  def log_prob(x):
+    return halves.log_prob(x[..., 0])
+
+  with pytest.warns(UserWarning, match='no draw is there.*moves no chain'):
+    found = sample_posterior(log_prob, 300, **options)
+  assert np.mean(found.draws < -0.5) < 0.01
+  assert found.summary.r_hat.max() < 1.1
+  np.testing.assert_allclose(found.warm_up.abandoned, -1.0, atol=0.2)
+  with pytest.warns(UserWarning, match='no draw is there'):
+    sample_posterior(log_prob, 400, resume=True, **options)
 
 
 def test_it_says_what_has_not_converged():
@@ -415,6 +442,9 @@ def test_a_diagonal_scale():
 def test_refuses_arguments(kwargs, error, match):
   with pytest.raises(error, match=match):
     sample_posterior(poisson, 10, counts=_COUNTS, **kwargs)
+  parts = {'a': tf.zeros([4]), 'b': tf.zeros([5])}
+  with pytest.raises(ValueError, match="4 chains in 'a', and 5 in 'b'"):
+    sample_posterior(lambda a, b: -a * a - b * b, 10, init=parts)
   with pytest.raises(TypeError, match=r'joint_dist_or_log_prob. must be a'):
     sample_posterior(3.0, 10)
   with pytest.raises(ValueError, match=r'whose state is not known; pass .init'):

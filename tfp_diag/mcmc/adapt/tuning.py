@@ -30,6 +30,7 @@ __all__ = [
   'Times',
   'autocorrelation_time',
   'find_stuck',
+  'has_mass',
   'is_unstable',
   'times_of',
 ]
@@ -158,26 +159,47 @@ def find_stuck(is_accepted, log_prob, gradients):
   """
   moves = is_accepted.mean(axis=0)
   half = len(log_prob) // 2
-  later = log_prob[half:]
-  level = later.mean(axis=0)
+  level = log_prob[half:].mean(axis=0)
   known = np.isfinite(level)
   if not known.any():
     return np.zeros_like(known)
-  quarter, median, other = np.percentile(level[known], [25.0, 50.0, 75.0])
-  # A chain has a mean log density of its own; and all have alike ones early.
-  spread = max((other - quarter) / 1.35, later[:, known].std(axis=0).mean())
+  spread = _spread(log_prob[half:])
   stuck = moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
-  is_low = ~(level > median - _MOST_DEVIATIONS * spread)
+  is_low = ~(level > np.median(level[known]) - _MOST_DEVIATIONS * spread)
   # NaN compares false: what is not finite speaks for no chain.
   with np.errstate(all='ignore'):
     rise = level - (log_prob[:half].mean(axis=0) if half else -np.inf)
-    mass = level + _log_room(gradients[len(gradients) // 2 :])
-    usual = mass[known & np.isfinite(mass)]
-    least = np.median(usual) if usual.size else np.nan
-    least -= _MOST_DEVIATIONS_OF_MASS * spread
-    may_stay = (mass > least) & (rise < _MOST_RISE * spread)
+    may_stay = has_mass(log_prob, gradients) & (rise < _MOST_RISE * spread)
   stuck |= is_low & ~may_stay
   return np.zeros_like(stuck) if stuck.all() else stuck
+
+
+def has_mass(log_prob, gradients):
+  """Where chains are in places that hold not much less than those of most.
+
+  Args:
+    log_prob: Array of shape [steps, chains].
+    gradients: Array of shape [some of the steps, chains, d].
+
+  Returns:
+    bool array of shape [chains].
+  """
+  later = log_prob[len(log_prob) // 2 :]
+  with np.errstate(all='ignore'):
+    mass = later.mean(axis=0) + _log_room(gradients[len(gradients) // 2 :])
+    usual = mass[np.isfinite(mass)]
+    if not usual.size:
+      return np.zeros(mass.shape, bool)
+    return mass > np.median(usual) - _MOST_DEVIATIONS_OF_MASS * _spread(later)
+
+
+def _spread(log_prob):
+  """How far log densities of shape [steps, chains] are apart."""
+  known = np.isfinite(log_prob.mean(axis=0))
+  level = log_prob.mean(axis=0)[known]
+  quarter, other = np.percentile(level, [25.0, 75.0])
+  # A chain has a mean log density of its own; and all have alike ones early.
+  return max((other - quarter) / 1.35, log_prob[:, known].std(axis=0).mean())
 
 
 def _log_room(gradients):

@@ -21,9 +21,11 @@ from tfp_diag.mcmc.diagnose.convergence import LEAST_DRAWS
 
 __all__ = [
   'IS_ROUNDED',
+  'IS_UNREACHED',
   'R_HAT_LIMIT',
   'parameter_warnings',
   'sampler_warnings',
+  'unreached',
 ]
 
 # The recommendation of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
@@ -31,6 +33,13 @@ R_HAT_LIMIT = 1.01
 
 # What a longer run does not help.
 IS_ROUNDED = 'rounding decides which proposals are accepted'
+
+IS_UNREACHED = 'no draw is there'
+
+# Chains that are moved are no mode if they are fewer than so many, and fewer
+# than this share; nor is what lies beside the draws by less than this share of
+# their range.
+_FEWEST, _LEAST_SHARE, _MARGIN = 3, 0.05, 0.1
 
 # In a sentence.
 _MOST_NAMES = 5
@@ -158,6 +167,33 @@ def sampler_warnings(
       'acceptance rate, or a model without centering help.'
     )
   return found
+
+
+def unreached(places, draws):
+  """What is wrong where chains were moved away from places before the draws.
+
+  Args:
+    places: Array of shape [places, d], or None.
+    draws: Array of shape [draws, chains, d].
+
+  Returns:
+    List of `str`.
+  """
+  num_chains = draws.shape[1]
+  if places is None or len(places) < max(_FEWEST, _LEAST_SHARE * num_chains):
+    return []
+  low, high = np.min(draws, axis=(0, 1)), np.max(draws, axis=(0, 1))
+  margin = _MARGIN * (high - low)
+  beside = np.any((places < low - margin) | (places > high + margin), axis=1)
+  count = int(beside.sum())
+  if count < max(_FEWEST, _LEAST_SHARE * num_chains):
+    return []
+  return [
+    f'In the warm-up {count} chains did not move in places that may hold as '
+    f'much of the target, were moved to others, and {IS_UNREACHED} '
+    '(`warm_up.abandoned`): a narrow mode may be missing, which R-hat cannot '
+    'see.'
+  ]
 
 
 def _resolution(log_prob):

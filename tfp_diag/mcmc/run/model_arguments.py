@@ -317,9 +317,39 @@ def check_pins(model, pins, chain_shape):
       raise ValueError(
         f'What is pinned as {name!r} has the shape {shape}, but the variable '
         f'has {expected}; pass a value of that shape, or build the model for '
-        'this one.'
+        'this one, with its axes in the event (`tfd.Sample`, '
+        '`tfd.Independent`).'
       )
+    _check_same_for_chains(name, value, shape, expected)
   return checked
+
+
+def _check_same_for_chains(name, value, shape, event_shape):
+  """Refuses data that differ from chain to chain."""
+  if None in (shape.rank, event_shape.rank) or shape.rank <= event_shape.rank:
+    return
+  array = tf.get_static_value(value) if tf.is_tensor(value) else value
+  if array is None or not np.size(array):
+    return
+  leading = shape[: shape.rank - event_shape.rank]
+  rows = np.reshape(array, [leading.num_elements(), -1])
+  # NaN is as good as another NaN: its log density is looked at later.
+  if np.array_equal(rows, np.broadcast_to(rows[:1], rows.shape)) or np.any(
+    rows != rows
+  ):
+    return
+  raise ValueError(
+    f'What is pinned as {name!r} has the shape {shape}, but the variable has '
+    f'{event_shape}: each of the {_brief_shape(leading)} chains would have '
+    'data, and a posterior, of its own, while all share what is adapted, and '
+    'are judged together. If these are observations of one posterior, say so '
+    'in the model: `tfd.Sample` or `tfd.Independent` make their axes part of '
+    'the event.'
+  )
+
+
+def _brief_shape(shape):
+  return ' x '.join(map(str, shape.as_list()))
 
 
 def _leading_shape(model, chain_shape):

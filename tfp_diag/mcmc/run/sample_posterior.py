@@ -31,7 +31,11 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.arguments import as_count
 from tfp_diag.internal.seeds import some_seed
 from tfp_diag.mcmc.adapt.scales import SCALES
-from tfp_diag.mcmc.diagnose.convergence_warnings import IS_ROUNDED
+from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  IS_ROUNDED,
+  IS_UNREACHED,
+  unreached,
+)
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
 from tfp_diag.mcmc.diagnose.summary import Summary
 from tfp_diag.mcmc.kernels.noise import split_seed
@@ -330,6 +334,7 @@ def sample_posterior(
     target_accept_prob = float(target_accept_prob)
   run_seed = some_seed(seed)
   start_seed, warmup_seed, draws_seed = split_seed(run_seed, 3)
+  _check_same_chains(init)
   target = as_target(
     joint_dist_or_log_prob,
     chain_shape,
@@ -438,6 +443,8 @@ def sample_posterior(
   stopped_by = run.stopped_by
   try:
     summary = summarize(draws, run.trace)
+    left = unreached(found.abandoned, run.draws)
+    summary = summary._replace(warnings=(*summary.warnings, *left))
     warn_if_not_converged(summary, _way_out(summary))
   except KeyboardInterrupt:
     # What was drawn is not lost to what comes after.
@@ -466,6 +473,12 @@ def _way_out(summary):
   """A sentence: what to try if draws have not converged."""
   if any(IS_ROUNDED in warning for warning in summary.warnings):
     return 'Until then a longer run gains nothing.'
+  if any(IS_UNREACHED in warning for warning in summary.warnings):
+    return (
+      'A longer run gains nothing there: compare with '
+      '`windowed_adaptive_mala`, which moves no chain, or temper '
+      '(`tfp.mcmc.ReplicaExchangeMC`).'
+    )
   num_steps = summary.num_draws * int(np.prod(summary.chain_shape))
   divergences = (summary.num_divergences or 0) - (summary.num_not_finite or 0)
   if divergences >= _MANY_DIVERGENCES * num_steps:
@@ -474,6 +487,24 @@ def _way_out(summary):
       'without centering.'
     )
   return 'Draw more, or warm up for longer (`num_warmup_steps`).'
+
+
+def _check_same_chains(init):
+  """Refuses parts of different numbers of chains, their first axis."""
+  parts = [] if isinstance(init, str) else tf.nest.flatten(init)
+  # What is no array is refused elsewhere.
+  known = [
+    (name, int(x.shape[0]))
+    for name, x in zip(part_names(init), parts)
+    if tf.TensorShape(getattr(x, 'shape', ())).rank and x.shape[0] is not None
+  ]
+  for name, count in known:
+    first, expected = known[0]
+    if count != expected:
+      raise ValueError(
+        f'`init` has {expected} chains in {first!r}, and {count} in {name!r}; '
+        'all parts must have the same first axis.'
+      )
 
 
 def _check_one_axis(log_prob, start, is_model):
@@ -525,6 +556,7 @@ def _keep_warm_up(found, checkpoint, settings, log_prob):
       ),
       counts=np.array([found.num_newton_steps, found.num_gradients]),
       gradients_per_step=np.array(found.gradients_per_step),
+      **({} if found.abandoned is None else {'abandoned': found.abandoned}),
       windows=np.array(found.windows, np.float64),
       settings=np.array(json.dumps(settings)),
     )
@@ -582,4 +614,5 @@ def _kept_warm_up(checkpoint, settings, log_prob_at):
     num_newton_steps=num_newton_steps,
     num_gradients=num_gradients,
     gradients_per_step=int(kept['gradients_per_step']),
+    abandoned=kept.get('abandoned'),
   )

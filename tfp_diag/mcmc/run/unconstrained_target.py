@@ -148,6 +148,11 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
   return target_of_log_prob(given, init, bijectors, name)
 
 
+def _is_single(batch_shape):
+  """Whether no variable is known to have several distributions."""
+  return all(tf.TensorShape(s).rank in (None, 0) for s in _shapes(batch_shape))
+
+
 def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   """A `tfd.JointDistribution` in the coordinates of its default bijector.
 
@@ -171,9 +176,12 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   """
   pins = check_pins(model, pins, chain_shape)
   pinned = model.experimental_pin(**pins) if pins else model
-  if any(tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)):
+  # A pinned model does not say that of what is pinned.
+  whole = getattr(model, 'distribution', model).batch_shape
+  batch_shape = pinned.batch_shape if _is_single(whole) else whole
+  if not _is_single(batch_shape):
     raise ValueError(
-      f'`{name}` has the batch shape {pinned.batch_shape}, but the step '
+      f'`{name}` has the batch shape {batch_shape}, but the step '
       'size and the scale would be shared by its different distributions. '
       'Make it a single distribution, with a JointDistribution...AutoBatched '
       'or `tfd.Independent`, and let the number of chains add them.'

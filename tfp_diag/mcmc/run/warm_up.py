@@ -32,6 +32,7 @@ from tfp_diag.mcmc.adapt.tuning import (
   Times,
   autocorrelation_time,
   find_stuck,
+  has_mass,
   is_unstable,
   times_of,
 )
@@ -141,6 +142,9 @@ class WarmUp(typing.NamedTuple):
     num_gradients: Python int, per chain, a diagonal of the Hessian counted as
       two.
     gradients_per_step: Python int, of each step of a trajectory.
+    abandoned: Array of shape [places, d]: where chains were that did not move,
+      and were moved to others, although as much of the target may be there; or
+      None.
 
   #### Examples
 
@@ -170,6 +174,7 @@ class WarmUp(typing.NamedTuple):
   num_newton_steps: int
   num_gradients: int
   gradients_per_step: int = 1
+  abandoned: typing.Any = None
 
   def __repr__(self):
     """One line; `print` adds a row for each window."""
@@ -340,6 +345,7 @@ def warm_up(
   ends = adaptation_windows(int(SHARE_FOR_SCALE * num_steps))
   ends = [*ends, num_steps] if num_steps and not is_local else []
   windows, begin, slowness = [], 0, 1.0
+  abandoned = []
   for i, end in enumerate(ends):
     is_last, is_early = end == num_steps, i < 2
     tuner.new_window(is_late=i >= len(ends) - 2)
@@ -349,6 +355,8 @@ def warm_up(
     stuck = np.zeros([num_chains], bool)
     if not is_last:
       stuck = find_stuck(rows.is_accepted, rows.log_prob, rows.gradients)
+      heavy = stuck & has_mass(rows.log_prob, rows.gradients)
+      abandoned.append(block.state.numpy()[heavy])
       block.move(stuck, rng)
       draws, gradients = rows.of_chains(~stuck)
       settings.scale = settings.scale.learned(draws, gradients)
@@ -386,6 +394,7 @@ def warm_up(
     num_newton_steps=num_newton_steps,
     # Of each step the gradient, and a diagonal of the Hessian.
     num_gradients=3 * num_curvatures + sum(w.num_gradients for w in windows),
+    abandoned=np.concatenate(abandoned) if abandoned else None,
   )
   if newton is None or not num_steps:
     return found
