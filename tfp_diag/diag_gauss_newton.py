@@ -17,13 +17,13 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tfp_diag.diagonal import evaluate, sweep
+from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.request import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import GaussNewtonProblem
-from tfp_diag.plan import Plan, check_plan, make_plan
+from tfp_diag.plan import Plan, make_plan, run_request
 
 __all__ = [
   'GaussNewtonDiagonal',
@@ -145,20 +145,11 @@ def diag_gauss_newton(
        https://doi.org/10.48550/arXiv.1412.1193
   """
   with arguments.op_scope(name, 'diag_gauss_newton'):
-    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    parallel_iterations = arguments.check_chunk(
-      'parallel_iterations', parallel_iterations
+    request = Request.of_call(
+      'reverse', schedule, parallel_iterations, validate_args, plan
     )
-    arguments.check_flag('validate_args', validate_args)
     problem = GaussNewtonProblem(residual_fn, xs, sample_shape, weights)
-    check_plan(plan, problem)
-    request = Request('reverse', schedule, parallel_iterations, None, plan)
-    if validate_args:
-      request = request._replace(validate=True)
-      problem.promise(sample_shape)
-    found = evaluate.run_diagonal(
-      problem, request, plan is not None and plan.jit_compile
-    )
+    found = run_request(problem, request, sample_shape)
     return GaussNewtonDiagonal(
       problem.packed_result(found.result), problem.pack(found.diag)
     )

@@ -19,13 +19,12 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.request import Mode, Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem
-from tfp_diag.plan import Plan, check_plan
+from tfp_diag.plan import Plan, run_request
 
 __all__ = ['HessianMode', 'diag_hessian']
 
@@ -132,19 +131,10 @@ def diag_hessian(
   """
   with arguments.op_scope(name, 'diag_hessian'):
     arguments.check_choice('mode', mode, tuple(MODES))
-    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    parallel_iterations = arguments.check_chunk(
-      'parallel_iterations', parallel_iterations
+    request = Request.of_call(
+      MODES[mode], schedule, parallel_iterations, validate_args, plan
     )
-    arguments.check_flag('validate_args', validate_args)
     problem = HessianProblem(fn, xs, sample_shape)
-    check_plan(plan, problem)
-    request = Request(MODES[mode], schedule, parallel_iterations, None, plan)
-    if validate_args:
-      request = request._replace(validate=True)
-      problem.promise(sample_shape)
-    found = evaluate.run_diagonal(
-      problem, request, plan is not None and plan.jit_compile
-    )
+    found = run_request(problem, request, sample_shape)
     (value,) = found.result
     return value, problem.pack(found.gradient), problem.pack(found.diag)

@@ -19,13 +19,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfp_diag.diagonal import evaluate, linear_map, sweep
+from tfp_diag.diagonal import evaluate, linear_map
 from tfp_diag.diagonal.request import Mode, Request, Schedule
 from tfp_diag.internal import arguments, batching
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import JacobianProblem, Problem
-from tfp_diag.plan import Plan, check_plan
+from tfp_diag.plan import Plan, check_request, run_request
 
 __all__ = ['diag_jacobian']
 
@@ -161,11 +161,9 @@ def diag_jacobian(
   """
   with arguments.op_scope(name, 'diag_jacobian'):
     arguments.check_choice('mode', mode, MODES)
-    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    parallel_iterations = arguments.check_chunk(
-      'parallel_iterations', parallel_iterations
+    request = Request.of_call(
+      mode, schedule, parallel_iterations, validate_args, plan
     )
-    arguments.check_flag('validate_args', validate_args)
     xs = list(xs) if isinstance(xs, (list, tuple)) else [xs]
     if fn is None:
       _check_ys(ys, xs)
@@ -173,16 +171,10 @@ def diag_jacobian(
       # What is differentiated is `fn`; so `ys` are seen to be its, at least.
       batching.align(ys, batching.convert_parts(xs))
     problem = JacobianProblem(fn, xs, sample_shape)
-    check_plan(plan, problem)
-    request = Request(mode, schedule, parallel_iterations, None, plan)
-    if validate_args:
-      request = request._replace(validate=True)
-      problem.promise(sample_shape)
     if fn is None:
+      check_request(problem, request, sample_shape)
       return _of_ys(ys, problem, request)
-    found = evaluate.run_diagonal(
-      problem, request, plan is not None and plan.jit_compile
-    )
+    found = run_request(problem, request, sample_shape)
     return found.result, found.diag
 
 

@@ -14,6 +14,7 @@
 # ============================================================================
 """A Hessian of which only the looked-at rows are computed."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
-from tfp_diag.internal import nest
+from tfp_diag.internal import batching, nest
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.lazy_matrix import LazyMatrix
@@ -96,19 +97,9 @@ class LazyHessian(LazyMatrix):
     problem = self._problem
     fn, xs = problem.fn, problem.pack(problem.parts)
     if plan is None:
-      try:
+      # Else each coordinate gets a pass.
+      with contextlib.suppress(NoStructureError):
         plan = plan_diag_hessian(fn, xs, self._sample_shape)
-      except NoStructureError:
-        pass  # Each coordinate gets a pass.
     _, _, diag = diag_hessian(fn, xs, self._sample_shape, plan=plan)
-    sample = tf.shape(problem.parts[0])[: self._rank]
-    flat = [
-      tf.reshape(
-        d, tf.concat([sample, [d.shape[self._rank :].num_elements()]], 0)
-      )
-      for d in nest.flatten(diag)
-    ]
-    return (
-      tf.concat(flat, -1),
-      self._num_columns if plan is None else plan.num_passes,
-    )
+    num_passes = self._num_columns if plan is None else plan.num_passes
+    return batching.joined(nest.flatten(diag), self._rank), num_passes

@@ -14,6 +14,7 @@
 # ============================================================================
 """A Jacobian of which only the looked-at rows and columns are computed."""
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,7 @@ import tensorflow as tf
 
 from tfp_diag.diag_jacobian import diag_jacobian
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
-from tfp_diag.internal import nest
+from tfp_diag.internal import batching, nest
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.problem import Problem
 from tfp_diag.lazy_matrix import LazyMatrix
@@ -123,20 +124,12 @@ class LazyJacobian(LazyMatrix):
       [p.shape[rank:].as_list() for p in problem.parts],
       rank,
     )
-    sample = tf.shape(problem.parts[0])[:rank]
-    x = tf.concat(
-      [
-        tf.reshape(p, tf.concat([sample, [p.shape[rank:].num_elements()]], 0))
-        for p in problem.parts
-      ],
-      -1,
-    )
+    x = batching.joined(problem.parts, rank)
     x = tf.ensure_shape(x, [*self._sample_shape, self._num_columns])
     if plan is None:
-      try:
+      # Else each coordinate gets a pass.
+      with contextlib.suppress(NoStructureError):
         plan = plan_diag_jacobian(fn, x, self._sample_shape)
-      except NoStructureError:
-        pass  # Each coordinate gets a pass.
     _, diag = diag_jacobian(
       x, fn=fn, sample_shape=self._sample_shape, plan=plan
     )
@@ -153,9 +146,7 @@ class LazyJacobian(LazyMatrix):
     _, diag = diag_jacobian(
       problem.parts, fn=fn, sample_shape=self._sample_shape, plan=plan
     )
-    sample = tf.shape(diag[0])[: self._rank]
-    flat = [tf.reshape(d, tf.concat([sample, [-1]], 0)) for d in diag]
-    return tf.concat(flat, -1), plan.num_passes
+    return batching.joined(diag, self._rank), plan.num_passes
 
 
 def _flat_call(
@@ -182,8 +173,4 @@ def _flat_call(
     for piece, shape in zip(tf.split(x, sizes, axis=-1), event_shapes)
   ]
   ys = nest.flatten(nest.call_traceable(fn, nest.pack_as(structure, parts)))
-  flat = [
-    tf.reshape(y, tf.concat([sample, [y.shape[rank:].num_elements()]], 0))
-    for y in ys
-  ]
-  return tf.concat(flat, -1)
+  return batching.joined(ys, rank)

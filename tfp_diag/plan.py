@@ -48,10 +48,23 @@ from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.pattern import SparsityPattern, as_pattern
 from tfp_diag.sparsity.registry import has_rule
 
-__all__ = ['Plan', 'Way', 'check_plan', 'load_plan', 'make_plan']
+__all__ = [
+  'Plan',
+  'Way',
+  'check_plan',
+  'check_request',
+  'load_plan',
+  'make_plan',
+  'run_request',
+]
 
 # Raised when the meaning of what is saved changes.
 _FORMAT = 3
+# The fields that are saved as they are.
+_SAVED = (
+  *('kind', 'mode', 'schedule', 'chunk_size', 'jit_compile', 'sample_rank'),
+  *('num_samples', 'is_given'),
+)
 _LISTS_OF_STR = ('notes', 'fallback_ops', 'pattern_notes')
 PlanMode = Mode | Literal['forward_over_reverse', 'reverse_over_reverse']
 _MODE_NAMES: dict[PlanKind, dict[Mode, PlanMode]] = {
@@ -483,20 +496,13 @@ class Plan:
     arguments.check_file('path', path, to_write=True)
     meta = {
       'format': _FORMAT,
-      'kind': self.kind,
-      'mode': self.mode,
-      'schedule': self.schedule,
-      'chunk_size': self.chunk_size,
-      'jit_compile': self.jit_compile,
-      'sample_rank': self.sample_rank,
+      **{name: getattr(self, name) for name in _SAVED},
       'event_shapes': [list(s) for s in self.event_shapes],
       'notes': list(self.notes),
       'fallback_ops': list(self.pattern.fallback_ops),
       'pattern_notes': list(self.pattern.notes),
       'ways': [list(way) for way in self.ways],
       'digest': self.digest.hex(),
-      'num_samples': self.num_samples,
-      'is_given': self.is_given,
     }
     with atomic_write(path) as f:
       np.savez_compressed(
@@ -533,6 +539,35 @@ def check_plan(
   if is_exact:
     plan.check_colors()
   plan.fitted(problem)
+
+
+def check_request(
+  problem: Problem, request: Request, sample_shape: Any
+) -> None:
+  """Raises if a plan does not fit; stores what is to be checked at run time."""
+  check_plan(request.plan, problem)
+  if request.validate:
+    problem.promise(sample_shape)
+
+
+def run_request(
+  problem: Problem, request: Request, sample_shape: Any
+) -> evaluate.Diagonal:
+  """The diagonal that a call asks for.
+
+  Args:
+    problem: `Problem`.
+    request: `Request`.
+    sample_shape: As the caller gave it.
+
+  Returns:
+    `Diagonal`.
+  """
+  check_request(problem, request, sample_shape)
+  plan = request.plan
+  return evaluate.run_diagonal(
+    problem, request, plan is not None and plan.jit_compile
+  )
 
 
 def load_plan(path: str | os.PathLike, fn: Callable | None = None) -> Plan:
@@ -604,24 +639,17 @@ def _read(file: BinaryIO, fn: Callable | None) -> Plan:
       'coordinates that interact through `indices` share a color'
     )
   return Plan(
-    kind=meta['kind'],
     colors=colors,
     pattern=pattern,
-    mode=meta['mode'],
-    schedule=meta['schedule'],
-    chunk_size=meta['chunk_size'],
-    sample_rank=meta['sample_rank'],
     event_shapes=shapes,
     notes=tuple(meta['notes']),
     fn=fn,
-    jit_compile=meta['jit_compile'],
     ways=tuple(
       Way(str(name), int(passes), float(cost))
       for name, passes, cost in meta['ways']
     ),
     digest=bytes.fromhex(meta['digest']),
-    num_samples=meta['num_samples'],
-    is_given=meta['is_given'],
+    **{name: meta[name] for name in _SAVED},
   )
 
 

@@ -17,13 +17,12 @@
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.request import Request, Schedule
 from tfp_diag.internal import arguments
 from tfp_diag.internal.batching import SampleShape
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.problem import HessianProblem, ThirdOrderProblem
-from tfp_diag.plan import Plan, check_plan
+from tfp_diag.plan import Plan, run_request
 
 __all__ = ['UnmixedDerivatives', 'unmixed_derivatives']
 
@@ -153,21 +152,12 @@ def unmixed_derivatives(
   """
   with arguments.op_scope(name, 'unmixed_derivatives'):
     _check_order(order)
-    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
-    parallel_iterations = arguments.check_chunk(
-      'parallel_iterations', parallel_iterations
+    request = Request.of_call(
+      'auto', schedule, parallel_iterations, validate_args, plan
     )
-    arguments.check_flag('validate_args', validate_args)
     problem_type = ThirdOrderProblem if order == 3 else HessianProblem
     problem = problem_type(fn, xs, sample_shape)
-    check_plan(plan, problem)
-    request = Request('auto', schedule, parallel_iterations, None, plan)
-    if validate_args:
-      request = request._replace(validate=True)
-      problem.promise(sample_shape)
-    found = evaluate.run_diagonal(
-      problem, request, plan is not None and plan.jit_compile
-    )
+    found = run_request(problem, request, sample_shape)
     (value,) = found.result
     return UnmixedDerivatives(
       value,

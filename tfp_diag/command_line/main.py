@@ -49,13 +49,11 @@ def main(words=None):
   except InputError as e:
     print(f'python -m tfp_diag: {e}', file=sys.stderr)
     return 2
-  except BrokenPipeError:
-    # Nobody reads on, as behind `head`; Python would say so once more at exit.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1
   except OSError as e:
-    # What is printed cannot be written, to a full disk say.
-    print(f'python -m tfp_diag: {one_line(e)}', file=sys.stderr)
+    # What is printed cannot be written, to a full disk say; or nobody reads on,
+    # as behind `head`. Python would say so once more at exit.
+    if not isinstance(e, BrokenPipeError):
+      print(f'python -m tfp_diag: {one_line(e)}', file=sys.stderr)
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
   except KeyboardInterrupt:

@@ -22,8 +22,7 @@ from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.listed_targets import LISTED_TARGETS
 from tfp_diag.command_line.literal import read_literal
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
-from tfp_diag.command_line.output_files import check_output_file
-from tfp_diag.command_line.picture import check_picture
+from tfp_diag.command_line.picture import check_outputs
 from tfp_diag.version import __version__
 
 __all__ = [
@@ -89,10 +88,7 @@ def parse_options(words):
       '--preconditioner local changes from point to point, but --kernel malt '
       'takes a constant one; use --kernel mala.'
     )
-  if options.save is not None:
-    check_output_file('--save', options.save, ['npz'])
-  if options.plot is not None:
-    check_picture(options.plot)
+  check_outputs(options)
   return options
 
 

@@ -23,7 +23,7 @@ from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.output_files import check_output_file
 from tfp_diag.internal.atomic_write import atomic_write
 
-__all__ = ['check_picture', 'draw_picture']
+__all__ = ['check_outputs', 'draw_picture']
 
 # Some of those that matplotlib knows, whose import takes a second.
 ENDINGS = ('png', 'pdf', 'svg', 'eps', 'ps', 'jpg', 'jpeg', 'tif', 'webp')
@@ -38,19 +38,23 @@ EXACT_COLOR = '#b2182b'
 CHAIN_COLORS = ('#08519c', '#e6850d', '#31a354', '#756bb1')
 
 
-def check_picture(path):
-  """Raises an `InputError` if a picture could not be drawn at the end.
+def check_outputs(options):
+  """Raises an `InputError` if what --save or --plot ask for could not be made.
 
   Args:
-    path: Python `str`, the file that --plot names.
+    options: The options of a command, with the files that these two name.
 
   Raises:
-    InputError: if matplotlib is missing, the ending is not known, or the file
+    InputError: if matplotlib is missing, an ending is not known, or a file
       cannot be written.
   """
+  if options.save is not None:
+    check_output_file('--save', options.save, ['npz'])
+  if options.plot is None:
+    return
   if importlib.util.find_spec('matplotlib') is None:
     raise InputError('--plot needs matplotlib: pip install matplotlib.')
-  check_output_file('--plot', path, ENDINGS)
+  check_output_file('--plot', options.plot, ENDINGS)
 
 
 def draw_picture(path, title, parameters, marginal_pdf, summary):

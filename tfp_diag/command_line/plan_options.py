@@ -18,8 +18,7 @@ from tfp_diag.command_line.function_file import function_file
 from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.literal import read_literal
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
-from tfp_diag.command_line.output_files import check_output_file
-from tfp_diag.command_line.picture import check_picture
+from tfp_diag.command_line.picture import check_outputs
 
 __all__ = ['parse_plan_options']
 
@@ -54,10 +53,7 @@ def parse_plan_options(words):
   else:
     read_literal('--shape', options.shape)
   options.sample_shape = _sample_shape(options.sample_shape)
-  if options.save is not None:
-    check_output_file('--save', options.save, ['npz'])
-  if options.plot is not None:
-    check_picture(options.plot)
+  check_outputs(options)
   return options
 
 

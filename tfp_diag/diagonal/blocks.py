@@ -19,6 +19,7 @@ samples at once. The results of the passes of a part are stacked, vectorized in
 chunks, and become one block of the Jacobian for each part of the other side.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,17 +67,19 @@ def jacobian_blocks(
   """
   ys = reverse.targets
   paths = _paths(reverse, ys, xs)
+  linear_map, by_columns = reverse, False
   if mode == 'forward' or (mode == 'auto' and _is_wide(ys, xs, rank)):
     try:
-      forward = forward_map(reverse, ys, xs, is_linear)
+      linear_map, by_columns = forward_map(reverse, ys, xs, is_linear), True
     except MissingGradientError:
       if mode == 'forward':
         raise
-    else:
-      obstacle = evaluation.loop_type  # It is the gradient of a gradient.
-      return _by_columns(forward, paths, ys, xs, rank, chunk_size, obstacle)
-  obstacle = evaluation.obstacle()
-  return _by_rows(reverse, paths, ys, xs, rank, chunk_size, obstacle)
+  # Forward mode is the gradient of a gradient.
+  obstacle = evaluation.loop_type if by_columns else evaluation.obstacle()
+  passes = functools.partial(
+    _stacked_seeds, linear_map, rank, chunk_size, obstacle
+  )
+  return _by_passes(passes, paths, ys, xs, rank, by_columns)
 
 
 def stacked(
@@ -254,56 +257,46 @@ def _paths(reverse: LinearMap, ys: Sequence, xs: Sequence) -> list[list[int]]:
   return [_connected(reverse, i, y, range(len(xs))) for i, y in enumerate(ys)]
 
 
-def _by_rows(
-  reverse: LinearMap,
+def _by_passes(
+  passes: Callable,
   paths: list,
   ys: Sequence,
   xs: Sequence,
   rank: int,
-  chunk_size: int | None,
-  obstacle: str | None,
+  by_columns: bool,
 ) -> list[list]:
-  blocks = []
-  for i, y in enumerate(ys):
-    inputs = paths[i]
-    row: list = [None] * len(xs)
-    stacks = _stacked_seeds(
-      reverse, i, y, {j: xs[j] for j in inputs}, rank, chunk_size, obstacle
-    )
-    for j, stack in zip(inputs, stacks):
-      row[j] = _block(stack, y, xs[j], rank, axis=rank)
-    blocks.append(row)
-  return blocks
+  """The blocks, by passes that are seeded at `ys`, or at `xs` for columns.
 
-
-def _by_columns(
-  forward: LinearMap,
-  paths: list,
-  ys: Sequence,
-  xs: Sequence,
-  rank: int,
-  chunk_size: int | None,
-  obstacle: str | None,
-) -> list[list]:
+  Args:
+    passes: Callable, `_stacked_seeds` of a part and the results to ask for.
+    paths: As `_paths` returns them.
+    ys: List of Tensors.
+    xs: List of Tensors.
+    rank: Python int, the number of sample dimensions.
+    by_columns: Whether the seeded side is `xs`.
+  """
   blocks: list = [[None] * len(xs) for _ in ys]
-  for j, x in enumerate(xs):
-    outputs = [i for i, path in enumerate(paths) if j in path]
-    stacks = _stacked_seeds(
-      forward, j, x, {i: ys[i] for i in outputs}, rank, chunk_size, obstacle
-    )
-    for i, stack in zip(outputs, stacks):
-      blocks[i][j] = _block(stack, ys[i], x, rank, axis=ys[i].shape.rank)
+  for k, seeded in enumerate(xs if by_columns else ys):
+    if by_columns:
+      places = [(i, k) for i, path in enumerate(paths) if k in path]
+      results = {i: ys[i] for i, _ in places}
+    else:
+      places = [(k, j) for j in paths[k]]
+      results = {j: xs[j] for _, j in places}
+    for (i, j), stack in zip(places, passes(k, seeded, results)):
+      axis = ys[i].shape.rank if by_columns else rank
+      blocks[i][j] = _block(stack, ys[i], xs[j], rank, axis)
   return blocks
 
 
 def _stacked_seeds(
   linear_map: LinearMap,
-  member: int,
-  like: tf.Tensor,
-  results: dict,
   rank: int,
   chunk_size: int | None,
   obstacle: str | None,
+  member: int,
+  like: tf.Tensor,
+  results: dict,
 ) -> list:
   """One pass per coordinate of a part, stacked: `[size] + shape` per result.
 

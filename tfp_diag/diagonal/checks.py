@@ -21,6 +21,7 @@ each time they are drawn. XLA has no assertions and drops them.
 """
 
 import contextlib
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -162,12 +163,11 @@ def check(
     return signs
 
   mode = 'forward' if 'forward' in derivatives else 'reverse'
+  assert_agreement = functools.partial(
+    _assert_agreement, diag, len(xs), num_draws, precision
+  )
   if uses_terms:
-    _assert_agreement(
-      diag,
-      len(xs),
-      num_draws,
-      precision,
+    assert_agreement(
       lambda draw: _at_random_coordinates(
         derivative, diag, xs, rank, draw, precision
       ),
@@ -177,31 +177,19 @@ def check(
       "`schedule='pfor'` to run the passes.",
     )
   elif decision.colors is not None:
-    _assert_agreement(
-      diag,
-      len(xs),
-      num_draws,
-      precision,
+    assert_agreement(
       lambda draw: again(mode, coordinate_signs(draw)),
       _WRONG_COLORS if plan is None else _WRONG_PLAN,
     )
   if rank:
-    _assert_agreement(
-      diag,
-      len(xs),
-      num_draws,
-      precision,
+    assert_agreement(
       lambda draw: again(mode, sample_signs(draw)),
       'Samples are taken for independent, but `fn` mixes them, so the diagonal '
       'is wrong. Make `fn` work on each sample alone, or treat everything as '
       'event: `sample_shape=()`, with one scalar for a Hessian.',
     )
   if mode == 'forward':
-    _assert_agreement(
-      diag,
-      len(xs),
-      num_draws,
-      precision,
+    assert_agreement(
       lambda draw: again('reverse', coordinate_signs(draw)),
       'Forward and reverse mode disagree: some op of `fn` has a gradient that '
       "is not linear in its cotangent. Pass `mode='reverse'`, or mend it.",

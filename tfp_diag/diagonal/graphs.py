@@ -42,12 +42,7 @@ from tfp_diag.sparsity.expansion import (
   execute,
   needed_ops,
 )
-from tfp_diag.sparsity.graph import (
-  Graph,
-  Reads,
-  function_graph,
-  function_names,
-)
+from tfp_diag.sparsity.graph import Graph, Reads, all_ops
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Recipe
 
@@ -444,22 +439,13 @@ def _slots(graph: Any, present: _Call) -> list:
 
 def _num_bytes(graph: Any) -> int:
   total = 0
-  for op in _ops(graph.graph, set()):
+  for op in all_ops(graph.graph, graph.graph.get_operations()):
     total += _BYTES_PER_OP
     if facts(op.type).is_constant:
       total += (op.outputs[0].shape.num_elements() or 0) * op.outputs[
         0
       ].dtype.size
   return total
-
-
-def _ops(graph: Any, seen: set) -> Iterator:
-  """The ops of a graph, and of the functions that they call, each once."""
-  for op in graph.get_operations():
-    yield op
-    for name in {*function_names(op)} - seen:
-      seen.add(name)
-      yield from _ops(function_graph(graph, name), seen)
 
 
 def concrete(

@@ -237,7 +237,7 @@ def exchangeable(
 
   def as_columns(stack):
     order = [*range(1, rank + 2), 0]
-    return tf.cast(tf.transpose(_flat(stack, rank), order), wide)
+    return tf.cast(tf.transpose(batching.joined(stack, rank + 1), order), wide)
 
   omega = as_columns(signs(seed, 0, num_probes, xs))
   q, r = tf.linalg.qr(products(reverse, omega))
@@ -325,26 +325,6 @@ def flat_parts(flat: tf.Tensor, xs: Sequence, rank: int) -> list:
     )
     for piece, x in zip(tf.split(flat, sizes, axis=-1, num=len(xs)), xs)
   ]
-
-
-def _flat(stacks: Sequence, rank: int) -> tf.Tensor:
-  """Joins `[k] + sample_shape + event_shape`, events flattened."""
-  return tf.concat(
-    [
-      tf.reshape(
-        s,
-        tf.concat(
-          [
-            tf.shape(s)[: rank + 1],
-            [tf.reduce_prod(tf.shape(s)[rank + 1 :])],
-          ],
-          0,
-        ),
-      )
-      for s in stacks
-    ],
-    -1,
-  )
 
 
 def _standard_errors(count: tf.Tensor, squares: Sequence) -> list:

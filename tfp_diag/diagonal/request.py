@@ -17,6 +17,7 @@
 from typing import Any, Literal, NamedTuple
 
 from tfp_diag.diagonal import sweep
+from tfp_diag.internal import arguments
 from tfp_diag.sparsity.pattern import SparsityPattern
 
 __all__ = ['Mode', 'Request', 'Schedule']
@@ -53,3 +54,20 @@ class Request(NamedTuple):
   is_asked: bool = False
   only_passes: bool = False
   is_dense: bool = False
+
+  @classmethod
+  def of_call(
+    cls,
+    mode: Mode,
+    schedule: Schedule,
+    parallel_iterations: Any,
+    validate_args: Any,
+    plan: Any,
+  ) -> 'Request':
+    """What a call for a diagonal asks for, after checks of its arguments."""
+    arguments.check_choice('schedule', schedule, sweep.SCHEDULES)
+    chunk_size = arguments.check_chunk(
+      'parallel_iterations', parallel_iterations
+    )
+    arguments.check_flag('validate_args', validate_args)
+    return cls(mode, schedule, chunk_size, None, plan, bool(validate_args))

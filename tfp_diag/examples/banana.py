@@ -14,11 +14,13 @@
 # ============================================================================
 """A banana-shaped distribution."""
 
+import functools
 import math
 
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.examples.pieces import normal_pdf, start
 from tfp_diag.examples.target import Target
 
 __all__ = ['banana']
@@ -37,7 +39,7 @@ def banana():
     name='banana',
     description='A normal bent along a parabola (Haario et al. 1999): 2-D.',
     target_log_prob_fn=_log_prob,
-    init=_init,
+    init=functools.partial(start, 2),
     parameter_names=('x[0]', 'x[1]'),
     to_parameters=_to_parameters,
     reference_mean=np.zeros(2),
@@ -45,7 +47,10 @@ def banana():
     reference_sd=np.array(
       [_SCALE, math.sqrt(1.0 + 2.0 * _BEND**2 * _SCALE**4)]
     ),
-    marginal_pdf={'x[0]': _x0_pdf, 'x[1]': _x1_pdf},
+    marginal_pdf={
+      'x[0]': functools.partial(normal_pdf, 0.0, _SCALE),
+      'x[1]': _x1_pdf,
+    },
     reference=(
       'Haario, Saksman and Tamminen (1999), "Adaptive proposal distribution '
       'for random walk Metropolis algorithm". Moments in closed form.'
@@ -67,17 +72,8 @@ def _log_prob(x):
   )
 
 
-def _init(num_chains, seed, dtype=tf.float32):
-  return tf.random.stateless_uniform([num_chains, 2], seed, -2.0, 2.0, dtype)
-
-
 def _to_parameters(state):
   return {'x[0]': state[..., 0], 'x[1]': state[..., 1]}
-
-
-def _x0_pdf(values):
-  values = np.asarray(values, np.float64)
-  return _normal_pdf(values / _SCALE) / _SCALE
 
 
 def _x1_pdf(values):
@@ -85,9 +81,5 @@ def _x1_pdf(values):
   values = np.asarray(values, np.float64)
   x0, spacing = np.linspace(-9.0 * _SCALE, 9.0 * _SCALE, 8001, retstep=True)
   center = _BEND * (_SCALE**2 - x0**2)
-  weights = spacing * _x0_pdf(x0)
-  return _normal_pdf(values[..., np.newaxis] - center) @ weights
-
-
-def _normal_pdf(z):
-  return np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+  weights = spacing * normal_pdf(0.0, _SCALE, x0)
+  return normal_pdf(center, 1.0, values[..., np.newaxis]) @ weights

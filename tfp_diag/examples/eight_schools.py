@@ -20,6 +20,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.examples.pieces import start_of_parts
 from tfp_diag.examples.target import Target
 
 __all__ = ['eight_schools', 'eight_schools_centered']
@@ -53,7 +54,6 @@ def eight_schools():
     name='eight_schools',
     description='Eight schools (Rubin 1981), non-centered: 10 coordinates.',
     target_log_prob_fn=_non_centered_log_prob,
-    init=_init,
     to_parameters=_non_centered_parameters,
     **_known(),
   )
@@ -71,7 +71,6 @@ def eight_schools_centered():
     name='eight_schools_centered',
     description='Eight schools, centered: the same posterior with a funnel.',
     target_log_prob_fn=_centered_log_prob,
-    init=_init,
     to_parameters=_centered_parameters,
     **_known(),
   )
@@ -121,15 +120,6 @@ def _normal_log_prob(z):
   return -0.5 * tf.square(z) - 0.5 * math.log(2.0 * math.pi)
 
 
-def _init(num_chains, seed, dtype=tf.float32):
-  shapes = [[num_chains], [num_chains], [num_chains, EFFECTS.size]]
-  seeds = tf.random.split(seed, num=len(shapes))
-  return [
-    tf.random.stateless_uniform(shape, seeds[i], -2.0, 2.0, dtype)
-    for i, shape in enumerate(shapes)
-  ]
-
-
 def _non_centered_parameters(state):
   mu, log_tau, z = state
   tau = tf.exp(log_tau)
@@ -150,6 +140,7 @@ def _named(mu, tau, theta):
 def _known():
   means, sds = _reference_moments()
   return {
+    'init': functools.partial(start_of_parts, [[], [], [EFFECTS.size]]),
     'parameter_names': _NAMES,
     'reference_mean': means,
     'reference_sd': sds,

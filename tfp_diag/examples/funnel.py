@@ -20,6 +20,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.examples.pieces import normal_pdf, start_of_parts
 from tfp_diag.examples.target import Target
 from tfp_diag.internal import arguments
 
@@ -45,12 +46,13 @@ def funnel(num_leaves=9):
   )
   names = ('v', *(f'x[{i}]' for i in range(num_leaves)))
   leaf_sd = math.exp(0.25 * _SCALE**2)
-  marginals = {'v': _v_pdf, **dict.fromkeys(names[1:], _x_pdf)}
+  v_pdf = functools.partial(normal_pdf, 0.0, _SCALE)
+  marginals = {'v': v_pdf, **dict.fromkeys(names[1:], _x_pdf)}
   return Target(
     name='funnel',
     description=f"Neal's funnel (2003): {num_leaves + 1} coordinates.",
     target_log_prob_fn=_log_prob,
-    init=functools.partial(_init, num_leaves),
+    init=functools.partial(start_of_parts, [[], [num_leaves]]),
     parameter_names=names,
     to_parameters=functools.partial(_to_parameters, names),
     reference_mean=np.zeros(num_leaves + 1),
@@ -79,32 +81,16 @@ def _log_prob(v, x):
   return log_prob_v + tf.reduce_sum(log_prob_x, axis=-1)
 
 
-def _init(num_leaves, num_chains, seed, dtype=tf.float32):
-  seeds = tf.random.split(seed, num=2)
-  shapes = [[num_chains], [num_chains, num_leaves]]
-  return [
-    tf.random.stateless_uniform(shape, seeds[i], -2.0, 2.0, dtype)
-    for i, shape in enumerate(shapes)
-  ]
-
-
 def _to_parameters(names, state):
   v, x = state
   return dict(zip(names, [v, *tf.unstack(x, axis=-1)]))
-
-
-def _v_pdf(values):
-  values = np.asarray(values, np.float64)
-  return np.exp(-0.5 * (values / _SCALE) ** 2) / (
-    _SCALE * math.sqrt(2.0 * math.pi)
-  )
 
 
 def _x_pdf(values):
   """Integrates over v with the trapezoidal rule; e^(9/8) / √(2π) at zero."""
   values = np.asarray(values, np.float64)
   v, spacing = np.linspace(-13.0 * _SCALE, 13.0 * _SCALE, 4001, retstep=True)
-  weights = spacing * _v_pdf(v)
+  weights = spacing * normal_pdf(0.0, _SCALE, v)
   density = np.exp(
     -0.5 * (values[..., np.newaxis] ** 2 * np.exp(-v) + v)
   ) / math.sqrt(2.0 * math.pi)

@@ -17,7 +17,6 @@
 import functools
 import types
 
-import numpy as np
 import tensorflow as tf
 
 from tfp_diag.examples import gaussian
@@ -27,6 +26,7 @@ from tfp_diag.examples.eight_schools import (
   eight_schools_centered,
 )
 from tfp_diag.examples.funnel import funnel
+from tfp_diag.examples.pieces import normal_pdf, start
 from tfp_diag.examples.target import Target
 from tfp_diag.internal import arguments
 
@@ -71,32 +71,21 @@ def _from_gaussian(name, description, distribution):
     name=name,
     description=description,
     target_log_prob_fn=distribution.log_prob,
-    init=functools.partial(_init, distribution.num_dims),
+    init=functools.partial(start, distribution.num_dims),
     parameter_names=names,
     to_parameters=functools.partial(_to_parameters, names),
     reference_mean=distribution.mean.copy(),
     reference_sd=sds,
     marginal_pdf={
-      n: functools.partial(_normal_pdf, m, s)
+      n: functools.partial(normal_pdf, m, s)
       for n, m, s in zip(names, distribution.mean, sds)
     },
     reference='In closed form.',
   )
 
 
-def _init(num_dims, num_chains, seed, dtype=tf.float32):
-  return tf.random.stateless_uniform(
-    [num_chains, num_dims], seed, -2.0, 2.0, dtype
-  )
-
-
 def _to_parameters(names, state):
   return dict(zip(names, tf.unstack(state, axis=-1)))
-
-
-def _normal_pdf(mean, sd, values):
-  z = (np.asarray(values, np.float64) - mean) / sd
-  return np.exp(-0.5 * z**2) / (sd * np.sqrt(2.0 * np.pi))
 
 
 TARGETS = types.MappingProxyType(

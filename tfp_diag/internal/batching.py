@@ -35,6 +35,7 @@ __all__ = [
   'checked_value',
   'convert_parts',
   'event_shapes',
+  'joined',
   'sample_rank',
   'sample_sizes',
   'with_shape',
@@ -54,6 +55,23 @@ def with_shape(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
   x = tf.identity(x)
   x.set_shape(shape)
   return x
+
+
+def joined(parts, rank):
+  """Parts as one Tensor, `sample_shape + [n]`, their events flattened.
+
+  Args:
+    parts: List of Tensors of shape `sample_shape + event_shape_i`.
+    rank: Python int, the number of sample dimensions.
+  """
+  flat = []
+  for part in parts:
+    size = part.shape[rank:].num_elements()
+    if size is None:
+      size = tf.reduce_prod(tf.shape(part)[rank:])
+    shape = tf.concat([tf.shape(part)[:rank], [size]], 0)
+    flat.append(tf.reshape(part, shape))
+  return tf.concat(flat, -1)
 
 
 def broadcasts_to(shape: tf.TensorShape, target: tf.TensorShape) -> bool:

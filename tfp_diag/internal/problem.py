@@ -343,7 +343,4 @@ class GaussNewtonProblem(HessianProblem):
     fields = getattr(value, '_fields', None)
     return [fields, *(self._names(v) for v in value)]
 
-  def rank_of(self, ys):
-    """As `Problem.rank_of`."""
-    del ys
-    return self.rank or 0
+  rank_of = Problem.rank_of

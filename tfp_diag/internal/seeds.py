@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
-__all__ = ['as_seed', 'check_seed', 'some_seed']
+__all__ = ['as_seed', 'some_seed']
 
 
 def as_seed(seed: Any) -> tf.Tensor | None:
@@ -68,11 +68,6 @@ def _is_of_32_bits(pair: tf.Tensor) -> bool:
   if known is None:
     return True
   return bool(np.all((known >= -(2**31)) & (known < 2**32)))
-
-
-def check_seed(seed: Any) -> None:
-  """Raises a ValueError if `seed` is not valid for `as_seed`."""
-  as_seed(seed)
 
 
 def some_seed(seed: Any) -> tf.Tensor:

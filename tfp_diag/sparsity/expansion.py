@@ -23,6 +23,7 @@ import tensorflow as tf
 from tfp_diag.sparsity.evaluation import bound_op, repeat_op
 from tfp_diag.sparsity.graph import (
   Graph,
+  all_ops,
   function_graph,
   function_names,
   gradient_of,
@@ -110,7 +111,7 @@ def inline(
   calls = _calls(graph)
   if not calls:
     return None
-  _check_writes_nothing(graph.graph, graph.ops)
+  _check_writes_nothing(graph)
   parts = {id(x.handle): x for x in graph.xs if isinstance(x, tf.Variable)}
   return _rewritten(
     graph, calls, lambda op, latest: _body(op, latest, parts), more
@@ -140,13 +141,10 @@ def needed_ops(ops: Sequence, targets: Sequence) -> set[tf.Operation]:
   return found
 
 
-def _check_writes_nothing(graph: tf.Graph, ops: Sequence) -> None:
+def _check_writes_nothing(graph: Graph) -> None:
   """Raises CannotSay if a variable may change, since it is read once more."""
-  for op in ops:
+  for op in all_ops(graph.graph, graph.ops):
     known = facts(op.type)
-    for name in function_names(op):
-      body = function_graph(graph, name)
-      _check_writes_nothing(body, body.get_operations())
     takes = any(x.dtype == tf.resource for x in op.inputs)
     is_harmless = known.read is not None or known.passes_on
     if takes and not is_harmless and not function_names(op):

@@ -248,8 +248,7 @@ class _Reduction:
 
   def _pair(self, step: Step, pair: Pair) -> Pair:
     before = [
-      self._layout([step.inputs[k] for k in which])
-      for which in (pair.left_inputs, pair.right_inputs)
+      self._layout([step.inputs[k] for k in which]) for which, _ in pair.sides
     ]
     if pair.output is not None:
       after = self._layout([step.outputs[pair.output]])
@@ -261,7 +260,7 @@ class _Reduction:
         after = self._after(pair.right, before[1])
     left, right = (
       self._flow(flow, layout, after)
-      for flow, layout in zip((pair.left, pair.right), before)
+      for (_, flow), layout in zip(pair.sides, before)
     )
     return dataclasses.replace(pair, left=left, right=right)
 

@@ -33,24 +33,28 @@ from tensorflow.python.framework import function_def_to_graph
 from tfp_diag.sparsity.registry import facts
 
 __all__ = [
-  'MAX_DEPTH',
+  'NO_GRADIENT',
   'Digest',
   'Gradient',
   'Graph',
   'Node',
+  'Reader',
   'Reads',
+  'all_ops',
   'beside',
   'function_graph',
   'function_names',
   'gradient_of',
   'has_own_gradient',
-  'nodes',
   'trace',
 ]
 
 # How many levels of gradients of custom gradients are read: two for a Hessian,
 # and two more for tapes around it.
 MAX_DEPTH = 4
+
+# Begins what a `Reader` yields for a custom gradient that cannot be traced.
+NO_GRADIENT = 'no gradient'
 # Where the graphs that are made note what they read; see `Reads.of_all`.
 _all_reads: contextvars.ContextVar = contextvars.ContextVar(
   'all_reads', default=None
@@ -164,45 +168,134 @@ class Gradient(NamedTuple):
   cotangents: list
   results: list
 
-  def tokens(self) -> dict:
-    """dict: names of the cotangents -> their tokens, as `nodes` takes them."""
-    return {t.name: ('dy', k) for k, t in enumerate(self.cotangents)}
-
 
 class Node(NamedTuple):
   """One op, without names.
 
   Attributes:
     op: `tf.Operation`.
-    inputs: `tuple` of the token of each input; see `nodes`.
+    inputs: `tuple` of the token of each input; see `Reader`.
     attributes: `tuple` of (name, bytes).
-    functions: `tuple` of names of the functions that it calls.
     shapes: `tuple` of the static shapes of the outputs.
+    constants: `tuple` of the values, as bytes, of those inputs that are small
+      captured Tensors and that a gradient may read.
   """
 
   op: Any
   inputs: tuple
   attributes: tuple
-  functions: tuple
   shapes: tuple
+  constants: tuple
 
 
-def nodes(
-  graph: tf.Graph, ops: Sequence, tokens: dict, outside: Callable
-) -> Iterator[Node]:
-  """Reads ops one by one, without those that stand for captured Tensors.
+class Reader:
+  """Reads graphs op by op, with the functions that they call and the gradients.
 
-  Args:
-    graph: The `tf.Graph` of the ops.
-    ops: list of `tf.Operation`, in order.
-    tokens: dict: name of a Tensor -> a token that stands for it, independent of
-      names. The outputs of the ops are added.
-    outside: Callable that takes a Tensor which the ops read from elsewhere, and
-      returns its token.
-
-  Yields:
-    `Node`.
+  A token stands for a Tensor, independent of names.
   """
+
+  def __init__(self, outside: Callable) -> None:
+    """Says what stands for Tensors from outside of a graph.
+
+    Args:
+      outside: Callable that takes a Tensor which ops read from elsewhere, and
+        whether a custom gradient reads it; returns its token.
+    """
+    self._outside = outside
+
+  def read(self, graph: Graph) -> Iterator[Node | tuple]:
+    """Reads a graph.
+
+    Args:
+      graph: `Graph`.
+
+    Yields:
+      `Node` for each op but for those that stand for captured Tensors; after it
+      what the functions and the gradient are that belong to it. Tuples, equal
+      for what is equal, say where one of these begins, and with which tokens it
+      ends.
+    """
+    tokens = {
+      x.name: ('x', i)
+      for i, x in enumerate(graph.xs)
+      if not isinstance(x, tf.Variable)
+    }
+    yield from self._read(
+      graph.graph, graph.ops, graph.ys, tokens, self._outside, 0, {}
+    )
+
+  def _read(
+    self,
+    graph: tf.Graph,
+    ops: Sequence,
+    results: Sequence,
+    tokens: dict,
+    outside: Callable,
+    depth: int,
+    constants: dict[str, bytes],
+  ) -> Iterator[Node | tuple]:
+    constants = {**constants, **_captured_constants(graph)}
+    for node in _nodes(graph, ops, tokens, outside, constants):
+      yield node
+      is_call = facts(node.op.type).is_call
+      for name in function_names(node.op):
+        body = function_graph(graph, name)
+        # Only calls are written out, so that what is in them sees a constant.
+        passed = zip(body.inputs, node.op.inputs if is_call else ())
+        within = {
+          i.name: constants[x.name] for i, x in passed if x.name in constants
+        }
+        inner = {t.name: ('in', k) for k, t in enumerate(body.inputs)}
+        yield 'function', len(inner)
+        yield from self._read(
+          body,
+          body.get_operations(),
+          body.outputs,
+          inner,
+          self._outside,
+          depth,
+          within,
+        )
+      if depth < MAX_DEPTH and has_own_gradient(node.op):
+        yield from self._read_gradient(node.op, tokens, outside, depth)
+    yield ([None if r is None else tokens.get(r.name) for r in results],)
+
+  def _read_gradient(
+    self, op: tf.Operation, tokens: dict, outside: Callable, depth: int
+  ) -> Iterator[Node | tuple]:
+    try:
+      gradient = gradient_of(op)
+    except Exception as e:  # The user's code; whatever it raises.
+      # It will raise again where it is differentiated.
+      yield NO_GRADIENT, type(e).__name__
+      return
+    yield ('gradient',)
+
+    def beyond(tensor, is_in_gradient=True):
+      del is_in_gradient
+      if tf.is_symbolic_tensor(tensor):
+        return tokens.get(tensor.name) or outside(tensor)
+      return outside(tensor, True)
+
+    yield from self._read(
+      gradient.graph,
+      gradient.graph.get_operations(),
+      gradient.results,
+      {t.name: ('dy', k) for k, t in enumerate(gradient.cotangents)},
+      beyond,
+      depth + 1,
+      {},
+    )
+
+
+def _nodes(
+  graph: tf.Graph,
+  ops: Sequence,
+  tokens: dict,
+  outside: Callable,
+  constants: dict[str, bytes],
+) -> Iterator[Node]:
+  """Reads ops one by one; adds the tokens of what they read and return."""
   captured = {i.name: o for o, i in getattr(graph, 'captures', ())}
 
   def token(tensor):
@@ -230,19 +323,41 @@ def nodes(
     for k, tensor in enumerate(op.outputs):
       tokens.setdefault(tensor.name, (number, k))
     number += 1
-    yield Node(
-      op,
-      tuple(inputs),
-      tuple(attributes),
-      tuple(function_names(op)),
-      tuple(_static_shape(t) for t in op.outputs),
-    )
+    read = [
+      constants[tensor.name]
+      for k, tensor in enumerate(op.inputs)
+      if tensor.name in constants and _may_be_read(op, k)
+    ]
+    shapes = tuple(_static_shape(t) for t in op.outputs)
+    yield Node(op, tuple(inputs), tuple(attributes), shapes, tuple(read))
 
 
 def function_names(op: tf.Operation) -> list[str]:
   """The names of the functions that an op calls."""
   attrs = op.node_def.attr
   return [name for key in sorted(attrs) for name in _functions(attrs[key])]
+
+
+def all_ops(
+  graph: tf.Graph, ops: Sequence, seen: set | None = None
+) -> Iterator[tf.Operation]:
+  """Some ops of a graph, and those of the functions that they call, each once.
+
+  Args:
+    graph: `tf.Graph`.
+    ops: List of `tf.Operation` of it.
+    seen: Names of functions that are left out; others are added.
+
+  Yields:
+    `tf.Operation`.
+  """
+  seen = set() if seen is None else seen
+  for op in ops:
+    yield op
+    for name in {*function_names(op)} - seen:
+      seen.add(name)
+      body = function_graph(graph, name)
+      yield from all_ops(body, body.get_operations(), seen)
 
 
 def _functions(attribute: Any) -> list[str]:
@@ -346,98 +461,34 @@ class _Hasher:
     self._pinned = set()
 
   def digest(self) -> Digest:
-    graph = self._graph
-    tokens = {}
-    for i, x in enumerate(graph.xs):
+    for i, x in enumerate(self._graph.xs):
       if isinstance(x, tf.Variable):
         self._places[id(x.handle)] = ('x', i)
-      else:
-        tokens[x.name] = ('x', i)
       self._add(_static_shape(x), x.dtype.name)
-    self._ops(graph.graph, graph.ops, tokens, self._outside, 0, {})
-    self._add([tokens.get(y.name) for y in graph.ys])
+    for found in Reader(self._outside).read(self._graph):
+      if not isinstance(found, Node):
+        self._add(*found)
+        continue
+      self._add(found.op.type, found.inputs, found.shapes)
+      for value in found.constants:
+        self._hash.update(value)
+      for name, value in found.attributes:
+        self._hash.update(name.encode())
+        self._hash.update(value)
     return Digest(self._hash.digest(), self._captures, frozenset(self._pinned))
 
   def _add(self, *items: Any) -> None:
     self._hash.update(repr(items).encode())
 
-  def _ops(
-    self,
-    graph: tf.Graph,
-    ops: Sequence,
-    tokens: dict,
-    outside: Callable,
-    depth: int,
-    constants: dict[str, bytes],
-  ) -> None:
-    constants = {**constants, **_captured_constants(graph)}
-    for node in nodes(graph, ops, tokens, outside):
-      known = facts(node.op.type)
-      self._add(node.op.type, node.inputs, node.shapes)
-      for k, tensor in enumerate(node.op.inputs):
-        if tensor.name in constants and _may_be_read(node.op, k):
-          self._hash.update(constants[tensor.name])
-      for name, value in node.attributes:
-        self._hash.update(name.encode())
-        self._hash.update(value)
-      for name in node.functions:
-        body = function_graph(graph, name)
-        # Only calls are written out, so that what is in them sees a constant.
-        passed = zip(body.inputs, node.op.inputs if known.is_call else ())
-        within = {
-          i.name: constants[x.name] for i, x in passed if x.name in constants
-        }
-        self._function(body, depth, within)
-      if depth < MAX_DEPTH and has_own_gradient(node.op):
-        self._gradient(node.op, tokens, outside, depth)
-
-  def _function(
-    self, graph: tf.Graph, depth: int, constants: dict[str, bytes]
-  ) -> None:
-    tokens = {t.name: ('in', k) for k, t in enumerate(graph.inputs)}
-    self._add('function', len(tokens))
-    self._ops(
-      graph, graph.get_operations(), tokens, self._outside, depth, constants
-    )
-    self._add([tokens.get(t.name) for t in graph.outputs])
-
-  def _gradient(
-    self, op: tf.Operation, tokens: dict, outside: Callable, depth: int
-  ) -> None:
-    try:
-      gradient = gradient_of(op)
-    except Exception as e:  # The user's code; whatever it raises.
-      # It will raise again where it is differentiated.
-      self._add('no gradient', type(e).__name__)
-      return
-    inner = gradient.tokens()
-    self._add('gradient')
-
-    def beyond(tensor):
-      if tf.is_symbolic_tensor(tensor):
-        return tokens.get(tensor.name) or outside(tensor)
-      place = outside(tensor)
-      if place[0] == 'capture':
-        self._pinned.add(place[1])
-      return place
-
-    self._ops(
-      gradient.graph,
-      gradient.graph.get_operations(),
-      inner,
-      beyond,
-      depth + 1,
-      {},
-    )
-    self._add([r if r is None else inner.get(r.name) for r in gradient.results])
-
-  def _outside(self, tensor: tf.Tensor) -> Any:
+  def _outside(self, tensor: tf.Tensor, is_in_gradient: bool = False) -> Any:
     """The token of a Tensor or a handle that the function closes over."""
     if id(tensor) not in self._places:
       self._places[id(tensor)] = ('capture', len(self._captures))
       self._captures.append(tensor)
     place = self._places[id(tensor)]
     self._add(place, tensor.dtype.name, _static_shape(tensor))
+    if is_in_gradient and place[0] == 'capture':
+      self._pinned.add(place[1])
     return place
 
 

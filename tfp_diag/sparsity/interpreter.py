@@ -194,17 +194,30 @@ class Walker:
 
   def add_step(
     self,
-    op_type: str,
-    op_name: str,
+    instruction: Instruction,
     inputs: Sequence,
     outputs: Sequence,
     structure: Structure,
-    fallback: bool = False,
-    op: tf.Operation | None = None,
+    name: str | None = None,
+    **more: Any,
   ) -> None:
-    """Appends a step, after checking that the structure fits the shapes."""
+    """Appends a step, after checking that the structure fits the shapes.
+
+    Args:
+      instruction: `Instruction` of the op.
+      inputs: List of `Value`.
+      outputs: Likewise.
+      structure: `Structure`.
+      name: The name of the op for messages. Default: its own.
+      **more: Further fields of the `Step`.
+    """
     step = Step(
-      op_type, op_name, tuple(inputs), tuple(outputs), structure, fallback, op
+      instruction.type,
+      name or instruction.name,
+      tuple(inputs),
+      tuple(outputs),
+      structure,
+      **more,
     )
     _check_structure(step)
     self.tape.steps.append(step)
@@ -334,7 +347,9 @@ class Walker:
       )
       name = self.name_of(instruction)
       self.fallbacks[f'{instruction.type} (op {name!r})'] = True
-      self.add_step(instruction.type, name, inputs, outputs, structure, True)
+      self.add_step(
+        instruction, inputs, outputs, structure, name, is_fallback=True
+      )
     return outputs
 
   def _captured(self, scope: Scope, instruction: Instruction) -> Any:
@@ -679,8 +694,7 @@ def _pruned(structure: Structure, inputs: Sequence) -> Structure:
   pairs = tuple(
     pair
     for pair in structure.pairs
-    if any(inputs[k].depends for k in pair.left_inputs)
-    and any(inputs[k].depends for k in pair.right_inputs)
+    if all(any(inputs[k].depends for k in which) for which, _ in pair.sides)
   )
   if len(arrows) == len(structure.arrows) and len(pairs) == len(
     structure.pairs
@@ -703,5 +717,5 @@ def _check_structure(step: Step) -> None:
     check(arrow.flow, arrow.inputs, step.outputs[arrow.output].rows)
   for pair in step.structure.pairs:
     rows = None if pair.output is None else step.outputs[pair.output].rows
-    check(pair.left, pair.left_inputs, rows)
-    check(pair.right, pair.right_inputs, rows)
+    for which, flow in pair.sides:
+      check(flow, which, rows)

@@ -163,10 +163,7 @@ class Paths:
       if pair.output is not None and masks[pair.output] is None:
         continue
       sides = []
-      for which, flow in (
-        (pair.left_inputs, pair.left),
-        (pair.right_inputs, pair.right),
-      ):
+      for which, flow in pair.sides:
         before = [_numbers_of(step.inputs[k], numbers) for k in which]
         side = sets.apply(flow, np.concatenate(before))
         sides.append(side if pair.output is None else side[masks[pair.output]])

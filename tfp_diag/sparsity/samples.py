@@ -14,8 +14,6 @@
 # ============================================================================
 """Checks that the samples of a batch do not mix."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from tfp_diag.sparsity.dependency import Csr, Dependency
@@ -83,16 +81,15 @@ def check_samples(walked: Walked) -> bool:
   """
   if walked.num_samples < 2:
     return False
-  tape, outputs = walked.tape, walked.outputs
+  tape = walked.tape
   # One column per sample instead of one per coordinate, which is cheap.
   columns = Columns(Groups(walked.num_samples), walked.num_samples)
-  found = tape.run(_seeds(walked), outputs, columns)
-  wrong = _strangers(found, walked, outputs, columns)
+  wrong = _strangers(tape, walked, columns)
   if wrong and not _certainly_mixes(walked):
     return True
   if wrong:
     raise _mixing(
-      _first_mixing_op(tape, walked, wrong), 'makes the result of one sample'
+      _first_mixing_op(walked, wrong), 'makes the result of one sample'
     )
   op = _mixing_gradient(walked)
   if op is not None:
@@ -100,8 +97,7 @@ def check_samples(walked: Walked) -> bool:
   if not tape.has_fallback:
     return False
   strict = Columns(Groups(walked.num_samples))
-  found = tape.run(_seeds(walked), outputs, strict)
-  return bool(_strangers(found, walked, outputs, strict))
+  return bool(_strangers(tape, walked, strict))
 
 
 def are_in_place(walked: Walked) -> bool:
@@ -129,8 +125,7 @@ def are_in_place(walked: Walked) -> bool:
   if not unusual:
     return True
   columns = Columns(Groups(walked.num_samples))
-  dependencies = _seeds(walked)
-  walked.tape.forward(dependencies, columns)
+  dependencies = _forward(walked, columns)
   return all(
     _is_in_place(columns.groups.expand(dependencies[value]), value, varies)
     for value, varies in unusual.items()
@@ -178,8 +173,7 @@ def are_alone(walked: Walked, single: Walked) -> bool:
     elements of the first sample is what it does to those of the single one.
   """
   columns = Columns(Groups(walked.num_samples))
-  dependencies = _seeds(walked)
-  walked.tape.forward(dependencies, columns)
+  dependencies = _forward(walked, columns)
   places = {}
 
   def place(value, alone):
@@ -283,8 +277,7 @@ def _mixing_gradient(walked: Walked) -> str | None:
   if not steps:
     return None
   columns = Columns(Groups(walked.num_samples), walked.num_samples)
-  dependencies = _seeds(walked)
-  tape.forward(dependencies, columns)
+  dependencies = _forward(walked, columns)
   alive = {value: np.ones(value.rows, bool) for value in walked.outputs}
   tape.backward(alive)
   for step in steps:
@@ -301,9 +294,7 @@ def _certainly_mixes(walked: Walked) -> bool:
   if not walked.tape.has_fallback:
     return True
   columns = Columns(Groups(walked.num_samples))
-  tape = without_fallbacks(walked.tape)
-  found = tape.run(_seeds(walked), walked.outputs, columns)
-  return bool(_strangers(found, walked, walked.outputs, columns))
+  return bool(_strangers(without_fallbacks(walked.tape), walked, columns))
 
 
 def _seeds(walked: Walked) -> dict:
@@ -313,17 +304,23 @@ def _seeds(walked: Walked) -> dict:
   }
 
 
+def _forward(walked: Walked, columns: Columns) -> dict:
+  """On which samples each value of the tape depends."""
+  dependencies = _seeds(walked)
+  walked.tape.forward(dependencies, columns)
+  return dependencies
+
+
 def own_samples(rows: int, num_samples: int) -> np.ndarray:
   """The sample of each of `rows` elements, if the samples lead."""
   return np.arange(rows) // max(rows // num_samples, 1)
 
 
-def _strangers(
-  found: dict, walked: Walked, outputs: Sequence, columns: Columns
-) -> dict:
+def _strangers(tape: Tape, walked: Walked, columns: Columns) -> dict:
   """dict: output -> bool array, the elements that depend on other samples."""
+  found = tape.run(_seeds(walked), walked.outputs, columns)
   wrong = {}
-  for value in outputs:
+  for value in walked.outputs:
     if value.depends and value in found:
       rows = columns.groups.expand(found[value])
       own = np.repeat(own_samples(value.rows, walked.num_samples), rows.counts)
@@ -334,15 +331,14 @@ def _strangers(
   return wrong
 
 
-def _first_mixing_op(tape: Tape, walked: Walked, wrong: dict) -> str:
+def _first_mixing_op(walked: Walked, wrong: dict) -> str:
   """The first op before a wrong output with an element of several samples."""
   columns = Columns(Groups(walked.num_samples), walked.num_samples)
-  dependencies = _seeds(walked)
-  tape.forward(dependencies, columns)
+  dependencies = _forward(walked, columns)
   alive = dict(wrong)
-  tape.backward(alive)
+  walked.tape.backward(alive)
   last = None
-  for step in all_steps(tape):
+  for step in all_steps(walked.tape):
     for value in step.outputs:
       mask = alive.get(value)
       if not value.depends or mask is None or not mask.any():

@@ -50,6 +50,11 @@ class Pair:
   right: Flow
   output: int | None = None
 
+  @property
+  def sides(self) -> tuple:
+    """Both sides, as pairs of the numbers of inputs and the flow from them."""
+    return (self.left_inputs, self.left), (self.right_inputs, self.right)
+
 
 @dataclasses.dataclass(frozen=True)
 class Structure:

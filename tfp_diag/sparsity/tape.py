@@ -113,9 +113,7 @@ class Step:
         value = self.inputs[k]
         part = pulled[start : start + value.rows]
         start += value.rows
-        if value.depends:
-          known = alive.get(value)
-          alive[value] = part if known is None else known | part
+        _mark(alive, value, part)
 
   def interact(
     self,
@@ -134,10 +132,7 @@ class Step:
         second_order.add(rows, rows)
     for pair in self.structure.pairs:
       sides = []
-      for inputs, flow in (
-        (pair.left_inputs, pair.left),
-        (pair.right_inputs, pair.right),
-      ):
+      for inputs, flow in pair.sides:
         if not any(self.inputs[i].depends for i in inputs):
           break
         before = self._joined(inputs, dependencies)
@@ -244,19 +239,13 @@ class Loop:
       )
     while True:
       for _, variable, nxt, _ in carried:
-        if nxt.depends:
-          known = alive.get(nxt)
-          mask = alive[variable]
-          alive[nxt] = mask if known is None else known | mask
+        _mark(alive, nxt, alive[variable])
       before = [alive[variable].sum() for _, variable, _, _ in carried]
       self.body.backward(alive)
       if before == [alive[variable].sum() for _, variable, _, _ in carried]:
         break
     for initial, variable, _, _ in carried:
-      if initial.depends:
-        known = alive.get(initial)
-        mask = alive[variable]
-        alive[initial] = mask if known is None else known | mask
+      _mark(alive, initial, alive[variable])
 
   def interact(
     self,
@@ -274,6 +263,13 @@ class Loop:
 # After this many iterations each element of a loop variable is taken to depend
 # on all that any of its elements depends on, so that long chains end early.
 _MAX_TURNS = 32
+
+
+def _mark(alive: dict, value: Value, mask: np.ndarray) -> None:
+  """Marks some elements of a value, if it depends on xs."""
+  if value.depends:
+    known = alive.get(value)
+    alive[value] = mask if known is None else known | mask
 
 
 def _get(value: Value, rows: int, dependencies: dict) -> Dependency:

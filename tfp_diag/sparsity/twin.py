@@ -34,15 +34,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.graph import (
-  MAX_DEPTH,
-  Graph,
-  Node,
-  function_graph,
-  gradient_of,
-  has_own_gradient,
-  nodes,
-)
+from tfp_diag.sparsity.graph import NO_GRADIENT, Graph, Node, Reader, all_ops
 from tfp_diag.sparsity.op_view import MAX_INTEGERS
 from tfp_diag.sparsity.registry import facts
 
@@ -66,16 +58,15 @@ def few_samples(
   Returns:
     `tuple` of int; None if there are none.
   """
-  integers = {k for k in avoided if k > 1}
-  _collect_integers(graph.graph, graph.ops, integers, set())
+  integers = {k for k in avoided if k > 1} | (_integers(graph) - {0, 1})
   free = [p for p in _PRIMES if all(k % p for k in integers)]
   return tuple(free[:rank]) if len(free) >= rank else None
 
 
-def _collect_integers(
-  graph: Any, ops: Sequence, integers: set, seen: set
-) -> None:
-  for op in ops:
+def _integers(graph: Graph) -> set[int]:
+  """The integers in a graph, and in the functions that it calls."""
+  integers = set()
+  for op in all_ops(graph.graph, graph.ops):
     if facts(op.type).is_constant and op.outputs[0].dtype.is_integer:
       size = op.outputs[0].shape.num_elements()
       if size is not None and size <= MAX_INTEGERS:
@@ -85,12 +76,7 @@ def _collect_integers(
       given = op.get_attr(name)
       listed = given if isinstance(given, (list, tuple)) else [given]
       integers.update(abs(k) for k in listed)
-    for name in _called(op):
-      if name not in seen:
-        seen.add(name)
-        body = function_graph(graph, name)
-        _collect_integers(body, body.get_operations(), integers, seen)
-  integers -= {0, 1}
+  return integers
 
 
 def _distances(op_def: Any) -> list[str]:
@@ -103,16 +89,6 @@ def _distances(op_def: Any) -> list[str]:
     and attr.name not in counts
     and not attr.name.endswith('_mask')
   ]
-
-
-def _called(op: tf.Operation) -> list[str]:
-  names = []
-  for attr in op.op_def.attr:
-    if attr.type == 'func':
-      names.append(op.get_attr(attr.name).name)
-    elif attr.type == 'list(func)':
-      names += [f.name for f in op.get_attr(attr.name)]
-  return names
 
 
 class Twin:
@@ -146,22 +122,14 @@ def compare(small: Graph, at_hand: Graph) -> Twin | None:
   few = small.xs[0].shape.as_list()
   many = at_hand.xs[0].shape.as_list()
   sizes = [(a, b) for a, b in zip(few, many) if a != b]
-  tokens = tuple(
-    {x.name: ('x', i) for i, x in enumerate(graph.xs)}
-    for graph in (small, at_hand)
-  )
-  graphs = (small.graph, at_hand.graph)
-  outside = (_resolved, _resolved)
-  if not _same(
-    twin, graphs, (small.ops, at_hand.ops), tokens, outside, sizes, 0
-  ):
-    return None
-  same = _tokens_of(tokens[0], small.ys) == _tokens_of(tokens[1], at_hand.ys)
-  return twin if same else None
+  reader = Reader(_resolved)
+  pairs = itertools.zip_longest(reader.read(small), reader.read(at_hand))
+  return twin if all(_same(twin, a, b, sizes) for a, b in pairs) else None
 
 
-def _resolved(tensor: Any) -> Any:
+def _resolved(tensor: Any, is_in_gradient: bool = False) -> Any:
   """A token of a captured Tensor: that of the outermost one it stands for."""
+  del is_in_gradient
   while tf.is_symbolic_tensor(tensor):
     captures = getattr(tensor.graph, 'captures', ())
     outer = next((o for o, i in captures if i is tensor), None)
@@ -171,95 +139,20 @@ def _resolved(tensor: Any) -> Any:
   return id(tensor)
 
 
-def _tokens_of(tokens: dict, tensors: Sequence) -> list:
-  return [None if t is None else tokens.get(t.name) for t in tensors]
-
-
-def _same(
-  twin: Twin,
-  graphs: Sequence,
-  ops: Sequence,
-  tokens: Sequence,
-  outside: Sequence,
-  sizes: Sequence,
-  depth: int,
-) -> bool:
-  """Compares two lists of ops; fills `twin` and `tokens`."""
-  pairs = itertools.zip_longest(
-    *(nodes(*each) for each in zip(graphs, ops, tokens, outside))
-  )
-  for a, b in pairs:
-    if (
-      a is None
-      or b is None
-      or a.op.type != b.op.type
-      or a.inputs != b.inputs
-      or not _same_shapes(a.shapes, b.shapes, sizes)
-      or not _same_attributes(twin, a, b, graphs[0])
-      or len(a.functions) != len(b.functions)
-    ):
-      return False
-    twin.op_at_hand[a.op] = b.op
-    for names in zip(a.functions, b.functions):
-      if not _same_functions(twin, graphs, names, sizes, depth):
-        return False
-    if has_own_gradient(a.op) and depth < MAX_DEPTH:
-      if not _same_gradients(twin, (a.op, b.op), tokens, outside, sizes, depth):
-        return False
-  return True
-
-
-def _same_functions(
-  twin: Twin, graphs: Sequence, names: Sequence, sizes: Sequence, depth: int
-) -> bool:
-  bodies = [function_graph(g, name) for g, name in zip(graphs, names)]
-  tokens = tuple(
-    {t.name: ('in', k) for k, t in enumerate(body.inputs)} for body in bodies
-  )
-  ops = [body.get_operations() for body in bodies]
-  outside = (_resolved, _resolved)
-  return _same(twin, bodies, ops, tokens, outside, sizes, depth) and _tokens_of(
-    tokens[0], bodies[0].outputs
-  ) == _tokens_of(tokens[1], bodies[1].outputs)
-
-
-def _same_gradients(
-  twin: Twin,
-  ops: Sequence,
-  tokens: Sequence,
-  outside: Sequence,
-  sizes: Sequence,
-  depth: int,
-) -> bool:
-  try:
-    gradients = [gradient_of(op) for op in ops]
-  except Exception:  # The user's code; it raises again where it is needed.
+def _same(twin: Twin, a: Any, b: Any, sizes: Sequence) -> bool:
+  """Compares what was read of two graphs; fills `twin`."""
+  if not (isinstance(a, Node) and isinstance(b, Node)):
+    return a == b and a[0] != NO_GRADIENT
+  if (
+    a.op.type != b.op.type
+    or a.inputs != b.inputs
+    or len(a.shapes) != len(b.shapes)
+    or not all(same_shape(*pair, sizes) for pair in zip(a.shapes, b.shapes))
+    or not _same_attributes(twin, a, b)
+  ):
     return False
-
-  def within(names, further):
-    def outside(tensor):
-      known = None
-      if tf.is_symbolic_tensor(tensor):
-        known = names.get(tensor.name)
-      return further(tensor) if known is None else known
-
-    return outside
-
-  graphs = [gradient.graph for gradient in gradients]
-  inner = tuple(gradient.tokens() for gradient in gradients)
-  beyond = [within(*each) for each in zip(tokens, outside)]
-  every = [graph.get_operations() for graph in graphs]
-  return _same(
-    twin, graphs, every, inner, beyond, sizes, depth + 1
-  ) and _tokens_of(inner[0], gradients[0].results) == _tokens_of(
-    inner[1], gradients[1].results
-  )
-
-
-def _same_shapes(few: Sequence, many: Sequence, sizes: Sequence) -> bool:
-  return len(few) == len(many) and all(
-    same_shape(a, b, sizes) for a, b in zip(few, many)
-  )
+  twin.op_at_hand[a.op] = b.op
+  return True
 
 
 def same_shape(few: tuple | None, many: tuple | None, sizes: Sequence) -> bool:
@@ -291,10 +184,10 @@ def _is_multiple(a: int, b: int, sizes: Sequence) -> bool:
   return False
 
 
-def _same_attributes(twin: Twin, a: Node, b: Node, graph: Any) -> bool:
+def _same_attributes(twin: Twin, a: Node, b: Node) -> bool:
   if facts(a.op.type).is_constant:
     few, many = (tf.make_ndarray(n.op.get_attr('value')) for n in (a, b))
-    place, dtype = (id(graph), a.op.outputs[0].name), a.op.outputs[0].dtype
+    place, dtype = (id(a.op.graph), a.op.outputs[0].name), a.op.outputs[0].dtype
     if not np.array_equal(few, many, equal_nan=dtype.is_floating):
       twin.varying.add(place)
       if (

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfp_diag.sparsity import registry
+from tfp_diag.sparsity.curvature import elementwise_pairs
 from tfp_diag.sparsity.frontiers import Frontier, Frontiers, Term
 from tfp_diag.sparsity.joint_frontiers import JointFrontier, JointFrontiers
 from tfp_diag.sparsity.multisets import MANY, Multisets
@@ -261,18 +261,15 @@ class _Finder:
         Term(step, *each)
         for each in itertools.combinations_with_replacement(groups, 2)
       ]
-    known = registry.facts(step.op_type).elementwise
     used = [k for k, value in enumerate(step.inputs) if value.depends]
+    pairs = elementwise_pairs(step.op_type, used)
     kinds = {kind_of_squares(step, k, self._walked) for k in used}
-    if known is None or kinds != {'elementwise'}:
+    if pairs is None or kinds != {'elementwise'}:
       return None if not self._is_bilinear(step) else []
     arguments = {}
     for k in used:
       arguments.setdefault(step.inputs[k], []).append(k)
     groups = [tuple(which) for which in arguments.values()]
-    classes, *crosses = known.split(',')
-    pairs = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
-    pairs += [tuple(map(int, cross)) for cross in crosses]
     return [
       Term(step, left, right)
       for a, left in enumerate(groups)

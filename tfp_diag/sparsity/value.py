@@ -16,7 +16,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,6 +98,26 @@ class Value:
     value = cls(shape, tf.as_dtype(tensor.dtype))
     value._result = tensor
     return value
+
+  @classmethod
+  def computed(
+    cls,
+    shape: tuple | None,
+    dtype: tf.DType,
+    compute: Callable,
+    parents: Sequence,
+  ) -> 'Value':
+    """What is computed from constants; its value is unknown if one of them is.
+
+    Args:
+      shape: As for the constructor.
+      dtype: Likewise.
+      compute: Callable of the values of the parents.
+      parents: List of `Value`.
+    """
+    if not all(parent.is_known for parent in parents):
+      return cls(shape, dtype)
+    return cls(shape, dtype, compute=compute, parents=tuple(parents))
 
   @property
   def known_shape(self) -> tuple:

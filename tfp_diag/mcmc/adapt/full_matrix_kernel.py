@@ -25,12 +25,10 @@ from tfp_diag.mcmc.kernels.arguments import (
 )
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   Discretization,
+  TargetKernel,
   check_kernel_arguments,
 )
-from tfp_diag.mcmc.kernels.parameterized_kernel import (
-  ParameterizedKernel,
-  argument,
-)
+from tfp_diag.mcmc.kernels.parameterized_kernel import argument
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.sharding import gather_over_shards
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
@@ -38,7 +36,7 @@ from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 __all__ = ['FullMatrixKernel']
 
 
-class FullMatrixKernel(ParameterizedKernel):
+class FullMatrixKernel(TargetKernel):
   """MALA over a state as one vector, preconditioned by a matrix of all of it.
 
   The results of a subclass have the fields `inner_results`, `factor` and
@@ -78,13 +76,8 @@ class FullMatrixKernel(ParameterizedKernel):
       target_log_prob_fn=target_log_prob_fn, step_size=step_size, **parameters
     )
 
-  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
-  step_size = argument('step_size', 'The step size of the first step.')
   num_adaptation_steps = argument(
     'num_adaptation_steps', 'Until which step the matrix changes.'
-  )
-  experimental_chain_axis_names = argument(
-    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
   )
 
   @property

@@ -58,26 +58,22 @@ _LEAST_RATIO = 2.0
 _ROWS_FOR_DIRECTIONS = 4000
 
 
-class Scale(typing.Protocol):
+class Scale:
   """A constant preconditioner V = L Lᵀ, and how it is learned.
 
   Attributes:
     kind: Python str, its name.
+    factor: Array, L or a factor of it.
   """
 
   kind: str
 
-  def operator(self, dtype):
-    """L as kernels take it: their argument `preconditioner`."""
-
-  def whiten(self, draws):
-    """L⁻¹ x for draws of shape [n, d]."""
-
-  def learned(self, draws, gradients):
-    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+  def __init__(self, factor):
+    self.factor = np.asarray(factor, np.float64)
 
   def arrays(self):
     """Dict of arrays, from which the class makes the scale again."""
+    return {'factor': self.factor}
 
 
 class LocalScale:
@@ -102,7 +98,7 @@ class LocalScale:
     return {'softness': np.array(self.softness)}
 
 
-class DiagonalScale:
+class DiagonalScale(Scale):
   """A standard deviation per coordinate.
 
   Attributes:
@@ -110,9 +106,6 @@ class DiagonalScale:
   """
 
   kind = 'diagonal'
-
-  def __init__(self, factor):
-    self.factor = np.asarray(factor, np.float64)
 
   @classmethod
   def of_deviations(cls, deviations):
@@ -135,12 +128,8 @@ class DiagonalScale:
     known = np.isfinite(found) & (found > 0.0)
     return DiagonalScale(np.where(known, found, self.factor))
 
-  def arrays(self):
-    """Dict of arrays, from which the class makes the scale again."""
-    return {'factor': self.factor}
 
-
-class LowRankScale:
+class LowRankScale(Scale):
   """A standard deviation per coordinate, and some directions.
 
   L = D (I + U diag(e) Uᵀ) with a diagonal D and orthonormal directions U, along
@@ -156,7 +145,7 @@ class LowRankScale:
   kind = 'low_rank'
 
   def __init__(self, factor, directions, excess):
-    self.factor = np.asarray(factor, np.float64)
+    super().__init__(factor)
     self.directions = np.asarray(directions, np.float64)
     self.excess = np.asarray(excess, np.float64)
 
@@ -219,14 +208,11 @@ class LowRankScale:
 
   def arrays(self):
     """Dict of arrays, from which the class makes the scale again."""
-    return {
-      'factor': self.factor,
-      'directions': self.directions,
-      'excess': self.excess,
-    }
+    more = {'directions': self.directions, 'excess': self.excess}
+    return {**super().arrays(), **more}
 
 
-class DenseScale:
+class DenseScale(Scale):
   """A matrix of all coordinates.
 
   Attributes:
@@ -234,9 +220,6 @@ class DenseScale:
   """
 
   kind = 'dense'
-
-  def __init__(self, factor):
-    self.factor = np.asarray(factor, np.float64)
 
   @classmethod
   def of_deviations(cls, deviations):
@@ -262,10 +245,6 @@ class DenseScale:
       fisher_matrix.whitened(factor, pairs),
     )
     return DenseScale(fisher_matrix.new_factor(factor, moments).numpy())
-
-  def arrays(self):
-    """Dict of arrays, from which the class makes the scale again."""
-    return {'factor': self.factor}
 
 
 SCALES = {

@@ -24,6 +24,7 @@ __all__ = [
   'EssKind',
   'convergence',
   'in_groups',
+  'of_events',
 ]
 
 EssKind = Literal['bulk', 'tail', 'mean', 'sd']
@@ -66,6 +67,12 @@ def convergence(draws, kind):
         found[usable] = _by_arviz_stats(some[..., usable], kind)
     values.append(found)
   return np.concatenate(values)
+
+
+def of_events(values, kind):
+  """As `convergence`, of an array [draw, chain, event...]: one of the event."""
+  flat = values.reshape([*values.shape[:2], -1])
+  return convergence(flat, kind).reshape(values.shape[2:])
 
 
 def in_groups(draws):

@@ -18,11 +18,7 @@ import functools
 from typing import Any
 
 from tfp_diag.internal import arguments
-from tfp_diag.mcmc.diagnose.convergence import (
-  ESS_KINDS,
-  EssKind,
-  convergence,
-)
+from tfp_diag.mcmc.diagnose.convergence import ESS_KINDS, EssKind, of_events
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['ess']
@@ -74,9 +70,4 @@ def ess(
        https://doi.org/10.1214/20-BA1221
   """
   arguments.check_choice('kind', kind, ESS_KINDS)
-  return map_draws(functools.partial(_ess, kind=kind), draws, chain_ndims)
-
-
-def _ess(values, kind):
-  flat = values.reshape([*values.shape[:2], -1])
-  return convergence(flat, kind).reshape(values.shape[2:])
+  return map_draws(functools.partial(of_events, kind=kind), draws, chain_ndims)

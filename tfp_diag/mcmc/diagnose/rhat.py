@@ -14,9 +14,10 @@
 # ============================================================================
 """Whether chains agree."""
 
+import functools
 from typing import Any
 
-from tfp_diag.mcmc.diagnose.convergence import convergence
+from tfp_diag.mcmc.diagnose.convergence import of_events
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
 __all__ = ['rhat']
@@ -64,9 +65,6 @@ def rhat(draws: Any, *, chain_ndims: int = 1) -> Any:
        _Bayesian Analysis_ 16(2), equations (4) and (14).
        https://doi.org/10.1214/20-BA1221
   """
-  return map_draws(_rhat, draws, chain_ndims)
-
-
-def _rhat(values):
-  flat = values.reshape([*values.shape[:2], -1])
-  return convergence(flat, 'r_hat').reshape(values.shape[2:])
+  return map_draws(
+    functools.partial(of_events, kind='r_hat'), draws, chain_ndims
+  )

@@ -36,6 +36,8 @@ __all__ = [
   'DISCRETIZATIONS',
   'Discretization',
   'LangevinKernel',
+  'ScaledKernel',
+  'TargetKernel',
   'check_kernel_arguments',
   'is_function',
   'position_dependence',
@@ -45,7 +47,31 @@ Discretization = Literal['euler', 'exponential']
 DISCRETIZATIONS = typing.get_args(Discretization)
 
 
-class LangevinKernel(ParameterizedKernel):
+class TargetKernel(ParameterizedKernel):
+  """The arguments that all kernels with a target have."""
+
+  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
+  step_size = argument('step_size', 'The step size of the first step.')
+  experimental_chain_axis_names = argument(
+    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
+  )
+
+
+class ScaledKernel(TargetKernel):
+  """Further arguments, of the kernels that are given their scale."""
+
+  preconditioner = argument('preconditioner', 'The constant scale, or None.')
+  validate_args = argument('validate_args', 'Whether run-time checks are made.')
+  experimental_shard_axis_names = argument(
+    'experimental_shard_axis_names', 'How the members of the state are sharded.'
+  )
+
+  def experimental_with_shard_axes(self, shard_axis_names):
+    """A copy of this kernel for a state that is sharded in this way."""
+    return self.copy(experimental_shard_axis_names=shard_axis_names)
+
+
+class LangevinKernel(ScaledKernel):
   """The arguments that a proposal and its calibrated kernel share."""
 
   def __init__(
@@ -146,9 +172,6 @@ class LangevinKernel(ParameterizedKernel):
       name=name,
     )
 
-  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
-  step_size = argument('step_size', 'The step size of the first step.')
-  preconditioner = argument('preconditioner', 'The constant scale, or None.')
   volatility_fn = argument(
     'volatility_fn', 'The position-dependent scale, or None.'
   )
@@ -158,17 +181,6 @@ class LangevinKernel(ParameterizedKernel):
   parallel_iterations = argument(
     'parallel_iterations', 'How many coordinates are differentiated together.'
   )
-  validate_args = argument('validate_args', 'Whether run-time checks are made.')
-  experimental_shard_axis_names = argument(
-    'experimental_shard_axis_names', 'How the members of the state are sharded.'
-  )
-  experimental_chain_axis_names = argument(
-    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
-  )
-
-  def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy of this kernel for a state that is sharded in this way."""
-    return self.copy(experimental_shard_axis_names=shard_axis_names)
 
 
 def _check_discretization(discretization, preconditioner, volatility_fn):

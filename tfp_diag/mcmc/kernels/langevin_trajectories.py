@@ -26,21 +26,13 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts, check_state, per_part
 from tfp_diag.mcmc.kernels.langevin_kernel import (
+  ScaledKernel,
   check_kernel_arguments,
   position_dependence,
 )
-from tfp_diag.mcmc.kernels.metropolis import (
-  choose,
-  choose_results,
-  decide,
-  log_accept_ratio,
-)
+from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed, step_seed, uniform
-from tfp_diag.mcmc.kernels.parameterized_kernel import (
-  ParameterizedKernel,
-  argument,
-  as_results,
-)
+from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
 from tfp_diag.mcmc.kernels.parameterized_kernel import step_seed as checked_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
@@ -105,7 +97,7 @@ class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
   seed: typing.Any
 
 
-class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
+class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
   r"""A trajectory of underdamped Langevin dynamics, accepted as a whole.
 
   With the gradient $g$ of the log density, the preconditioner $V = L L^\top$,
@@ -303,31 +295,17 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       name=name,
     )
 
-  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
-  step_size = argument('step_size', 'The step size of the first step.')
   integration_time = argument('integration_time', 'The first time T.')
   damping = argument('damping', 'The first damping γ.')
-  preconditioner = argument('preconditioner', 'The constant scale, or None.')
   jitter = argument('jitter', 'The share of T by which the time varies.')
   max_num_steps = argument(
     'max_num_steps', 'The largest number of steps of a trajectory.'
-  )
-  validate_args = argument('validate_args', 'Whether run-time checks are made.')
-  experimental_shard_axis_names = argument(
-    'experimental_shard_axis_names', 'How the members of the state are sharded.'
-  )
-  experimental_chain_axis_names = argument(
-    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
   )
 
   @property
   def is_calibrated(self):
     """True: the target is invariant."""
     return True
-
-  def experimental_with_shard_axes(self, shard_axis_names):
-    """A copy of this kernel for a state that is sharded in this way."""
-    return self.copy(experimental_shard_axis_names=shard_axis_names)
 
   @not_converted
   def bootstrap_results(
@@ -350,10 +328,7 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       results = self._leapfrog.bootstrap_results(init_state)
       log_prob = results.target_log_prob
       return MetropolisAdjustedLangevinTrajectoriesResults(
-        accepted_results=results._replace(seed=[]),
-        is_accepted=tf.ones_like(log_prob, tf.bool),
-        log_accept_ratio=tf.zeros_like(log_prob),
-        proposed_state=tf.nest.map_structure(tf.convert_to_tensor, init_state),
+        **at_start(results, init_state),
         proposed_results=results._replace(seed=[]),
         proposed_velocity=[tf.zeros_like(x) for x in as_parts(init_state)],
         integration_time=tf.convert_to_tensor(
@@ -407,20 +382,15 @@ class MetropolisAdjustedLangevinTrajectories(ParameterizedKernel):
       proposed_results = end.results._replace(
         step_size=before.step_size, seed=[]
       )
-      log_ratio = log_accept_ratio(
-        before.target_log_prob, proposed_results.target_log_prob, correction
+      next_state, fields = accept(
+        (current_state, before),
+        (proposed_state, proposed_results),
+        correction,
+        acceptance_seed,
+        self.experimental_chain_axis_names,
       )
-      is_accepted = decide(
-        log_ratio, acceptance_seed, self.experimental_chain_axis_names
-      )
-      return choose(
-        is_accepted, proposed_state, current_state
-      ), previous._replace(
-        accepted_results=choose_results(is_accepted, proposed_results, before),
-        is_accepted=is_accepted,
-        log_accept_ratio=log_ratio,
-        proposed_state=proposed_state,
-        proposed_results=proposed_results,
+      return next_state, previous._replace(
+        **fields,
         proposed_velocity=end.velocity,
         leapfrogs_taken=num_steps,
         seed=seed,

@@ -20,10 +20,59 @@ import tensorflow as tf
 from tfp_diag.mcmc.kernels.noise import uniform
 from tfp_diag.mcmc.kernels.sharding import chain_shard
 
-__all__ = ['choose', 'choose_results', 'decide', 'log_accept_ratio']
+__all__ = ['accept', 'at_start']
 
 
-def log_accept_ratio(before, after, correction):
+def at_start(results, init_state):
+  """The fields of kernel results that `accept` sets, before the first step.
+
+  Args:
+    results: `UncalibratedPreconditionedLangevinResults` of the start.
+    init_state: Structure of Tensors, the start.
+
+  Returns:
+    Dict of the fields, without `proposed_results`.
+  """
+  log_prob = results.target_log_prob
+  return dict(
+    accepted_results=results._replace(seed=[]),
+    is_accepted=tf.ones_like(log_prob, tf.bool),
+    log_accept_ratio=tf.zeros_like(log_prob),
+    proposed_state=tf.nest.map_structure(tf.convert_to_tensor, init_state),
+  )
+
+
+def accept(current, proposed, correction, seed, chain_axis_names):
+  """Takes the proposal, or stays, chain by chain.
+
+  Args:
+    current: Pair of a state, a structure of Tensors, and the
+      `UncalibratedPreconditionedLangevinResults` there.
+    proposed: As `current`, of the proposal.
+    correction: As for `_log_accept_ratio`.
+    seed: int32 Tensor of shape [2].
+    chain_axis_names: The name of the chain axis, if that is spread, or None.
+
+  Returns:
+    state: The state that stays.
+    fields: Dict of the fields of kernel results that say how it came to be.
+  """
+  state, results = current
+  proposed_state, proposed_results = proposed
+  log_ratio = _log_accept_ratio(
+    results.target_log_prob, proposed_results.target_log_prob, correction
+  )
+  is_accepted = _decide(log_ratio, seed, chain_axis_names)
+  return _choose(is_accepted, proposed_state, state), dict(
+    accepted_results=_choose_results(is_accepted, proposed_results, results),
+    is_accepted=is_accepted,
+    log_accept_ratio=log_ratio,
+    proposed_state=proposed_state,
+    proposed_results=proposed_results,
+  )
+
+
+def _log_accept_ratio(before, after, correction):
   """The log of the ratio whose minimum with one is the probability.
 
   Args:
@@ -42,7 +91,7 @@ def log_accept_ratio(before, after, correction):
   return tf.where(tf.math.is_finite(ratio), ratio, minus_inf)
 
 
-def decide(log_ratio, seed, chain_axis_names):
+def _decide(log_ratio, seed, chain_axis_names):
   """Whether each chain accepts.
 
   Args:
@@ -59,7 +108,7 @@ def decide(log_ratio, seed, chain_axis_names):
   return tf.math.log(threshold) < tf.cast(log_ratio, threshold.dtype)
 
 
-def choose(is_accepted, proposed, current):
+def _choose(is_accepted, proposed, current):
   """The proposal where it is accepted, and the current state elsewhere.
 
   Args:
@@ -79,7 +128,7 @@ def choose(is_accepted, proposed, current):
   return tf.nest.map_structure(choose_part, proposed, current)
 
 
-def choose_results(is_accepted, proposed, current):
+def _choose_results(is_accepted, proposed, current):
   """The `UncalibratedPreconditionedLangevinResults` of the state that stays.
 
   The step size and the preconditioner are those of `current`. The field `seed`
@@ -89,7 +138,7 @@ def choose_results(is_accepted, proposed, current):
   def without_settings(results):
     return results._replace(step_size=[], preconditioner=[], seed=[])
 
-  chosen = choose(
+  chosen = _choose(
     is_accepted, without_settings(proposed), without_settings(current)
   )
   return chosen._replace(

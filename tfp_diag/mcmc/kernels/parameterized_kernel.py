@@ -21,7 +21,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
-from tfp_diag.internal.seeds import check_seed
+from tfp_diag.internal.seeds import as_seed
 from tfp_diag.internal.text_table import as_html
 
 __all__ = [
@@ -168,7 +168,7 @@ def step_seed(seed, salt):
   Returns:
     int32 Tensor of shape [2].
   """
-  check_seed(seed)
+  as_seed(seed)  # Refuses what is no seed.
   return tfp.random.sanitize_seed(seed, salt=salt)
 
 

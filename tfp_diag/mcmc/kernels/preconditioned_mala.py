@@ -22,12 +22,7 @@ import tensorflow as tf
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts, check_state
 from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
-from tfp_diag.mcmc.kernels.metropolis import (
-  choose,
-  choose_results,
-  decide,
-  log_accept_ratio,
-)
+from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.parameterized_kernel import as_results, step_seed
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
@@ -192,12 +187,8 @@ class PreconditionedMALA(LangevinKernel):
     """
     with self._scope('bootstrap_results'):
       results = self._proposal.bootstrap_results(init_state)
-      target_log_prob = results.target_log_prob
       return PreconditionedMALAResults(
-        accepted_results=results._replace(seed=[]),
-        is_accepted=tf.ones_like(target_log_prob, tf.bool),
-        log_accept_ratio=tf.zeros_like(target_log_prob),
-        proposed_state=tf.nest.map_structure(tf.convert_to_tensor, init_state),
+        **at_start(results, init_state),
         proposed_results=results,
         seed=tf.zeros([2], tf.int32),
       )
@@ -240,24 +231,14 @@ class PreconditionedMALA(LangevinKernel):
       proposed_state = tf.nest.pack_sequence_as(
         current_state, tf.nest.flatten(proposed_state)
       )
-      log_ratio = log_accept_ratio(
-        before.target_log_prob,
-        proposed_results.target_log_prob,
+      next_state, fields = accept(
+        (current_state, before),
+        (proposed_state, proposed_results),
         proposed_results.log_acceptance_correction,
+        acceptance_seed,
+        self.experimental_chain_axis_names,
       )
-      is_accepted = decide(
-        log_ratio, acceptance_seed, self.experimental_chain_axis_names
-      )
-      return choose(
-        is_accepted, proposed_state, current_state
-      ), PreconditionedMALAResults(
-        accepted_results=choose_results(is_accepted, proposed_results, before),
-        is_accepted=is_accepted,
-        log_accept_ratio=log_ratio,
-        proposed_state=proposed_state,
-        proposed_results=proposed_results,
-        seed=seed,
-      )
+      return next_state, PreconditionedMALAResults(**fields, seed=seed)
 
   @functools.cached_property
   def _proposal(self):

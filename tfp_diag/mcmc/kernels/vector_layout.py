@@ -47,12 +47,13 @@ class VectorLayout:
           f'Part {i} of the state has the event shape {shape}, but the size of '
           'the matrix must be known; use `tf.ensure_shape`.'
         )
+    self._sizes = [shape.num_elements() for shape in self._event_shapes]
     self._chain_ndims = chain_ndims
 
   @property
   def size(self):
     """The number of coordinates of all parts."""
-    return sum(s.num_elements() for s in self._event_shapes)
+    return sum(self._sizes)
 
   @property
   def dtype(self):
@@ -63,17 +64,15 @@ class VectorLayout:
     """The state as one Tensor of shape [chain shape..., size]."""
     return tf.concat(
       [
-        self._reshape(x, [s.num_elements()])
-        for x, s in zip(as_parts(state), self._event_shapes)
+        self._reshape(x, [size])
+        for x, size in zip(as_parts(state), self._sizes)
       ],
       axis=-1,
     )
 
   def split(self, vector):
     """The parts of a Tensor [chain shape..., size], as the state has them."""
-    pieces = tf.split(
-      vector, [s.num_elements() for s in self._event_shapes], axis=-1
-    )
+    pieces = tf.split(vector, self._sizes, axis=-1)
     return tf.nest.pack_sequence_as(
       self._state,
       [self._reshape(p, s) for p, s in zip(pieces, self._event_shapes)],
@@ -81,9 +80,7 @@ class VectorLayout:
 
   def split_all(self, draws):
     """As `split`, for any leading shape: a list of arrays or Tensors."""
-    pieces = tf.split(
-      draws, [s.num_elements() for s in self._event_shapes], axis=-1
-    )
+    pieces = tf.split(draws, self._sizes, axis=-1)
     return [
       tf.reshape(p, [*p.shape[:-1], *s])
       for p, s in zip(pieces, self._event_shapes)

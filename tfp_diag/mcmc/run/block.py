@@ -25,7 +25,14 @@ from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.trace import acceptance
 
-__all__ = ['KnownBy', 'SamplingBlock', 'explaining_xla', 'to_tensors']
+__all__ = [
+  'KnownBy',
+  'SamplingBlock',
+  'as_tensors',
+  'explaining_xla',
+  'packed',
+  'to_tensors',
+]
 
 
 @contextlib.contextmanager
@@ -58,6 +65,18 @@ def to_tensors(structure):
     tf.convert_to_tensor(x)
     for x in tf.nest.flatten(structure, expand_composites=True)
   ]
+
+
+def packed(structure, tensors):
+  """What `to_tensors` has taken apart, in its structure."""
+  return tf.nest.pack_sequence_as(structure, tensors, expand_composites=True)
+
+
+def as_tensors(structure):
+  """The structure, with Tensors in place of what can be converted to them."""
+  return tf.nest.map_structure(
+    tf.convert_to_tensor, structure, expand_composites=True
+  )
 
 
 class KnownBy(typing.NamedTuple):
@@ -194,8 +213,8 @@ class SamplingBlock:
       entries: List of Tensors, what the step writes.
     """
     state, results = self._kernel.one_step(
-      self._pack(self._state, state),
-      self._pack(self._results, results),
+      packed(self._state, state),
+      packed(self._results, results),
       seed=seed,
     )
     entries = _row_entries(state, self._trace_fn(state, results))
@@ -262,10 +281,6 @@ class SamplingBlock:
     )
     mean_acceptance = accepted / tf.cast(num_steps, tf.float32)
     return state, results, mean_acceptance, [a.stack() for a in arrays]
-
-  @staticmethod
-  def _pack(structure, tensors):
-    return tf.nest.pack_sequence_as(structure, tensors, expand_composites=True)
 
 
 def _never_constant(step, before, after):

@@ -48,6 +48,7 @@ __all__ = [
   'is_begun',
   'locked_directory',
   'refusal',
+  'replacing',
   'unreadable',
 ]
 
@@ -97,6 +98,7 @@ class CheckpointDirectory:
   """The files of one run.
 
   Attributes:
+    path: Python `str`.
     seed: int32 array of shape [2].
   """
 
@@ -125,7 +127,7 @@ class CheckpointDirectory:
       unconstrained: Dict from some draw names to what their vectors hold: from
         names of unconstrained parts to event shapes, in their order.
     """
-    self._path = os.fspath(path)
+    self.path = os.fspath(path)
     self._settings = settings
     self.seed = seed
     self._draw_files = {n: f'draws_{i}.npy' for i, n in enumerate(draw_names)}
@@ -137,15 +139,6 @@ class CheckpointDirectory:
     # before, so that nothing is read twice during a run.
     self._block_ends = [0]
     self._rows_digest = ''
-
-  def exists(self, resume):
-    """Whether there is a checkpoint, which must be one that may go on."""
-    check_may_resume(self._path, resume)
-    return is_begun(self._path)
-
-  def locked(self):
-    """Keeps other runs out; see `locked_directory`."""
-    return locked_directory(self._path)
 
   def create(self, progress):
     """Writes the checkpoint of a run without rows.
@@ -186,15 +179,17 @@ class CheckpointDirectory:
       arrays, meta = self._read()
     except Exception as e:
       # A damaged archive raises errors of many types in several libraries.
-      raise self._unreadable(str(e) or type(e).__name__) from e
+      raise unreadable(self.path, str(e) or type(e).__name__) from e
     for name, given in self._settings.items():
       if meta['settings'].get(name) != given:
-        raise self.other(name, meta['settings'].get(name), given)
+        before = meta['settings'].get(name)
+        raise another_run(self.path, name, before, given)
     # Last: drivers derive different seeds from what they are given.
     if self.seed is None:
       self.seed = arrays['seed']
     elif not np.array_equal(self.seed, arrays['seed']):
-      raise self.other('`seed`', arrays['seed'].tolist(), self.seed.tolist())
+      found, given = arrays['seed'].tolist(), self.seed.tolist()
+      raise another_run(self.path, '`seed`', found, given)
     self._block_ends = arrays['block_ends'].tolist()
     self._rows_digest = meta['rows_digest']
     if self._block_ends[-1] == 0:
@@ -202,17 +197,13 @@ class CheckpointDirectory:
     try:
       self._check_rows()
     except (OSError, ValueError) as e:
-      raise self._unreadable(str(e)) from e
+      raise unreadable(self.path, str(e)) from e
     self._rows.announce(self._block_ends[-1])
     self._write_index()
     return Progress(
       step=meta['step'],
-      state=_listed(arrays, 'state'),
-      results=_listed(arrays, 'results'),
-      probe_state=_listed(arrays, 'probe_state'),
       probe_log_prob=arrays.get('probe_log_prob'),
-      probe_results=_listed(arrays, 'probe_results'),
-      probe_trace=_listed(arrays, 'probe_trace'),
+      **{name: _listed(arrays, name) for name in _LISTS},
     )
 
   def read(self, num_rows):
@@ -220,7 +211,7 @@ class CheckpointDirectory:
     return self._rows.read(num_rows)
 
   def _file(self, name):
-    return os.path.join(self._path, name)
+    return os.path.join(self.path, name)
 
   def _write(self, progress):
     meta = {
@@ -242,12 +233,9 @@ class CheckpointDirectory:
       arrays['probe_log_prob'] = np.asarray(progress.probe_log_prob)
     content = io.BytesIO()
     np.savez(content, digest=np.array(_hash_arrays(arrays)), **arrays)
-    with open(self._file(_TEMPORARY), 'wb') as file:
+    with replacing(self._file(_NAME), self._file(_TEMPORARY)) as file:
       file.write(content.getbuffer())
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(self._file(_TEMPORARY), self._file(_NAME))
-    _sync_directory(self._path)
+    _sync_directory(self.path)
 
   def _write_index(self):
     """After all else: what it counts is there, in all of the files.
@@ -298,20 +286,23 @@ class CheckpointDirectory:
         'its draws or their trace were changed after they were written'
       )
 
-  def refusal(self, why):
-    """The error of a checkpoint that a call has no use for."""
-    return refusal(self._path, why)
 
-  def check_target(self, now, before):
-    """Raises a ValueError if this run has another target."""
-    check_target(self._path, now, before)
+@contextlib.contextmanager
+def replacing(path, temporary):
+  """Opens a file that takes the place of another one, through to the disk.
 
-  def _unreadable(self, why):
-    return unreadable(self._path, why)
+  Args:
+    path: Of the file that is written as a whole or not at all.
+    temporary: Under which name it is written.
 
-  def other(self, name, found, given):
-    """The error of a checkpoint that was begun with something else."""
-    return another_run(self._path, name, found, given)
+  Yields:
+    An open binary file.
+  """
+  with open(temporary, 'wb') as file:
+    yield file
+    file.flush()
+    os.fsync(file.fileno())
+  os.replace(temporary, path)
 
 
 def is_begun(path):

@@ -214,35 +214,9 @@ def check_argument_names(given, driver, model=None):
   for name in given:
     if name in free:
       continue
-    here = [
-      a
-      for a in arguments
-      for key, names in _CALLED_ELSEWHERE.items()
-      if name in (key, *names) and a in (key, *names)
-    ]
-    if here:
-      raise ValueError(
-        f'`{name}` is not an argument here; use `{here[0]}` instead.'
-      )
-    if name in _NEEDLESS:
-      raise ValueError(
-        f'`{name}` is not an argument here: {_NEEDLESS[name]}. Leave it out.'
-      )
-    for other, names in _OF_DRIVER.items():
-      if name in names:
-        raise ValueError(
-          f'`{name}` is not an argument here; `tfp_diag.mcmc.{other}` has it.'
-        )
-    if name in _OF_SAMPLE:
-      raise ValueError(
-        f'`{name}` is not an argument here; `tfp_diag.mcmc.sample` has it, and '
-        'takes a kernel of your choice.'
-      )
-    if name in _OF_TFP:
-      raise ValueError(
-        f'`{name}` is not an argument here, and nothing corresponds to it; '
-        'leave it out.'
-      )
+    instead = _instead(name, arguments)
+    if instead is not None:
+      raise ValueError(f'`{name}` is not an argument here{instead}')
     if name in getattr(model, 'pins', ()):
       raise ValueError(
         f'{name!r} is pinned already in `{of_model}`; pass the model without '
@@ -258,6 +232,24 @@ def check_argument_names(given, driver, model=None):
       f'{name!r} is neither an argument nor a variable of `{of_model}`, which '
       f'are {", ".join(map(repr, free))}.{meant}'
     )
+
+
+def _instead(name, arguments):
+  """What to do about a name that is known, though not here; or None."""
+  for key, names in _CALLED_ELSEWHERE.items():
+    here = [a for a in arguments if a in (key, *names)]
+    if here and name in (key, *names):
+      return f'; use `{here[0]}` instead.'
+  if name in _NEEDLESS:
+    return f': {_NEEDLESS[name]}. Leave it out.'
+  for other, names in _OF_DRIVER.items():
+    if name in names:
+      return f'; `tfp_diag.mcmc.{other}` has it.'
+  if name in _OF_SAMPLE:
+    return '; `tfp_diag.mcmc.sample` has it, and takes a kernel of your choice.'
+  if name in _OF_TFP:
+    return ', and nothing corresponds to it; leave it out.'
+  return None
 
 
 def check_pins(model, pins, chain_shape):
@@ -407,41 +399,40 @@ def check_latent_variables(model, of_model='joint_dist'):
     if name not in free:
       continue
     kind = _kind(distribution)
+    what = f'The variable {name!r} of `{of_model}` is a {kind}'
     if _is_immovable(distribution):
       raise ValueError(
-        f'The variable {name!r} of `{of_model}` is a {kind}, which has no '
-        'bijector from all of Rⁿ in TFP, as discrete variables and mixtures '
-        f'have none. Pin it (`{name}=...`), sum it out, or, if it has a '
-        'density on Rⁿ, pass the log density as a callable, with `init` and '
-        '`bijectors`.'
+        f'{what}, which has no bijector from all of Rⁿ in TFP, as discrete '
+        f'variables and mixtures have none. Pin it (`{name}=...`), sum it out, '
+        'or, if it has a density on Rⁿ, pass the log density as a callable, '
+        'with `init` and `bijectors`.'
       )
     if 'LKJ' in kind.split(' of '):
       raise ValueError(
-        f'The variable {name!r} of `{of_model}` is a {kind}, for which TFP has '
-        'a bijector with a wrong log-determinant: the draws would have '
-        'another distribution. Write it as a `tfd.CholeskyLKJ`, whose draws '
-        'times their transposes are distributed as a `tfd.LKJ`.'
+        f'{what}, for which TFP has a bijector with a wrong log-determinant: '
+        'the draws would have another distribution. Write it as a '
+        '`tfd.CholeskyLKJ`, whose draws times their transposes are distributed '
+        'as a `tfd.LKJ`.'
       )
     if _is_of_other_values(distribution):
       raise ValueError(
-        f'The variable {name!r} of `{of_model}` is a {kind} with '
-        '`input_output_cholesky=True`: its draws are Cholesky factors, but its '
-        'density is that of the matrices, so that the draws would have another '
-        'distribution. Leave that out, and take `tf.linalg.cholesky` of it '
-        'where the factor is needed.'
+        f'{what} with `input_output_cholesky=True`: its draws are Cholesky '
+        'factors, but its density is that of the matrices, so that the draws '
+        'would have another distribution. Leave that out, and take '
+        '`tf.linalg.cholesky` of it where the factor is needed.'
       )
     if _is_partly_reached(distribution):
       raise ValueError(
-        f'The variable {name!r} of `{of_model}` is a {kind}, and the bijector '
-        'that TFP has for it does not reach all of its values. '
-        f'{_way_out(kind)}pass a log density as a callable, with `bijectors`.'
+        f'{what}, and the bijector that TFP has for it does not reach all of '
+        f'its values. {_way_out(kind)}pass a log density as a callable, with '
+        '`bijectors`.'
       )
     fault = _fault_of_bijector(distribution)
     if fault is not None:
       raise ValueError(
-        f'The variable {name!r} of `{of_model}` is a {kind}, and the bijector '
-        f'that TFP has for it fails ({arguments.reason(fault)}). Pass a log '
-        'density as a callable, with `init` and `bijectors`.'
+        f'{what}, and the bijector that TFP has for it fails '
+        f'({arguments.reason(fault)}). Pass a log density as a callable, with '
+        '`init` and `bijectors`.'
       ) from fault
   dtypes = {
     name: dtype.name

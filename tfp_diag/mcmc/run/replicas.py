@@ -23,6 +23,7 @@ from tfp_diag.mcmc.adapt.diagonal_preconditioner_adaptation import (
 from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.block import (
   SamplingBlock,
+  as_tensors,
   explaining_xla,
   to_tensors,
 )
@@ -90,11 +91,7 @@ class ReplicatedBlock:
     share = tf.nest.map_structure(
       lambda x: tf.split(x, self._num_replicas)[0], state
     )
-    share_results = tf.nest.map_structure(
-      tf.convert_to_tensor,
-      kernel.bootstrap_results(share),
-      expand_composites=True,
-    )
+    share_results = as_tensors(kernel.bootstrap_results(share))
     all_chains = SamplingBlock(
       kernel, trace_fn, schedule, state, results, jit_compile, name
     )

@@ -17,7 +17,7 @@
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
+from tfp_diag.mcmc.run.block import SamplingBlock, packed, to_tensors
 from tfp_diag.mcmc.run.sample import SampleResults
 from tfp_diag.mcmc.run.sampling_run import first_results, what_records
 from tfp_diag.mcmc.run.schedule import Schedule
@@ -89,9 +89,7 @@ def sample_in_graph(
     draws=tf.nest.pack_sequence_as(current_state, rows[:num_parts]),
     trace=tf.nest.pack_sequence_as(block.trace_structure, rows[num_parts:]),
     final_state=tf.nest.pack_sequence_as(current_state, final_state),
-    final_kernel_results=tf.nest.pack_sequence_as(
-      results, final_results, expand_composites=True
-    ),
+    final_kernel_results=packed(results, final_results),
     num_results=schedule.num_results,
     stopped_by='finished',
   )

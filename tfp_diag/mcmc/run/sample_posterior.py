@@ -50,6 +50,7 @@ from tfp_diag.mcmc.run.checkpoint import (
   is_begun,
   locked_directory,
   refusal,
+  replacing,
   unreadable,
 )
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
@@ -80,6 +81,8 @@ _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
 # Of what is kept of a warm-up.
 _VERSION = 2
+_NUMBERS = ('step_size', 'integration_time', 'damping', 'autocorrelation_time')
+_COUNTS = ('num_newton_steps', 'num_gradients')
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.2
 # How many of the longest trajectories a draw may cost.
@@ -539,30 +542,20 @@ def _keep_warm_up(found, checkpoint, settings, log_prob):
   """Writes what was found beside a checkpoint, as a whole or not at all."""
   folder = pathlib.Path(checkpoint)
   # One name, so that a process that was killed leaves one file at most.
-  with open(folder / TEMPORARY_WARM_UP, 'wb') as file:
+  with replacing(folder / WARM_UP_NAME, folder / TEMPORARY_WARM_UP) as file:
     np.savez(
       file,
       state=found.state,
       log_prob=log_prob,
       kind=found.scale.kind,
       **{f'scale_{k}': v for k, v in found.scale.arrays().items()},
-      numbers=np.array(
-        [
-          found.step_size,
-          found.integration_time,
-          found.damping,
-          found.autocorrelation_time,
-        ]
-      ),
-      counts=np.array([found.num_newton_steps, found.num_gradients]),
+      numbers=np.array([getattr(found, name) for name in _NUMBERS]),
+      counts=np.array([getattr(found, name) for name in _COUNTS]),
       gradients_per_step=np.array(found.gradients_per_step),
       **({} if found.abandoned is None else {'abandoned': found.abandoned}),
       windows=np.array(found.windows, np.float64),
       settings=np.array(json.dumps(settings)),
     )
-    file.flush()
-    os.fsync(file.fileno())
-  os.replace(folder / TEMPORARY_WARM_UP, folder / WARM_UP_NAME)
 
 
 def _kept_warm_up(checkpoint, settings, log_prob_at):
@@ -596,23 +589,15 @@ def _kept_warm_up(checkpoint, settings, log_prob_at):
   scale = {
     k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
   }
-  step_size, integration_time, damping, autocorrelation_time = map(
-    float, kept['numbers']
-  )
-  num_newton_steps, num_gradients = map(int, kept['counts'])
   return WarmUp(
     state=kept['state'],
     scale=SCALES[str(kept['kind'])](**scale),
-    step_size=step_size,
-    integration_time=integration_time,
-    damping=damping,
-    autocorrelation_time=autocorrelation_time,
     windows=tuple(
       Window(int(n), h, t, gamma, a, int(r), int(g))
       for n, h, t, gamma, a, r, g in kept['windows'].tolist()
     ),
-    num_newton_steps=num_newton_steps,
-    num_gradients=num_gradients,
     gradients_per_step=int(kept['gradients_per_step']),
     abandoned=kept.get('abandoned'),
+    **dict(zip(_NUMBERS, map(float, kept['numbers']))),
+    **dict(zip(_COUNTS, map(int, kept['counts']))),
   )

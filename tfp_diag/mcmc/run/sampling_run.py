@@ -26,8 +26,22 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
-from tfp_diag.mcmc.run.block import SamplingBlock, to_tensors
-from tfp_diag.mcmc.run.checkpoint import CheckpointDirectory, Progress
+from tfp_diag.mcmc.run.block import (
+  SamplingBlock,
+  as_tensors,
+  packed,
+  to_tensors,
+)
+from tfp_diag.mcmc.run.checkpoint import (
+  CheckpointDirectory,
+  Progress,
+  another_run,
+  check_may_resume,
+  check_target,
+  is_begun,
+  locked_directory,
+  refusal,
+)
 from tfp_diag.mcmc.run.probe import (
   check_previous_results,
   first_difference,
@@ -131,19 +145,20 @@ class SamplingRun:
         part_names(self._block.trace_structure),
         unconstrained,
       )
-    is_begun = False
+    has_begun = False
     with contextlib.ExitStack() as held:
       if self._directory is not None:
-        held.enter_context(self._directory.locked())
-        is_begun = self._directory.exists(resume)
-        if is_begun:
+        held.enter_context(locked_directory(checkpoint))
+        check_may_resume(checkpoint, resume)
+        has_begun = is_begun(checkpoint)
+        if has_begun:
           self._resume(self._directory)
           seed = self._directory.seed
-      if previous_kernel_results is not None and not is_begun:
+      if previous_kernel_results is not None and not has_begun:
         check_previous_results(kernel, state, bootstrapped, results)
       if seed is None:
         seed = tfp.random.sanitize_seed(None).numpy()
-      if self._directory is not None and not is_begun:
+      if self._directory is not None and not has_begun:
         self._directory.seed = seed
         self._progress = self._probed(self._progress, self._progress.state)
         self._directory.create(self._progress)
@@ -229,9 +244,7 @@ class SamplingRun:
     state, results = self._structures
     return (
       tf.nest.pack_sequence_as(state, self._progress.state),
-      tf.nest.pack_sequence_as(
-        results, self._progress.results, expand_composites=True
-      ),
+      packed(results, self._progress.results),
     )
 
   def _settings(self):
@@ -253,9 +266,10 @@ class SamplingRun:
   def _resume(self, directory):
     progress = directory.load()
     if progress.step > self._schedule.num_steps:
-      raise directory.refusal(
+      raise refusal(
+        directory.path,
         f'has made {progress.step:,} steps, but this call asks for '
-        f'{self._schedule.num_steps:,}. Ask for more draws'
+        f'{self._schedule.num_steps:,}. Ask for more draws',
       )
     self._progress = progress._replace(
       state=[tf.constant(x) for x in progress.state],
@@ -271,7 +285,7 @@ class SamplingRun:
       return
     _, results = self._bootstrapped(self._progress.probe_state)
     now = np.asarray(innermost(results, 'target_log_prob'))
-    directory.check_target(now, before)
+    check_target(directory.path, now, before)
 
   def _check_functions(self, directory):
     """Refuses to go on with a kernel or a trace that gives something else."""
@@ -294,7 +308,7 @@ class SamplingRun:
         # A composite Tensor has several entries, but one name.
         entry = names[i] if len(names) == len(before) else i
         entry = f'as {entry!r} at one state'
-        raise directory.other(name, f'{found} {entry}', given)
+        raise another_run(directory.path, name, f'{found} {entry}', given)
 
   def _probed(self, progress, parts):
     """The progress with what is found at a state, to be known again."""
@@ -316,10 +330,7 @@ class SamplingRun:
     """A state, and the kernel results that the kernel begins with there."""
     parts = [tf.constant(x) for x in parts]
     state = tf.nest.pack_sequence_as(self._structures[0], parts)
-    results = self._kernel.bootstrap_results(state)
-    return state, tf.nest.map_structure(
-      tf.convert_to_tensor, results, expand_composites=True
-    )
+    return state, as_tensors(self._kernel.bootstrap_results(state))
 
 
 def first_results(bootstrapped, previous_kernel_results):
@@ -349,9 +360,7 @@ def first_results(bootstrapped, previous_kernel_results):
         f'{type(bootstrapped).__name__}: the `final_kernel_results` of a call '
         'before.'
       ) from e
-  return tf.nest.map_structure(
-    tf.convert_to_tensor, results, expand_composites=True
-  )
+  return as_tensors(results)
 
 
 def what_records(kernel, trace_fn):
@@ -380,24 +389,25 @@ def _parameters(kernel):
   state is, by `_check_functions`.
   """
 
+  def describe_parts(kind, whole, parts):
+    found = {name: describe(part) for name, part in parts}
+    found = {name: text for name, text in found.items() if text is not None}
+    return {kind: type(whole).__name__, **found}
+
   def describe(value):
     if isinstance(value, tfp.mcmc.TransitionKernel):
       # Kernels of users may have none.
       given = getattr(value, 'parameters', None) or {}
-      found = {k: describe(v) for k, v in sorted(given.items())}
-      found = {k: v for k, v in found.items() if v is not None}
-      return {'kernel': type(value).__name__, **found}
+      return describe_parts('kernel', value, sorted(given.items()))
     if isinstance(value, tf.linalg.LinearOperator):
-      given = value.parameters
-      found = {k: describe(v) for k, v in sorted(given.items()) if k != 'name'}
-      found = {k: v for k, v in found.items() if v is not None}
-      return {'operator': type(value).__name__, **found}
+      given = {k: v for k, v in value.parameters.items() if k != 'name'}
+      return describe_parts('operator', value, sorted(given.items()))
     # One that is called is a function.
     if dataclasses.is_dataclass(value) and not callable(value):
-      fields = [f.name for f in dataclasses.fields(value)]
-      found = {k: describe(getattr(value, k)) for k in fields}
-      found = {k: v for k, v in found.items() if v is not None}
-      return {'dataclass': type(value).__name__, **found}
+      fields = [
+        (f.name, getattr(value, f.name)) for f in dataclasses.fields(value)
+      ]
+      return describe_parts('dataclass', value, fields)
     if isinstance(value, (list, tuple)):
       return [describe(v) for v in value]
     if isinstance(value, (bool, numbers.Number, str)):

@@ -43,9 +43,8 @@ from tfp_diag.mcmc.adapt.windows import (
 )
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
-from tfp_diag.mcmc.run.block import to_tensors
+from tfp_diag.mcmc.run.block import as_tensors, packed, to_tensors
 from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
-from tfp_diag.mcmc.run.sampling_run import first_results
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.trace import default_trace
 from tfp_diag.mcmc.run.trajectory_block import (
@@ -559,7 +558,7 @@ class _Blocks:
     self._dtype = dtype
     self._seed = seed
     self._step = 0
-    self._results = first_results(kernel.bootstrap_results(state), None)
+    self._results = as_tensors(kernel.bootstrap_results(state))
     self._block = TrajectoryBlock(
       log_prob_graph,
       kernel,
@@ -574,7 +573,7 @@ class _Blocks:
   def make(self, num_steps, settings, tuner, is_single, max_num_steps):
     """Makes steps with these settings; `_Rows`."""
     scale = settings.scale.operator(self._dtype)
-    self._results = first_results(with_scale(self._results, scale), None)
+    self._results = as_tensors(with_scale(self._results, scale))
     every = -(-2 * num_steps * self.state.shape.num_elements() // _MOST_NUMBERS)
     end, found = self._step + num_steps, []
     while self._step < end:
@@ -643,9 +642,7 @@ class _Blocks:
       length,
     )
     [self.state] = state
-    self._results = tf.nest.pack_sequence_as(
-      self._results, results, expand_composites=True
-    )
+    self._results = packed(self._results, results)
     draws, *traced = (x[:length].numpy() for x in rows)
     traced = tf.nest.pack_sequence_as(self._block.trace_structure, traced)
     return _Rows(

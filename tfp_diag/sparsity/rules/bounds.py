@@ -77,20 +77,14 @@ def _drawn(instruction, inputs, output):
 def _floor_mod(instruction, inputs, output):
   """From 0 to below the divisor."""
   del output
-  low, high = inputs[1].bounds()
-  if np.min(low) <= 0:
-    raise CannotSay('a divisor that may be negative')
-  return 0, high - _unit(instruction)
+  return 0, _largest_rest(instruction, inputs)
 
 
 @register_bounds('Mod', 'TruncateMod')
 def _truncate_mod(instruction, inputs, output):
   """Less than the divisor, with the sign of the dividend."""
   del output
-  low, high = inputs[1].bounds()
-  if np.min(low) <= 0:
-    raise CannotSay('a divisor that may be negative')
-  most = high - _unit(instruction)
+  most = _largest_rest(instruction, inputs)
   return np.where(inputs[0].bounds()[0] >= 0, 0, -most), most
 
 
@@ -272,5 +266,9 @@ def _length(instruction, inputs, axis):
   return inputs[0].shape[axis]
 
 
-def _unit(instruction):
-  return 1 if instruction.dtypes[0].is_integer else 0
+def _largest_rest(instruction, inputs):
+  """The largest rest of a division by a positive number."""
+  low, high = inputs[1].bounds()
+  if np.min(low) <= 0:
+    raise CannotSay('a divisor that may be negative')
+  return high - 1 if instruction.dtypes[0].is_integer else high

@@ -82,16 +82,16 @@ def _ones_like(walker, scope, instruction, inputs):
 
 def _from_shape(value, function, dtype):
   dtype = dtype.as_numpy_dtype
-  if isinstance(value, Value) and value.shape is not None:
+  if not isinstance(value, Value):
+    return Value(None, tf.as_dtype(dtype))
+  if value.shape is not None:
     return Value.constant(np.asarray(function(value.shape), dtype))
-  if isinstance(value, Value) and value.is_known:
-    return Value(
-      None,
-      tf.as_dtype(dtype),
-      compute=lambda tensor: np.asarray(function(tensor.shape), dtype),
-      parents=(value,),
-    )
-  return Value(None, tf.as_dtype(dtype))
+  return Value.computed(
+    None,
+    tf.as_dtype(dtype),
+    lambda tensor: np.asarray(function(tensor.shape), dtype),
+    [value],
+  )
 
 
 def _filled(instruction, value, number):

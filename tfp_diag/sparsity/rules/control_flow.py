@@ -98,9 +98,7 @@ def join(walker, instruction, alternatives) -> Any:
         if alternatives[k].depends
       )
     )
-    walker.add_step(
-      instruction.type, instruction.name, alternatives, [joined], structure
-    )
+    walker.add_step(instruction, alternatives, [joined], structure)
   return joined
 
 

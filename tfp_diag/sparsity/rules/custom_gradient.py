@@ -30,7 +30,7 @@ from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import CannotSay, facts, register_expansion
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
-from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
+from tfp_diag.sparsity.tape import Columns, Loop, Tape
 from tfp_diag.sparsity.value import TensorList, Value
 
 
@@ -73,16 +73,14 @@ def _identity_n(walker, scope, instruction, inputs):
     walker.tape, inputs, arrows, extra
   )
   if any(value.depends for value in outputs):
-    step = Step(
-      instruction.type,
-      instruction.name,
+    walker.add_step(
+      instruction,
       (*inputs, *extra),
-      tuple(outputs),
+      outputs,
       Structure(tuple(arrows), pairs=tuple(pairs)),
       own_gradient=instruction.op if is_elementwise else None,
       has_linear_gradient=is_linear,
     )
-    walker.tape.steps.append(step)
   return outputs
 
 

@@ -31,22 +31,19 @@ __all__ = ['movement']
 
 # Which inputs hold the elements that are moved; the others say where to.
 DATA_INPUTS = {
-  'BatchToSpace': (0,),
-  'BatchToSpaceND': (0,),
-  'BroadcastTo': (0,),
+  **dict.fromkeys(
+    """
+    BatchToSpace BatchToSpaceND BroadcastTo ConjugateTranspose DepthToSpace Diag
+    DiagPart DynamicPartition ExpandDims ExtractImagePatches MatrixBandPart
+    MatrixDiag MatrixDiagPart MirrorPad Pad Reshape ResizeNearestNeighbor
+    ReverseSequence ReverseV2 Roll Slice SpaceToBatch SpaceToBatchND
+    SpaceToDepth SplitV Squeeze StridedSlice Tile Transpose Unpack
+    """.split(),
+    (0,),
+  ),
   'Concat': slice(1, None),
   'ConcatV2': slice(0, -1),
-  'ConjugateTranspose': (0,),
-  'DepthToSpace': (0,),
-  'Diag': (0,),
-  'DiagPart': (0,),
-  'DynamicPartition': (0,),
-  'ExpandDims': (0,),
-  'ExtractImagePatches': (0,),
   'Fill': (1,),
-  'MatrixBandPart': (0,),
-  'MatrixDiag': (0,),
-  'MatrixDiagPart': (0,),
   'MatrixDiagPartV2': (0, 2),
   'MatrixDiagPartV3': (0, 2),
   'MatrixDiagV2': (0, 4),
@@ -54,29 +51,12 @@ DATA_INPUTS = {
   'MatrixSetDiag': (0, 1),
   'MatrixSetDiagV2': (0, 1),
   'MatrixSetDiagV3': (0, 1),
-  'MirrorPad': (0,),
   'OneHot': (2, 3),
   'Pack': slice(None),
-  'Pad': (0,),
   'PadV2': (0, 2),
-  'Reshape': (0,),
-  'ResizeNearestNeighbor': (0,),
-  'ReverseSequence': (0,),
-  'ReverseV2': (0,),
-  'Roll': (0,),
-  'Slice': (0,),
-  'SpaceToBatch': (0,),
-  'SpaceToBatchND': (0,),
-  'SpaceToDepth': (0,),
   'Split': (1,),
-  'SplitV': (0,),
-  'Squeeze': (0,),
-  'StridedSlice': (0,),
   'StridedSliceGrad': (4,),
   'TensorStridedSliceUpdate': (0, 4),
-  'Tile': (0,),
-  'Transpose': (0,),
-  'Unpack': (0,),
 }
 
 register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))

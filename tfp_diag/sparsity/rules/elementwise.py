@@ -14,7 +14,7 @@
 # ============================================================================
 """Ops that work element by element, by which of their derivatives vanish.
 
-One line per op type: a letter per argument, and after commas the pairs of
+One line per class of ops: a letter per argument, and after commas the pairs of
 arguments with a mixed second derivative. The letters:
 
   z  the first derivative vanishes,
@@ -36,126 +36,36 @@ from tfp_diag.sparsity.registry import (
 )
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
-TABLE = {
-  # Unary, zero derivative.
-  'Ceil': 'z',
-  'Floor': 'z',
-  'Rint': 'z',
-  'Round': 'z',
-  'Sign': 'z',
-  'StopGradient': 'z',
-  # Unary, linear.
-  'Abs': 'l',
-  'Bitcast': 'z',
-  'Cast': 'l',
-  'Conj': 'l',
-  'DebugGradientIdentity': 'l',
-  'Imag': 'l',
-  'LeakyRelu': 'l',
-  'Neg': 'l',
-  'Real': 'l',
-  'Relu': 'l',
-  'Relu6': 'l',
-  # Unary, curved.
-  'Acos': 'c',
-  'Acosh': 'c',
-  'Angle': 'c',
-  'Asin': 'c',
-  'Asinh': 'c',
-  'Atan': 'c',
-  'Atanh': 'c',
-  'BesselI0': 'c',
-  'BesselI0e': 'c',
-  'BesselI1': 'c',
-  'BesselI1e': 'c',
-  'BesselJ0': 'c',
-  'BesselJ1': 'c',
-  'BesselK0': 'c',
-  'BesselK0e': 'c',
-  'BesselK1': 'c',
-  'BesselK1e': 'c',
-  'BesselY0': 'c',
-  'BesselY1': 'c',
-  'ComplexAbs': 'c',
-  'Cos': 'c',
-  'Cosh': 'c',
-  'Dawsn': 'c',
-  'Digamma': 'c',
-  'Elu': 'c',
-  'Erf': 'c',
-  'Erfc': 'c',
-  'Erfinv': 'c',
-  'Exp': 'c',
-  'Expint': 'c',
-  'Expm1': 'c',
-  'FresnelCos': 'c',
-  'FresnelSin': 'c',
-  'Inv': 'c',
-  'Lgamma': 'c',
-  'Log': 'c',
-  'Log1p': 'c',
-  'Ndtri': 'c',
-  'Reciprocal': 'c',
-  'Rsqrt': 'c',
-  'Selu': 'c',
-  'Sigmoid': 'c',
-  'Sin': 'c',
-  'Sinh': 'c',
-  'Softplus': 'c',
-  'Softsign': 'c',
-  'Spence': 'c',
-  'Sqrt': 'c',
-  'Square': 'c',
-  'Tan': 'c',
-  'Tanh': 'c',
-  # Binary.
-  'Add': 'll',
-  'AddV2': 'll',
-  'Atan2': 'cc,01',
-  'Complex': 'll',
-  'Div': 'lc,01',
-  'DivNoNan': 'lc,01',
-  'FloorDiv': 'zz',
-  'FloorMod': 'll',
-  'Igamma': 'cc,01',
-  'Igammac': 'cc,01',
-  'IgammaGradA': 'cc,01',
-  'Maximum': 'll',
-  'Minimum': 'll',
-  'Mod': 'll',
-  'Mul': 'll,01',
-  'MulNoNan': 'll,01',
-  'NextAfter': 'lz',
-  'Polygamma': 'cc,01',
-  'Pow': 'cc,01',
-  'RealDiv': 'lc,01',
-  'SquaredDifference': 'cc,01',
-  'Sub': 'll',
-  'TruncateDiv': 'zz',
-  'TruncateMod': 'll',
-  'Xdivy': 'lc,01',
-  'Xlog1py': 'lc,01',
-  'Xlogy': 'lc,01',
-  'Zeta': 'cc,01',
-  # Ternary.
-  'Betainc': 'ccc,01,02,12',
-  'ClipByValue': 'lll',
-  'SelectV2': 'zll',
-  # The gradients of unary ops: functions of a value and of a cotangent.
-  'EluGrad': 'll,01',
-  'InvGrad': 'cl,01',
-  'LeakyReluGrad': 'lz',
-  'ReciprocalGrad': 'cl,01',
-  'Relu6Grad': 'lz',
-  'ReluGrad': 'lz',
-  'RsqrtGrad': 'cl,01',
-  'SeluGrad': 'll,01',
-  'SigmoidGrad': 'cl,01',
-  'SoftplusGrad': 'lc,01',
-  'SoftsignGrad': 'lc,01',
-  'SqrtGrad': 'cl,01',
-  'TanhGrad': 'cl,01',
+_OPS = {
+  # Of one argument.
+  'z': 'Bitcast Ceil Floor Rint Round Sign StopGradient',
+  'l': 'Abs Cast Conj DebugGradientIdentity Imag LeakyRelu Neg Real Relu Relu6',
+  'c': """
+    Acos Acosh Angle Asin Asinh Atan Atanh BesselI0 BesselI0e BesselI1
+    BesselI1e BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0
+    BesselY1 ComplexAbs Cos Cosh Dawsn Digamma Elu Erf Erfc Erfinv Exp Expint
+    Expm1 FresnelCos FresnelSin Inv Lgamma Log Log1p Ndtri Reciprocal Rsqrt Selu
+    Sigmoid Sin Sinh Softplus Softsign Spence Sqrt Square Tan Tanh
+  """,
+  # Of two; the gradients of unary ops are functions of a value and a cotangent.
+  'zz': 'FloorDiv TruncateDiv',
+  'lz': 'LeakyReluGrad NextAfter Relu6Grad ReluGrad',
+  'll': 'Add AddV2 Complex FloorMod Maximum Minimum Mod Sub TruncateMod',
+  'll,01': 'EluGrad Mul MulNoNan SeluGrad',
+  'lc,01': """
+    Div DivNoNan RealDiv SoftplusGrad SoftsignGrad Xdivy Xlog1py Xlogy
+  """,
+  'cl,01': 'InvGrad ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad',
+  'cc,01': """
+    Atan2 Igamma Igammac IgammaGradA Polygamma Pow SquaredDifference Zeta
+  """,
+  # Of three.
+  'zll': 'SelectV2',
+  'lll': 'ClipByValue',
+  'ccc,01,02,12': 'Betainc',
 }
+
+TABLE = {op: classes for classes, ops in _OPS.items() for op in ops.split()}
 
 
 def _elementwise(op):

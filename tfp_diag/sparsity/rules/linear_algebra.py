@@ -252,18 +252,9 @@ def _cross(op):
 
 # How many of the last axes are transformed.
 _TRANSFORMS = {
-  'FFT': 1,
-  'FFT2D': 2,
-  'FFT3D': 3,
-  'IFFT': 1,
-  'IFFT2D': 2,
-  'IFFT3D': 3,
-  'IRFFT': 1,
-  'IRFFT2D': 2,
-  'IRFFT3D': 3,
-  'RFFT': 1,
-  'RFFT2D': 2,
-  'RFFT3D': 3,
+  f'{kind}{axes}': number
+  for kind in ('FFT', 'IFFT', 'IRFFT', 'RFFT')
+  for number, axes in enumerate(('', '2D', '3D'), start=1)
 }
 
 

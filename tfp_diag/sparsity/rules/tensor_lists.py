@@ -70,9 +70,7 @@ def _length(walker, scope, instruction, inputs):
 def _element_shape(walker, scope, instruction, inputs):
   """The shape of an item, where some item has one."""
   del walker, scope
-  if not isinstance(inputs[0], TensorList):
-    raise CannotSay('a list whose content is not known')
-  for item in inputs[0].items:
+  for item in _list(inputs[0]).items:
     shape = _item_shape(item)
     if shape is not None:
       dtype = instruction.dtypes[0].as_numpy_dtype
@@ -251,13 +249,8 @@ def _sum(walker, instruction, values):
   (shape,) = shapes
   dtype = values[0].dtype
   if not any(value.depends for value in values):
-    if not all(value.is_known for value in values):
-      return Value(shape, dtype)
-    return Value(
-      shape,
-      dtype,
-      compute=lambda *tensors: sum(np.asarray(t) for t in tensors),
-      parents=tuple(values),
+    return Value.computed(
+      shape, dtype, lambda *tensors: sum(map(np.asarray, tensors)), values
     )
   total = Value(shape, dtype, depends=True)
   if not (dtype.is_floating or dtype.is_complex):
@@ -266,14 +259,7 @@ def _sum(walker, instruction, values):
   structure = Structure.linear(
     {k: each for k, value in enumerate(values) if value.depends}
   )
-  walker.add_step(
-    instruction.type,
-    instruction.name,
-    values,
-    [total],
-    structure,
-    op=instruction.op,
-  )
+  walker.add_step(instruction, values, [total], structure, op=instruction.op)
   return total
 
 
@@ -323,9 +309,7 @@ def _repeated(walker, instruction, summary):
   if item.depends:
     index = np.tile(np.arange(item.rows), shape[0])
     structure = Structure.linear({0: Flow.gather(index, item.rows)})
-    walker.add_step(
-      instruction.type, instruction.name, [item], [stacked], structure
-    )
+    walker.add_step(instruction, [item], [stacked], structure)
   return stacked
 
 
@@ -356,18 +340,12 @@ def _item(walker, instruction, item, element_shape, output=0):
   tensor, i = item
   shape, dtype = tensor.shape[1:], tensor.dtype
   if not tensor.depends:
-    if not tensor.is_known:
-      return Value(shape, dtype)
     # To slice an eager Tensor would add an op to the graph that is being built.
-    return Value(
-      shape, dtype, compute=lambda t: np.asarray(t)[i], parents=(tensor,)
-    )
+    return Value.computed(shape, dtype, lambda t: np.asarray(t)[i], [tensor])
   value = Value(shape, dtype, depends=True)
   index = np.arange(i * value.rows, (i + 1) * value.rows)
   structure = Structure.linear({0: Flow.gather(index, tensor.rows)})
-  walker.add_step(
-    instruction.type, instruction.name, [tensor], [value], structure
-  )
+  walker.add_step(instruction, [tensor], [value], structure)
   return value
 
 
@@ -390,13 +368,7 @@ def _any_item(walker, instruction, items):
       for k, v in enumerate(values)
       if v.depends
     }
-    walker.add_step(
-      instruction.type,
-      instruction.name,
-      values,
-      [value],
-      Structure.linear(flows),
-    )
+    walker.add_step(instruction, values, [value], Structure.linear(flows))
   return value
 
 
@@ -419,7 +391,7 @@ def _joined(walker, instruction, tensor_list, stacked):
       raise CannotSay('items of different shapes')
   if shape is None:
     return Value(instruction.shapes[0], dtype)
-  sources, starts, index, total = {}, {}, [], 0
+  starts, index, total = {}, [], 0
   for item in items:
     if item is None:
       index.append(np.full(int(np.prod(shape)), -1))
@@ -427,33 +399,29 @@ def _joined(walker, instruction, tensor_list, stacked):
     value = _whole(item)
     if value not in starts:
       starts[value] = total
-      sources[value] = True
       total += value.rows
     size = int(np.prod(_item_shape(item)))
     begin = starts[value] + (item[1] * size if isinstance(item, tuple) else 0)
     index.append(np.arange(begin, begin + size))
-  sources = list(sources)
+  sources = list(starts)
   if stacked:
     shape = (len(items), *shape)
   else:
     first = sum(1 if i is None else _item_shape(i)[0] for i in items)
     shape = (first, *shape[1:])
-  depends = any(value.depends for value in sources)
-  if not depends:
+  if not any(value.depends for value in sources):
     return _constant(items, shape, dtype, stacked)
   value = Value(shape, dtype, depends=True)
   flow = Flow.gather(np.concatenate(index), total)
   arrow = Arrow(0, tuple(range(len(sources))), flow)
-  walker.add_step(
-    instruction.type, instruction.name, sources, [value], Structure((arrow,))
-  )
+  walker.add_step(instruction, sources, [value], Structure((arrow,)))
   return value
 
 
 def _constant(items, shape, dtype, stacked):
   """The joined items, none of which depends on xs."""
   wholes = [_whole(item) for item in items if item is not None]
-  if not stacked or not all(value.is_known for value in wholes):
+  if not stacked:
     return Value(shape, dtype)
 
   def compute(*tensors):
@@ -466,4 +434,4 @@ def _constant(items, shape, dtype, stacked):
       parts.append(tensor[item[1]] if isinstance(item, tuple) else tensor)
     return np.stack(parts)
 
-  return Value(shape, dtype, compute=compute, parents=tuple(wholes))
+  return Value.computed(shape, dtype, compute, wholes)
