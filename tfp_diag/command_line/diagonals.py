@@ -29,8 +29,6 @@ from tfp_diag.internal.text_table import text_table
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 
-__all__ = ['compare_diagonals', 'describe_diagonals']
-
 SAMPLE_SHAPE = [3, 5]
 PART_SIZES = [2, 1]
 

@@ -18,8 +18,6 @@ import pathlib
 
 from tfp_diag.command_line.input_error import InputError
 
-__all__ = ['function_file']
-
 
 def function_file(where):
   """Takes `PATH.py:NAME` apart, and looks whether there is such a file.

@@ -16,8 +16,6 @@
 
 import re
 
-__all__ = ['InputError', 'one_line']
-
 
 class InputError(Exception):
   """Ends a command with exit status 2; its text is the one sentence to show."""

@@ -27,8 +27,6 @@ from tfp_diag.mcmc.diagnose.convergence_warnings import (
 )
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 
-__all__ = ['Judge', 'Verdict']
-
 _LEAST_ESS = 400.0
 
 

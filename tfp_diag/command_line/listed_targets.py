@@ -14,8 +14,6 @@
 # ============================================================================
 """What `--help` says of the targets, before TensorFlow is imported."""
 
-__all__ = ['LISTED_TARGETS']
-
 # The names and descriptions of `tfp_diag.examples.targets.TARGETS`.
 LISTED_TARGETS = {
   'eight_schools': 'Eight schools (Rubin 1981), non-centered: 10 coordinates.',

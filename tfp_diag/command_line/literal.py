@@ -18,8 +18,6 @@ import ast
 
 from tfp_diag.command_line.input_error import InputError
 
-__all__ = ['read_literal']
-
 
 def read_literal(option, text):
   """Reads the value of `--init`, `--shape` or `--sample-shape`.

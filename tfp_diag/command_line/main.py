@@ -23,8 +23,6 @@ from tfp_diag.command_line.options import parse_options
 from tfp_diag.command_line.plan_options import parse_plan_options
 from tfp_diag.internal.quiet_start import quiet_start
 
-__all__ = ['main']
-
 
 def main(words=None):
   """Runs a command.

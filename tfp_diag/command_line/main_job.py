@@ -39,8 +39,6 @@ from tfp_diag.command_line.user_target import user_target
 from tfp_diag.examples import targets
 from tfp_diag.mcmc import sample_posterior
 
-__all__ = ['main_job']
-
 # What `sample_posterior` warns of, and the report says.
 _SAID_IN_THE_REPORT = ('.* Draw more, (or )?warm up', 'The run was interrupted')
 

@@ -18,8 +18,6 @@ import argparse
 
 from tfp_diag.command_line.input_error import InputError
 
-__all__ = ['OneSentenceParser']
-
 
 class OneSentenceParser(argparse.ArgumentParser):
   """Raises an `InputError` instead of printing the usage and exiting."""

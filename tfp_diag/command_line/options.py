@@ -25,15 +25,6 @@ from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
 from tfp_diag.command_line.picture import check_outputs
 from tfp_diag.version import __version__
 
-__all__ = [
-  'FIRST_DRAWS',
-  'KERNELS',
-  'LEAST_DRAWS',
-  'MOST_DRAWS',
-  'PRECONDITIONERS',
-  'parse_options',
-]
-
 # R-hat compares chains, and splits each of them into two halves of two draws.
 LEAST_DRAWS = 4
 # Without --draws: as many at least, and no more.

@@ -19,8 +19,6 @@ import pathlib
 from tfp_diag.command_line.input_error import InputError
 from tfp_diag.internal.atomic_write import try_to_write
 
-__all__ = ['check_output_file']
-
 
 def check_output_file(option, path, endings):
   """Raises an `InputError` when a file could not be written at the end.

@@ -23,8 +23,6 @@ from tfp_diag.command_line.input_error import InputError
 from tfp_diag.command_line.output_files import check_output_file
 from tfp_diag.internal.atomic_write import atomic_write
 
-__all__ = ['check_outputs', 'draw_picture']
-
 # Some of those that matplotlib knows, whose import takes a second.
 ENDINGS = ('png', 'pdf', 'svg', 'eps', 'ps', 'jpg', 'jpeg', 'tif', 'webp')
 

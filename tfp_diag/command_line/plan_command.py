@@ -27,8 +27,6 @@ from tfp_diag.plan_diag_hessian import plan_diag_hessian
 from tfp_diag.plan_diag_jacobian import plan_diag_jacobian
 from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = ['plan_command']
-
 
 def plan_command(options):
   """Prints the plan of a diagonal Hessian or Jacobian, and draws its pattern.

@@ -20,8 +20,6 @@ from tfp_diag.command_line.literal import read_literal
 from tfp_diag.command_line.one_sentence_parser import OneSentenceParser
 from tfp_diag.command_line.picture import check_outputs
 
-__all__ = ['parse_plan_options']
-
 # Two, so that a function which mixes samples is seen.
 SAMPLE_SHAPE = [2]
 

@@ -20,8 +20,6 @@ import numpy as np
 
 from tfp_diag.internal.atomic_write import atomic_write
 
-__all__ = ['draw_plan']
-
 # At 200 dots per inch so many coordinates have a pixel and a half. Up to twice
 # as many get more dots; beyond, dots for several entries had better be seen.
 _DPI, _MOST_AT_DPI = 200, 480

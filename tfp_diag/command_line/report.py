@@ -21,8 +21,6 @@ import numpy as np
 
 from tfp_diag.internal.text_table import text_table
 
-__all__ = ['describe_report', 'make_report']
-
 MOST_ROWS = 30
 
 

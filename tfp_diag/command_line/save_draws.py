@@ -18,8 +18,6 @@ import numpy as np
 
 from tfp_diag.internal.atomic_write import atomic_write
 
-__all__ = ['save_draws']
-
 
 def save_draws(path, target, parameters, found):
   """Writes draws to an .npz archive, all of them or nothing.

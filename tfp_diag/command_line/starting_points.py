@@ -18,8 +18,6 @@ import tensorflow as tf
 
 from tfp_diag.command_line.input_error import InputError, one_line
 
-__all__ = ['starting_points']
-
 
 def starting_points(target, num_chains, seed):
   """The starting points of all chains, at which the log density is finite.

@@ -29,8 +29,6 @@ from tfp_diag.command_line.input_error import InputError, one_line
 from tfp_diag.command_line.literal import read_literal
 from tfp_diag.examples.target import Target
 
-__all__ = ['user_target']
-
 
 def user_target(where, init=None, shape=None):
   """Makes a target from `PATH.py:NAME` and `--init VALUE` or `--shape SHAPE`.

@@ -25,8 +25,6 @@ from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.sparsity import traits
 
-__all__ = ['basis_vector', 'columns', 'images_of_basis', 'samples_first']
-
 
 def basis_vector(k: Any, tensor: tf.Tensor, rank: int, size: int) -> tf.Tensor:
   """One for element k of each sample of a Tensor, zero for all others.

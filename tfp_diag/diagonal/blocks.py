@@ -36,8 +36,6 @@ from tfp_diag.diagonal.request import Mode
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.internal import batching
 
-__all__ = ['forward_map', 'jacobian_blocks', 'stacked']
-
 
 def jacobian_blocks(
   reverse: LinearMap,

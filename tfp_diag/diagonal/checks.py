@@ -34,15 +34,6 @@ from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 from tfp_diag.internal import batching
 from tfp_diag.internal.batching import SampleShape
 
-__all__ = [
-  'check',
-  'check_sample_shape',
-  'deviation_at_one',
-  'is_small',
-  'plain_errors',
-  'tolerance',
-]
-
 # A wrong result goes unseen with a probability of at most 2^-10.
 _NUM_DRAWS = 10
 # Where a pass is not linear in the signs, as those of third order, a draw shows

@@ -27,8 +27,6 @@ from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import batching
 
-__all__ = ['ConstantHessian']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConstantHessian:

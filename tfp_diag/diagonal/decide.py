@@ -34,8 +34,6 @@ from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.registry import CannotSay
 
-__all__ = ['Decision', 'decide']
-
 # Of so many coordinates of a single sample even a few passes are vectorized: it
 # fills two threads, and what the passes hold stays in the caches.
 _VECTORIZED_ALONE = (800, 250_000)

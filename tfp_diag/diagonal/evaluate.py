@@ -33,15 +33,6 @@ from tfp_diag.internal import arguments, nest
 from tfp_diag.internal.problem import GaussNewtonProblem, Problem
 from tfp_diag.internal.warn import warn
 
-__all__ = [
-  'Diagonal',
-  'by_terms',
-  'diagonal',
-  'evaluate',
-  'run',
-  'run_diagonal',
-]
-
 
 def run(
   problem: Problem,

@@ -21,8 +21,6 @@ import tensorflow as tf
 from tfp_diag.diagonal.blocks import jacobian_blocks
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 
-__all__ = ['GaussNewtonPasses', 'diagonal_by_rows']
-
 
 class GaussNewtonPasses:
   """`v -> J^T diag(w) J v`; stands for a `LinearMap`.

@@ -54,8 +54,6 @@ try:
 except (AttributeError, ImportError):  # Another version of TensorFlow.
   _OPTIONS = None
 
-__all__ = ['TracedOnce', 'call', 'clear_cache', 'compiled', 'concrete']
-
 # What all remembered graphs may hold together.
 MAX_BYTES = 256 << 20
 # An op in a graph, with what TensorFlow keeps about it in Python and in C++.

@@ -30,8 +30,6 @@ from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
 from tfp_diag.sparsity.evaluation import repeat_op
 from tfp_diag.sparsity.registry import facts
 
-__all__ = ['HessianTerms']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HessianTerms:

@@ -28,8 +28,6 @@ from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import batching
 from tfp_diag.sparsity.cuts import Cuts, Product
 
-__all__ = ['JacobianTerms']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class JacobianTerms:

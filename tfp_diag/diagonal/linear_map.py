@@ -68,23 +68,6 @@ try:
 except (ImportError, AttributeError):  # Another version of TensorFlow.
   _could_record = None
 
-__all__ = [
-  'Evaluation',
-  'Linear',
-  'LinearMap',
-  'MissingGradientError',
-  'and_what_it_reads',
-  'evaluate',
-  'evaluation_of_graph',
-  'gradient_graph',
-  'linear_map_of_graph',
-  'linearize',
-  'may_be_recorded',
-  'parts_at_hand',
-  'recorded_ops',
-  'without_xla',
-]
-
 
 class MissingGradientError(LookupError):
   """An op of the function has no derivative, or not as many as needed."""

@@ -25,16 +25,6 @@ from tfp_diag.sparsity.evaluation import repeat_op
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.tape import Step
 
-__all__ = [
-  'add',
-  'factor',
-  'local_hessian',
-  'local_jacobian',
-  'slopes',
-  'slopes_of_own_gradient',
-  'sum_to',
-]
-
 
 def local_hessian(
   op: tf.Operation,

@@ -34,8 +34,6 @@ import tensorflow as tf
 
 from tfp_diag.diagonal.replaced import Replaced
 
-__all__ = ['own_gradients']
-
 try:
   from tensorflow.python.framework.ops import _gradient_registry
 

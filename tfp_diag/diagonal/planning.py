@@ -29,9 +29,6 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity.walk import known_sample_shape
 
-__all__ = ['Trial', 'try_out']
-
-
 # A function of so many ops may be a loop that Python has written out.
 _MOST_OPS_OF_FORWARD = 250
 

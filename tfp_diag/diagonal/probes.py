@@ -30,15 +30,6 @@ from tfp_diag.diagonal import blocks
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.internal import batching
 
-__all__ = [
-  'Estimate',
-  'Seed',
-  'average',
-  'exchangeable',
-  'flat_parts',
-  'signs',
-]
-
 # As `seeds.as_seed` takes it; None is a new one, or none at all.
 Seed = tf.Tensor | np.ndarray | Sequence[int] | int | None
 

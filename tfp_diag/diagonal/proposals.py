@@ -32,8 +32,6 @@ from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 
-__all__ = ['SAMPLES_IF_OPEN', 'Proposal', 'by_sweeps', 'passes', 'taken_apart']
-
 # The cost model, in passes: what one vector-Jacobian product of the derivative
 # costs, for all samples. Measured with `python -m benchmarks.run`.
 # A pass through the curved ops alone, one after the other.

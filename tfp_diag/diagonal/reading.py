@@ -44,17 +44,6 @@ from tfp_diag.sparsity.graph import (
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.registry import CannotSay, facts
 
-__all__ = [
-  'NOT_LINEAR_PRODUCT',
-  'Reading',
-  'caution_of_whole',
-  'fault',
-  'has_linear_gradients',
-  'held_constant',
-  'read',
-  'refuse_mixing',
-]
-
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
 

@@ -18,8 +18,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ['Replaced']
-
 
 class Replaced:
   """While it is entered, however often and by whichever thread."""

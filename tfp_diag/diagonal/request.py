@@ -20,8 +20,6 @@ from tfp_diag.diagonal import sweep
 from tfp_diag.internal import arguments
 from tfp_diag.sparsity.pattern import SparsityPattern
 
-__all__ = ['Mode', 'Request', 'Schedule']
-
 Mode = Literal['auto', 'forward', 'reverse']
 Schedule = sweep.Schedule
 

@@ -51,8 +51,6 @@ from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['SquaredSweeps']
-
 # The least number of single precision that is not flushed to zero.
 _LEAST = 2.0**-126
 

@@ -34,20 +34,6 @@ from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.internal import batching
 from tfp_diag.internal.warn import warn
 
-__all__ = [
-  'MAX_UNROLLED',
-  'SCHEDULES',
-  'Colors',
-  'Schedule',
-  'add_up',
-  'diagonal',
-  'num_colors',
-  'one_color_each',
-  'split',
-  'vectorized_or_loop',
-  'warn_of_loop',
-]
-
 Schedule = Literal['auto', 'unrolled', 'pfor', 'while_loop']
 SCHEDULES = ('auto', 'unrolled', 'pfor', 'while_loop')
 

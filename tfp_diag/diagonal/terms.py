@@ -18,8 +18,6 @@ from typing import NamedTuple, Protocol
 
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 
-__all__ = ['Call', 'Terms']
-
 
 class Call(NamedTuple):
   """A function that was called just now, and is to be differentiated.

@@ -27,8 +27,6 @@ from collections.abc import Sequence
 
 from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
 
-__all__ = ['ThirdOrder', 'passes_of']
-
 
 def passes_of(evaluation: Evaluation, hessian: LinearMap, order: int) -> Linear:
   """What passes go through: the Hessian, or second and third derivatives.

@@ -56,8 +56,6 @@ try:
 except ImportError:  # Then the one that is used here is not vectorized.
   _XLA_OPS = None
 
-__all__ = ['vectorized_map']
-
 
 def vectorized_map(fn: Callable, elems: Any) -> Any:
   """As `tf.vectorized_map`, without a loop to fall back on.

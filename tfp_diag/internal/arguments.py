@@ -26,32 +26,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-__all__ = [
-  'as_array',
-  'as_count',
-  'as_names',
-  'as_tensor',
-  'as_vector',
-  'check_bytes',
-  'check_callable',
-  'check_choice',
-  'check_chunk',
-  'check_flag',
-  'check_known',
-  'check_known_finite',
-  'check_name',
-  'check_number',
-  'check_path',
-  'check_takes',
-  'check_word',
-  'checked_callable',
-  'did_you_mean',
-  'op_scope',
-  'reason',
-  'shown',
-  'static_value',
-]
-
 _MOST = 2**31 - 1
 _LONGEST = 80
 

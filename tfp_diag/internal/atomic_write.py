@@ -19,8 +19,6 @@ import os
 import pathlib
 import tempfile
 
-__all__ = ['atomic_write', 'try_to_write']
-
 
 @contextlib.contextmanager
 def atomic_write(path):

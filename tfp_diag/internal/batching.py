@@ -22,25 +22,6 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
-__all__ = [
-  'SampleShape',
-  'align',
-  'broadcast_to_part',
-  'broadcasts_to',
-  'check_distinct',
-  'check_parts',
-  'check_sample_shape',
-  'check_value',
-  'checked_outputs',
-  'checked_value',
-  'convert_parts',
-  'event_shapes',
-  'joined',
-  'sample_rank',
-  'sample_sizes',
-  'with_shape',
-]
-
 SampleShape = (
   tf.TensorShape | Sequence[int | None] | int | tf.Tensor | np.ndarray | None
 )

@@ -19,8 +19,6 @@ import operator
 import numpy as np
 import tensorflow as tf
 
-__all__ = ['normalize', 'positions', 'select']
-
 
 def normalize(key, rank):
   """Writes an index as one int or slice per dimension.

@@ -23,19 +23,6 @@ import tensorflow as tf
 from tfp_diag.internal import arguments
 from tfp_diag.internal.not_converted import converted_for_caller
 
-__all__ = [
-  'call_as_caller',
-  'call_fn',
-  'call_traceable',
-  'check_takes',
-  'flatten',
-  'may_take',
-  'pack_as',
-  'structure',
-  'takes_any_number',
-  'takes_variables',
-]
-
 
 def flatten(xs):
   """The parts of a state, as a list."""

@@ -26,8 +26,6 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ['converted_for_caller', 'not_converted']
-
 _Function = TypeVar('_Function', bound=Callable)
 
 # How AutoGraph is set where the library was called, if it converts there.

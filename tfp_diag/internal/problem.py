@@ -22,16 +22,6 @@ import tensorflow as tf
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.warn import warn
 
-__all__ = [
-  'GaussNewtonProblem',
-  'HessianProblem',
-  'JacobianProblem',
-  'PlanKind',
-  'Problem',
-  'ThirdOrderProblem',
-]
-
-
 PlanKind = Literal['jacobian', 'hessian', 'gauss_newton']
 
 # How many Variables a warning names.

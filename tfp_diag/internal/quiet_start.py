@@ -19,8 +19,6 @@ import os
 import sys
 import tempfile
 
-__all__ = ['quiet_start']
-
 
 def quiet_start():
   """Imports TensorFlow silently, unless it is imported already.

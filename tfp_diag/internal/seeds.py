@@ -23,8 +23,6 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
-__all__ = ['as_seed', 'some_seed']
-
 
 def as_seed(seed: Any) -> tf.Tensor | None:
   """Converts a seed to a Tensor; equal seeds give equal Tensors.

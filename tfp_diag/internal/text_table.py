@@ -16,8 +16,6 @@
 
 import html
 
-__all__ = ['as_html', 'text_table']
-
 
 def text_table(header, rows):
   """Formats a table: the first column left-aligned, the others right-aligned.

@@ -18,8 +18,6 @@ import sys
 import types
 import warnings
 
-__all__ = ['warn']
-
 # Between the user's line and what warns stand any number of frames of these.
 _NOT_THE_USERS = (
   'contextlib',

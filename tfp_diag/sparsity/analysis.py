@@ -51,8 +51,6 @@ from tfp_diag.sparsity.traits import Facts, FixedMatrices
 from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
 
-__all__ = ['Analysis', 'analyze']
-
 
 def analyze(
   graph: Graph,

@@ -18,16 +18,6 @@ import contextlib
 import contextvars
 from collections.abc import Iterator
 
-__all__ = [
-  'DEFAULT',
-  'NoStructureError',
-  'PatternTooDenseError',
-  'UnknownShapeError',
-  'at_most',
-  'check_entries',
-  'fits',
-]
-
 # No matrix with more entries than this is built. A caller that only needs to
 # know whether there is structure can set a lower limit.
 DEFAULT = 200_000_000

@@ -29,8 +29,6 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.tape import Step, Tape
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['cancel']
-
 
 def cancel(tape: Tape, sample_shape: tuple) -> None:
   """Leaves out what cancels, if it is the same for all samples.

@@ -26,8 +26,6 @@ from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.greedy import color_greedily
 from tfp_diag.sparsity.pattern import as_pattern
 
-__all__ = ['Coloring', 'check_diagonal_coloring', 'color_diagonal']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Coloring:

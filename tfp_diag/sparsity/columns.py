@@ -24,8 +24,6 @@ import numpy as np
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['columns_of', 'ends_for_any_number']
-
 
 def columns_of(value: Value) -> list[Value] | None:
   """The columns that a matrix is put together of, for any number of rows.

@@ -56,17 +56,6 @@ from tfp_diag.sparsity.traits import (
 )
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = [
-  'CurvedOps',
-  'elementwise_pairs',
-  'find_curved_ops',
-  'has_curved_slices',
-  'has_curved_sums',
-  'has_own_gradient_alone',
-  'is_quadratic_form',
-  'without',
-]
-
 # An argument with at most this many elements per sample counts as `few`.
 _MAX_ROWS = 4
 

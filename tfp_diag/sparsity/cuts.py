@@ -53,8 +53,6 @@ from tfp_diag.sparsity.traits import (
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['Cuts', 'Product', 'cut_tape', 'find_cuts']
-
 # Values with more elements than this fraction of the coordinates are not few: a
 # row and a column for each would be more than half of all passes.
 _MAX_FRACTION = 0.25

@@ -23,15 +23,6 @@ import scipy.sparse
 
 from tfp_diag.sparsity.budget import check_entries
 
-__all__ = [
-  'Csr',
-  'Dependency',
-  'distinct_keys',
-  'is_rising',
-  'ranges',
-  'scramble',
-]
-
 # `scipy.sparse.csr_matrix`; SciPy does not say of which types its fields are.
 Csr = Any
 

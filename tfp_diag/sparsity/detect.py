@@ -24,8 +24,6 @@ from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.graph import trace
 from tfp_diag.sparsity.pattern import SparsityPattern
 
-__all__ = ['hessian_sparsity', 'jacobian_sparsity']
-
 
 @not_converted
 def jacobian_sparsity(

@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ['draw_pattern']
-
 # Okabe and Ito's palette, which can be told apart with every common form of
 # color vision, without its yellow, which is hard to see on white paper.
 _PALETTE = (

@@ -24,8 +24,6 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
-__all__ = ['bound_op', 'inferred_shapes', 'repeat_op', 'run_op']
-
 
 def run_op(
   op: tf.Operation, inputs: Sequence, bound: Callable | None = None

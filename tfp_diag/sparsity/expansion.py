@@ -33,15 +33,6 @@ from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.tape import Loop
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = [
-  'check_only_reads',
-  'execute',
-  'expand',
-  'expandable',
-  'inline',
-  'needed_ops',
-]
-
 
 def expandable(walked: Walked, graph: Graph) -> list[int]:
   """Which ops of a function can be written out as several simpler ops.

@@ -50,8 +50,6 @@ from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['FewRows', 'on_few_rows']
-
 # How many rows stand for all.
 _FEW = MAX_ROWS + 3
 # Fewer elements, or rows, than this are looked at as they are.

@@ -25,8 +25,6 @@ from tfp_diag.internal import arguments
 from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.pattern import as_matrix
 
-__all__ = ['Flow']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Flow:

@@ -60,8 +60,6 @@ from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import FixedMatrices
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['MAX_ROWS', 'Frontier', 'Frontiers', 'Link', 'Rows', 'Term']
-
 # The most groups of rows or elements for a frontier: each takes passes.
 MAX_ROWS = 64
 # Frontiers with at most this many groups are looked for before those with more,

@@ -32,23 +32,6 @@ from tensorflow.python.framework import function_def_to_graph
 
 from tfp_diag.sparsity.registry import facts
 
-__all__ = [
-  'NO_GRADIENT',
-  'Digest',
-  'Gradient',
-  'Graph',
-  'Node',
-  'Reader',
-  'Reads',
-  'all_ops',
-  'beside',
-  'function_graph',
-  'function_names',
-  'gradient_of',
-  'has_own_gradient',
-  'trace',
-]
-
 # How many levels of gradients of custom gradients are read: two for a Hessian,
 # and two more for tapes around it.
 MAX_DEPTH = 4

@@ -21,8 +21,6 @@ import numpy as np
 
 from tfp_diag.sparsity.dependency import Csr
 
-__all__ = ['color_greedily']
-
 # How many nodes are read from the graph at a time.
 _BLOCK = 1 << 16
 

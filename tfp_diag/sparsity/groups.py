@@ -19,8 +19,6 @@ import numpy as np
 from tfp_diag.sparsity.budget import check_entries
 from tfp_diag.sparsity.dependency import Dependency
 
-__all__ = ['Groups']
-
 # A union of more coordinates than this becomes a group: one column that stands
 # for all of them. A softmax over n coordinates then costs n entries and not
 # n^2, and a dense function is told from a sparse one without n^2 memory.

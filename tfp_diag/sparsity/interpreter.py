@@ -34,8 +34,6 @@ from tfp_diag.sparsity.tape import Step, Tape
 from tfp_diag.sparsity.twin import Twin
 from tfp_diag.sparsity.value import Captured, TensorList, Value
 
-__all__ = ['Walker']
-
 
 class Walker:
   """Turns graphs into a `Tape`: one rule per op, nested functions inlined.

@@ -40,8 +40,6 @@ from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['JointFrontier', 'JointFrontiers']
-
 
 class JointFrontier(NamedTuple):
   """A tensor after which all curved ops are differentiated together.

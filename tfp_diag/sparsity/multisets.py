@@ -40,8 +40,6 @@ from tfp_diag.sparsity.dependency import (
 )
 from tfp_diag.sparsity.flow import Flow
 
-__all__ = ['EMPTY', 'MANY', 'Multisets']
-
 # The number of the empty multiset.
 EMPTY = 0
 # The multiplicity that stands for two or more.

@@ -26,8 +26,6 @@ from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['MAX_INTEGERS', 'OpView']
-
 # A constant of at most so many integers may hold shifts, paddings or sizes.
 MAX_INTEGERS = 64
 # A constant of at most so many numbers is looked at for zeros, of fewer if they

@@ -28,8 +28,6 @@ from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['Paths', 'kind_of_squares', 'op_of', 'tensors_at_hand']
-
 
 class Paths:
   """How many paths lead from each coordinate to each element of each value.

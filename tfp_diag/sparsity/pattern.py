@@ -28,9 +28,6 @@ from tfp_diag.internal.text_table import as_html
 from tfp_diag.sparsity.dependency import Csr
 from tfp_diag.sparsity.drawing import draw_pattern
 
-__all__ = ['SparsityPattern', 'as_matrix', 'as_pattern']
-
-
 # The default of the shapes, which `__post_init__` replaces.
 _ONE_PART: Any = None
 

@@ -33,8 +33,6 @@ from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 from tfp_diag.sparsity.tape import Step
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['has_fixed_curvature', 'has_fixed_matrix']
-
 # A relative difference above the first bound is tested again on other inputs.
 # One above the second is no rounding error, even if terms cancel.
 _ROUNDING, _GROSS = 1e-12, 1e-6

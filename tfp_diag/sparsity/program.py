@@ -24,8 +24,6 @@ import tensorflow as tf
 from tfp_diag.sparsity.graph import function_graph
 from tfp_diag.sparsity.registry import facts
 
-__all__ = ['Program']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:

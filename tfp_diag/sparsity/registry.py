@@ -25,23 +25,6 @@ import tensorflow as tf
 from tfp_diag.internal import arguments
 from tfp_diag.internal.warn import warn
 
-__all__ = [
-  'CannotSay',
-  'OpFacts',
-  'OpFailed',
-  'Squares',
-  'facts',
-  'find_bounds',
-  'find_expansion',
-  'find_rule',
-  'has_rule',
-  'is_news',
-  'register_bounds',
-  'register_expansion',
-  'register_facts',
-  'register_rule',
-]
-
 _RULES = {}
 _EXPANSIONS = {}
 _FACTS = {}

@@ -31,14 +31,6 @@ from tfp_diag.sparsity.tape import (
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = [
-  'SampleMixingError',
-  'are_alone',
-  'are_in_place',
-  'check_samples',
-  'own_samples',
-]
-
 
 class SampleMixingError(ValueError):
   """The result of one sample depends on another one.

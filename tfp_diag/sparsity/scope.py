@@ -19,8 +19,6 @@ from typing import Any
 from tfp_diag.sparsity.program import Program
 from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
-__all__ = ['Scope']
-
 
 class Scope:
   """One call of a graph: the values of its tensors by name."""

@@ -22,8 +22,6 @@ from tfp_diag.sparsity.budget import check_entries, fits
 from tfp_diag.sparsity.dependency import Csr, Dependency, ranges
 from tfp_diag.sparsity.groups import Groups
 
-__all__ = ['SecondOrder']
-
 # Whenever this many pairs have been gathered, duplicates are removed.
 _WAITING = 20_000_000
 

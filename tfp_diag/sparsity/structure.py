@@ -22,8 +22,6 @@ import numpy as np
 from tfp_diag.internal import arguments
 from tfp_diag.sparsity.flow import Flow
 
-__all__ = ['Structure']
-
 
 @dataclasses.dataclass(frozen=True)
 class Arrow:

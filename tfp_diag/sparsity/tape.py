@@ -28,8 +28,6 @@ from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['Columns', 'Loop', 'Step', 'Tape', 'all_steps', 'without_fallbacks']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Step:

@@ -33,16 +33,6 @@ from tfp_diag.sparsity.tape import Columns, Loop, Step
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = [
-  'LOCAL',
-  'MAX_ENTRIES',
-  'MIN_DENSITY',
-  'Facts',
-  'FixedMatrices',
-  'acts_by_element',
-  'samples_first',
-]
-
 # A value that depends on at most this many coordinates keeps a pattern sparse.
 LOCAL = 4
 # A product with a fixed matrix is worthwhile only if at least this fraction of

@@ -38,8 +38,6 @@ from tfp_diag.sparsity.graph import NO_GRADIENT, Graph, Node, Reader, all_ops
 from tfp_diag.sparsity.op_view import MAX_INTEGERS
 from tfp_diag.sparsity.registry import facts
 
-__all__ = ['Twin', 'compare', 'few_samples']
-
 _PRIMES = tuple(
   p for p in range(2, 1000) if all(p % k for k in range(2, math.isqrt(p) + 1))
 )

@@ -47,8 +47,6 @@ from tfp_diag.sparsity.traits import FixedMatrices
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
-__all__ = ['Sweep', 'Sweeps', 'find_sweeps']
-
 # The most sweeps; coordinates of further classes take passes.
 _MAX_SWEEPS = 8
 

@@ -24,8 +24,6 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, find_bounds
 
-__all__ = ['Captured', 'ListSummary', 'Optional', 'TensorList', 'Value']
-
 
 class Value:
   """A tensor of the traced function, as the walker sees it.

@@ -39,8 +39,6 @@ from tfp_diag.sparsity.tape import Tape, all_steps
 from tfp_diag.sparsity.twin import Twin, compare, few_samples, same_shape
 from tfp_diag.sparsity.value import Value
 
-__all__ = ['Walked', 'known_sample_shape', 'walk']
-
 # Fewer elements than this are walked as they are: to call the function once
 # more takes longer.
 _FEW_ELEMENTS = 2_000

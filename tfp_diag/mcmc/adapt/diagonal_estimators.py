@@ -25,8 +25,6 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
-__all__ = ['ESTIMATORS', 'Estimator', 'estimate_variances', 'quantities_of']
-
 Estimator = Literal['variance', 'fisher', 'fisher_divergence', 'hessian']
 
 # What each one looks at.

@@ -47,11 +47,6 @@ from tfp_diag.mcmc.kernels.parameterized_kernel import (
   check_kernel,
 )
 
-__all__ = [
-  'DiagonalPreconditionerAdaptation',
-  'DiagonalPreconditionerAdaptationResults',
-]
-
 
 class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
   """Kernel results of `DiagonalPreconditionerAdaptation`.

@@ -26,8 +26,6 @@ from tfp_diag.mcmc.adapt.fisher_recursion import add_signals
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
 from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
 
-__all__ = ['FisherAdaptiveMALA', 'FisherAdaptiveMALAResults']
-
 
 class FisherAdaptiveMALAResults(typing.NamedTuple):
   r"""Kernel results of `FisherAdaptiveMALA`.

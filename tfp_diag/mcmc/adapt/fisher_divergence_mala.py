@@ -37,8 +37,6 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
 )
 from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
 
-__all__ = ['FisherDivergenceMALA', 'FisherDivergenceMALAResults']
-
 
 class FisherDivergenceMALAResults(typing.NamedTuple):
   r"""Kernel results of `FisherDivergenceMALA`.

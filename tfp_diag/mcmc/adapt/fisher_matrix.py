@@ -32,14 +32,6 @@ import tensorflow as tf
 
 from tfp_diag.mcmc.adapt.geometric_mean import geometric_mean
 
-__all__ = [
-  'Moments',
-  'add_draws',
-  'new_factor',
-  'no_draws',
-  'whitened',
-]
-
 # How many draws the matrix in use counts for, against those that were made, if
 # there are fewer than two per coordinate.
 _PRIOR_COUNT = 10.0

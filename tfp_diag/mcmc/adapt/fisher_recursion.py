@@ -17,8 +17,6 @@
 import numpy as np
 import tensorflow as tf
 
-__all__ = ['add_signals']
-
 
 def add_signals(factor, signals):
   """Updates R with R Rᵀ = P⁻¹ to one of (P + Σ_c s_c s_cᵀ)⁻¹.

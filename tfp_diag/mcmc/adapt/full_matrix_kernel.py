@@ -33,8 +33,6 @@ from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.sharding import gather_over_shards
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 
-__all__ = ['FullMatrixKernel']
-
 
 class FullMatrixKernel(TargetKernel):
   """MALA over a state as one vector, preconditioned by a matrix of all of it.

@@ -16,8 +16,6 @@
 
 import tensorflow as tf
 
-__all__ = ['geometric_mean']
-
 # Far apart the ratio of two eigenvalues falls to a quarter in each round, close
 # together it converges quadratically: enough for ratios of up to about 1e30.
 _MAX_ROUNDS = 60

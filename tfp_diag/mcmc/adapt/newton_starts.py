@@ -20,8 +20,6 @@ import tensorflow as tf
 
 from tfp_diag.unmixed_derivatives import unmixed_derivatives
 
-__all__ = ['NewtonStarts', 'newton_starts']
-
 # A curvature is never taken for less, in units of the largest of its chain.
 _LEAST_CURVATURE = 1e-4
 # By how much a step may be too long, in units of the size of the typical set.

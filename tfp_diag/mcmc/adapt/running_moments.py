@@ -20,14 +20,6 @@ import tensorflow as tf
 
 from tfp_diag.mcmc.kernels.sharding import gather_over_shards, num_shards
 
-__all__ = [
-  'RunningMoments',
-  'merge_moments',
-  'moments_of',
-  'no_moments',
-  'pool_moments',
-]
-
 
 class RunningMoments(typing.NamedTuple):
   """What is known of some quantities after a number of draws.

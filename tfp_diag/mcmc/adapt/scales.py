@@ -39,15 +39,6 @@ from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
 
-__all__ = [
-  'SCALES',
-  'DenseScale',
-  'DiagonalScale',
-  'LocalScale',
-  'LowRankScale',
-  'Scale',
-]
-
 # How many directions a low rank has, half of them seen in the draws and half in
 # the gradients,
 _RANK = 32

@@ -25,16 +25,6 @@ import scipy.sparse.linalg
 
 from tfp_diag.mcmc.diagnose.ess import ess
 
-__all__ = [
-  'StepSizeTuner',
-  'Times',
-  'autocorrelation_time',
-  'find_stuck',
-  'has_mass',
-  'is_unstable',
-  'times_of',
-]
-
 # A chain is stuck that moved in less than a tenth of the steps of the median,
 _LEAST_SHARE_OF_MOVES = 0.1
 # or whose log density lies so many standard deviations below the others; unless

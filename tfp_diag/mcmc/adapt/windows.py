@@ -18,8 +18,6 @@ import math
 
 import numpy as np
 
-__all__ = ['MOST_FOR_MATRIX', 'SHARE_FOR_SCALE', 'adaptation_windows']
-
 # Beyond so many coordinates a matrix costs more than the gradients of most
 # models.
 MOST_FOR_MATRIX = 512

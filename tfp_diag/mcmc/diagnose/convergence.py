@@ -18,15 +18,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-__all__ = [
-  'ESS_KINDS',
-  'LEAST_DRAWS',
-  'EssKind',
-  'convergence',
-  'in_groups',
-  'of_events',
-]
-
 EssKind = Literal['bulk', 'tail', 'mean', 'sd']
 ESS_KINDS = get_args(EssKind)
 

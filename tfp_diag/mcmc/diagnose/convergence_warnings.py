@@ -19,15 +19,6 @@ import tensorflow as tf
 
 from tfp_diag.mcmc.diagnose.convergence import LEAST_DRAWS
 
-__all__ = [
-  'IS_ROUNDED',
-  'IS_UNREACHED',
-  'R_HAT_LIMIT',
-  'parameter_warnings',
-  'sampler_warnings',
-  'unreached',
-]
-
 # The recommendation of Vehtari, Gelman, Simpson, Carpenter and Bürkner (2021).
 R_HAT_LIMIT = 1.01
 

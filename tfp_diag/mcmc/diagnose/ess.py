@@ -21,8 +21,6 @@ from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.convergence import ESS_KINDS, EssKind, of_events
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
-__all__ = ['ess']
-
 
 def ess(
   draws: Any,

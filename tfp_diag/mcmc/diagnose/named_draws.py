@@ -22,17 +22,6 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
-__all__ = [
-  'NamedPart',
-  'as_draws',
-  'as_numbers',
-  'check_chain_ndims',
-  'joined_chains',
-  'map_draws',
-  'named_draws',
-  'named_leaves',
-]
-
 
 class NamedPart(typing.NamedTuple):
   """One part of the draws.

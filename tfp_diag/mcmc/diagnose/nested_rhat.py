@@ -22,8 +22,6 @@ import numpy as np
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
-__all__ = ['nested_rhat']
-
 
 def nested_rhat(
   draws: Any, num_superchains: int, *, chain_ndims: int = 1

@@ -20,8 +20,6 @@ from typing import Any
 from tfp_diag.mcmc.diagnose.convergence import of_events
 from tfp_diag.mcmc.diagnose.named_draws import map_draws
 
-__all__ = ['rhat']
-
 
 def rhat(draws: Any, *, chain_ndims: int = 1) -> Any:
   """Rank-normalized split R-hat of every coordinate.

@@ -26,8 +26,6 @@ from tfp_diag.mcmc.diagnose.named_draws import (
   joined_chains,
 )
 
-__all__ = ['chain_ndims_of', 'sampler_statistics']
-
 # In kernel results, the outermost field of such a name counts.
 _FIELDS = {
   'is_accepted': 'is_accepted',

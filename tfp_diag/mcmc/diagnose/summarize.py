@@ -39,8 +39,6 @@ from tfp_diag.mcmc.diagnose.sampler_statistics import (
 )
 from tfp_diag.mcmc.diagnose.summary import Summary
 
-__all__ = ['summarize', 'warn_if_not_converged']
-
 # What is read of a trace; other columns may have any shape.
 _STATISTICS = (
   'is_accepted',

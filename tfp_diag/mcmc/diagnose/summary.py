@@ -20,8 +20,6 @@ import numpy as np
 
 from tfp_diag.internal.text_table import as_html, text_table
 
-__all__ = ['Summary']
-
 # Rows of the printed table.
 _MOST_ROWS = 30
 

@@ -29,8 +29,6 @@ from tfp_diag.mcmc.diagnose.sampler_statistics import (
 )
 from tfp_diag.version import __version__
 
-__all__ = ['to_arviz']
-
 # The names of arviz for those of TFP; others stay.
 _ARVIZ_NAMES = {'target_log_prob': 'lp', 'accept_ratio': 'acceptance_rate'}
 

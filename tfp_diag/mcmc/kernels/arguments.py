@@ -19,21 +19,6 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments, batching, nest
 
-__all__ = [
-  'as_log_prob',
-  'as_parts',
-  'as_step_size',
-  'check_gradients',
-  'check_known_step_size',
-  'check_state',
-  'check_step_size',
-  'check_target',
-  'is_list_like',
-  'log_prob_at',
-  'per_part',
-  'step_size_roots',
-]
-
 
 def is_list_like(state):
   """Whether a state is a list or tuple of parts, in the manner of `tfp.mcmc`.

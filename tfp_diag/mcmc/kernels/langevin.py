@@ -67,8 +67,6 @@ import typing
 
 import tensorflow as tf
 
-__all__ = ['ConstantScale', 'ExponentialScale', 'Volatility']
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ConstantScale:

@@ -32,17 +32,6 @@ from tfp_diag.mcmc.kernels.parameterized_kernel import (
 )
 from tfp_diag.mcmc.kernels.preconditioner import check_entry
 
-__all__ = [
-  'DISCRETIZATIONS',
-  'Discretization',
-  'LangevinKernel',
-  'ScaledKernel',
-  'TargetKernel',
-  'check_kernel_arguments',
-  'is_function',
-  'position_dependence',
-]
-
 Discretization = Literal['euler', 'exponential']
 DISCRETIZATIONS = typing.get_args(Discretization)
 

@@ -28,15 +28,6 @@ from tfp_diag.mcmc.kernels.arguments import (
   log_prob_at,
 )
 
-__all__ = [
-  'LangevinTerms',
-  'evaluate',
-  'event_axes',
-  'is_usable',
-  'per_part',
-  'volatility_of_parts',
-]
-
 
 class LangevinTerms(typing.NamedTuple):
   r"""What a Langevin step with a `volatility_fn` needs to know at a point.

@@ -39,11 +39,6 @@ from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
 )
 
-__all__ = [
-  'MetropolisAdjustedLangevinTrajectories',
-  'MetropolisAdjustedLangevinTrajectoriesResults',
-]
-
 
 class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
   r"""Kernel results of `MetropolisAdjustedLangevinTrajectories`.

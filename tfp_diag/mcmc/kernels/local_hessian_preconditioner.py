@@ -33,8 +33,6 @@ from tfp_diag.mcmc.kernels.arguments import (
 )
 from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms
 
-__all__ = ['LocalHessianPreconditioner']
-
 
 @dataclasses.dataclass(frozen=True)
 class LocalHessianPreconditioner:

@@ -20,8 +20,6 @@ import tensorflow as tf
 from tfp_diag.mcmc.kernels.noise import uniform
 from tfp_diag.mcmc.kernels.sharding import chain_shard
 
-__all__ = ['accept', 'at_start']
-
 
 def at_start(results, init_state):
   """The fields of kernel results that `accept` sets, before the first step.

@@ -24,8 +24,6 @@ a device can draw its slice of what one device would draw, without the rest.
 import numpy as np
 import tensorflow as tf
 
-__all__ = ['split_seed', 'standard_normal', 'step_seed', 'uniform']
-
 _PHILOX = tf.random.Algorithm.PHILOX.value
 # At least as many numbers as any processor's vector has.
 _VECTOR = 16

@@ -24,15 +24,6 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.seeds import as_seed
 from tfp_diag.internal.text_table import as_html
 
-__all__ = [
-  'ParameterizedKernel',
-  'argument',
-  'as_results',
-  'check_axis_name',
-  'check_kernel',
-  'step_seed',
-]
-
 
 class ParameterizedKernel(tfp.mcmc.TransitionKernel):
   """A kernel that is determined by the arguments of its constructor.

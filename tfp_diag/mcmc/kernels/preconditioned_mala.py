@@ -29,8 +29,6 @@ from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
 )
 
-__all__ = ['PreconditionedMALA', 'PreconditionedMALAResults']
-
 
 class PreconditionedMALAResults(typing.NamedTuple):
   """Kernel results of `PreconditionedMALA`, with diagnostics.

@@ -23,8 +23,6 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments, batching
 
-__all__ = ['as_factors', 'check_entry']
-
 # A matrix of more coordinates is judged by its determinant alone.
 _MOST_FOR_SINGULAR_VALUES = 512
 # An eager chain asks in every step.

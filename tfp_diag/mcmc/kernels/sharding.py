@@ -20,14 +20,6 @@ name of an axis says no more than that something is spread.
 
 import tensorflow as tf
 
-__all__ = [
-  'chain_shard',
-  'fold_in_shard',
-  'gather_over_shards',
-  'num_shards',
-  'sum_over_shards',
-]
-
 
 def chain_shard(axis_names):
   """Which slice of the chains this replica has.

@@ -21,8 +21,6 @@ from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms, per_part
 from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = ['check_chains', 'check_start']
-
 
 def check_chains(target_log_prob_fn, parts):
   """Refuses a target whose chains are not independent.

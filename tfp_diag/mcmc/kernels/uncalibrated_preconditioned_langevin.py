@@ -60,11 +60,6 @@ from tfp_diag.mcmc.kernels.sharding import (
 )
 from tfp_diag.mcmc.kernels.start_check import check_chains, check_start
 
-__all__ = [
-  'UncalibratedPreconditionedLangevin',
-  'UncalibratedPreconditionedLangevinResults',
-]
-
 
 class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
   r"""Kernel results of `UncalibratedPreconditionedLangevin`.

@@ -22,8 +22,6 @@ from tfp_diag.internal import nest
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts
 
-__all__ = ['VectorLayout']
-
 
 class VectorLayout:
   """Joins the parts of a state into one vector per chain, and back."""

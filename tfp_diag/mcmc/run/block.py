@@ -25,15 +25,6 @@ from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.trace import acceptance
 
-__all__ = [
-  'KnownBy',
-  'SamplingBlock',
-  'as_tensors',
-  'explaining_xla',
-  'packed',
-  'to_tensors',
-]
-
 
 @contextlib.contextmanager
 def explaining_xla(jit_compile):

@@ -36,22 +36,6 @@ from tfp_diag.mcmc.run.directory_lock import LOCK_NAME, directory_lock
 from tfp_diag.mcmc.run.probe import same_log_prob
 from tfp_diag.mcmc.run.rows import FileRows, as_bytes
 
-__all__ = [
-  'INDEX_NAME',
-  'TEMPORARY_WARM_UP',
-  'WARM_UP_NAME',
-  'CheckpointDirectory',
-  'Progress',
-  'another_run',
-  'check_may_resume',
-  'check_target',
-  'is_begun',
-  'locked_directory',
-  'refusal',
-  'replacing',
-  'unreadable',
-]
-
 INDEX_NAME = 'index.json'
 
 _FORMAT = 'tfp_diag.mcmc.sample'

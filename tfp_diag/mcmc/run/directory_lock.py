@@ -30,8 +30,6 @@ except ImportError:  # Windows.
 
 from tfp_diag.internal.warn import warn
 
-__all__ = ['LOCK_NAME', 'directory_lock']
-
 LOCK_NAME = '.lock'
 # Windows locks bytes, and lets nobody else read them: one far behind the text.
 _LOCKED_BYTE = 2**30

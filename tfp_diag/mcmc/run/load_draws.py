@@ -24,8 +24,6 @@ import numpy as np
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.run.checkpoint import INDEX_NAME
 
-__all__ = ['LoadedDraws', 'load_draws']
-
 
 class LoadedDraws(typing.NamedTuple):
   """What `load_draws` finds in the checkpoint of a run.

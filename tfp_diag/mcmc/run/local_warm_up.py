@@ -26,8 +26,6 @@ from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.sample import sample
 from tfp_diag.plan_diag_hessian import plan_diag_hessian
 
-__all__ = ['LocalWarmUp', 'local_warm_up', 'varies']
-
 # Between the chains, from a low to a high one: beyond this factor, no constant
 # serves the curvatures of a coordinate.
 _MOST_RATIO = 100.0

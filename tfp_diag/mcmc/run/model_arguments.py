@@ -28,21 +28,6 @@ import tensorflow_probability as tfp
 from tfp_diag.internal import arguments
 from tfp_diag.internal.arguments import as_count, did_you_mean
 
-__all__ = [
-  'as_chain_shape',
-  'check_acceptance',
-  'check_argument_names',
-  'check_init',
-  'check_inside',
-  'check_latent_variables',
-  'check_pins',
-  'check_positive',
-  'check_reached',
-  'check_start',
-  'check_variables_left',
-  'named_log_prob_parts',
-]
-
 # What it is called elsewhere, in TFP above all, by what it is called here.
 _CALLED_ELSEWHERE = {
   'bijectors': ('bijector', 'constraining_bijector', 'constraining_bijectors'),

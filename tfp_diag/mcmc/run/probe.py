@@ -21,13 +21,6 @@ import numpy as np
 
 from tfp_diag.mcmc.run.trace import innermost
 
-__all__ = [
-  'check_previous_results',
-  'first_difference',
-  'kept_values',
-  'same_log_prob',
-]
-
 # By how much the same log density may differ, on another machine or device.
 _SAME_LOG_PROB = {'float32': 3e-6, 'float64': 1e-12}
 _SAME_NEAR_ZERO = {'float32': 1e-4, 'float64': 1e-8}

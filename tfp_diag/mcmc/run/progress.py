@@ -24,8 +24,6 @@ import tqdm
 
 from tfp_diag.mcmc.diagnose.rhat import rhat
 
-__all__ = ['show_progress']
-
 # R-hat is a hint here: of some draws, chains and coordinates, now and then.
 _SECONDS_BETWEEN_RHATS = 2.0
 _MOST_DRAWS = 200

@@ -29,9 +29,6 @@ from tfp_diag.mcmc.run.block import (
 )
 from tfp_diag.mcmc.run.trace import part_names
 
-__all__ = ['ReplicatedBlock']
-
-
 # Their inner kernel draws all random numbers.
 _WITHOUT_NOISE = (
   DiagonalPreconditionerAdaptation,

@@ -23,8 +23,6 @@ import os
 
 import numpy as np
 
-__all__ = ['FileRows', 'MemoryRows', 'as_bytes']
-
 _MAGIC = b'\x93NUMPY\x01\x00'
 # Room for the largest number of rows that there can be.
 _MOST_DIGITS = 20

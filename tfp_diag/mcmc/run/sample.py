@@ -33,8 +33,6 @@ from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 
-__all__ = ['SampleResults', 'StoppedBy', 'check_run_options', 'sample']
-
 StoppedBy = Literal['finished', 'stop_when', 'interrupted', 'error']
 
 

@@ -22,8 +22,6 @@ from tfp_diag.mcmc.run.sample import SampleResults
 from tfp_diag.mcmc.run.sampling_run import first_results, what_records
 from tfp_diag.mcmc.run.schedule import Schedule
 
-__all__ = ['sample_in_graph']
-
 # All steps are one block.
 _NO_END = 2**31 - 1
 

@@ -75,8 +75,6 @@ from tfp_diag.mcmc.run.warm_up import (
   warm_up,
 )
 
-__all__ = ['PosteriorDraws', 'sample_posterior']
-
 _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
 # Of what is kept of a warm-up.

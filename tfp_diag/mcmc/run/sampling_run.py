@@ -56,8 +56,6 @@ from tfp_diag.mcmc.run.trace import (
   part_names,
 )
 
-__all__ = ['SamplingRun', 'first_results', 'what_records']
-
 
 class SamplingRun:
   """The host's side of `sample`.

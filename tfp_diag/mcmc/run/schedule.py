@@ -19,8 +19,6 @@ import math
 
 from tfp_diag.internal.arguments import as_count
 
-__all__ = ['Schedule']
-
 # Of the draws, from one question whether they are enough to the next.
 _COUNTED = 'how many steps or states'
 _GROWTH = 1.05

@@ -26,8 +26,6 @@ from tfp_diag.mcmc.diagnose.named_draws import as_draws, check_chain_ndims
 from tfp_diag.mcmc.diagnose.rhat import rhat
 from tfp_diag.mcmc.diagnose.sampler_statistics import chain_ndims_of
 
-__all__ = ['StopWhen']
-
 
 class _Conditions(typing.NamedTuple):
   """The fields of a `StopWhen`; a `NamedTuple` itself cannot check them."""

@@ -20,14 +20,6 @@ import tensorflow as tf
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.named_draws import named_leaves
 
-__all__ = [
-  'acceptance',
-  'as_trace',
-  'default_trace',
-  'innermost',
-  'part_names',
-]
-
 # Energy errors beyond this count as divergent, as in TFP's samplers.
 _DIVERGENCE = 500.0
 # The names that diagnostics know, of the fields of kernel results.

@@ -21,14 +21,6 @@ from tfp_diag.mcmc.kernels.langevin_trajectories import (
 )
 from tfp_diag.mcmc.run.block import KnownBy, SamplingBlock
 
-__all__ = [
-  'CarriesScale',
-  'TrajectoryBlock',
-  'WithoutGradients',
-  'num_steps_of_blocks',
-  'with_scale',
-]
-
 _GRADIENTS = 'gradients'
 # Steps of a block, and of one with states so large that rows count.
 _BLOCK_SIZE, _SMALL_BLOCK_SIZE = 100, 10

@@ -35,14 +35,6 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_variables_left,
 )
 
-__all__ = [
-  'UnconstrainedTarget',
-  'as_target',
-  'check_number_of_chains',
-  'target_of_log_prob',
-  'target_of_model',
-]
-
 _MODELS = (
   tfp.distributions.JointDistribution,
   tfp.experimental.distributions.JointDistributionPinned,

@@ -55,8 +55,6 @@ from tfp_diag.mcmc.run.trajectory_block import (
 )
 from tfp_diag.sparsity.samples import SampleMixingError
 
-__all__ = ['WarmUp', 'Window', 'gradients_per_draw', 'kernel_of', 'warm_up']
-
 # Steps in a block, and in the first ones, whose step size is a guess.
 _BLOCK = 10
 _FIRST_BLOCKS = (2, 3, 5)

@@ -60,8 +60,6 @@ from tfp_diag.mcmc.run.unconstrained_target import (
   check_number_of_chains,
 )
 
-__all__ = ['DrawsAndTrace', 'windowed_adaptive_mala']
-
 Preconditioner = (
   Estimator
   | Literal['auto', 'full_fisher_divergence', 'full_fisher']

@@ -27,8 +27,6 @@ from tfp_diag.sparsity.registry import (
 )
 from tfp_diag.sparsity.structure import Arrow, Structure
 
-__all__ = ['movement']
-
 # Which inputs hold the elements that are moved; the others say where to.
 DATA_INPUTS = {
   **dict.fromkeys(
