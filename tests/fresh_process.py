@@ -19,6 +19,7 @@ is a fork of that one.
 """
 
 import dataclasses
+import gc
 import multiprocessing
 import os
 import pathlib
@@ -63,12 +64,15 @@ def start(program, said, **names):
   Returns:
     A `FreshProcess`.
   """
-  process = _FORKS.Process(target=_run, args=(program, said, names))
+  process = _FORKS.Process(
+    target=_run, args=(program, said, names, gc.get_threshold())
+  )
   process.start()
   return FreshProcess(process, pathlib.Path(said))
 
 
-def _run(program, said, names):
+def _run(program, said, names, gc_threshold):
+  gc.set_threshold(*gc_threshold)
   with open(said, 'wb') as file:
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)

@@ -199,7 +199,7 @@ def test_without_a_number_of_draws_it_draws_until_chains_agree(
 ):
   # Over in seconds also where it does not stop by itself.
   monkeypatch.setattr(main_job_module, 'MOST_DRAWS', 4000)
-  words = ['--chains', '64', '--warmup', '100', '--json']
+  words = ['--chains', '64', '--warmup', '100', '--no-xla', '--json']
   assert main([*words, '--target', 'gaussian_3d']) == 0
   report = json.loads(capsys.readouterr().out)['sampling']
   assert report['draws'] == options.FIRST_DRAWS

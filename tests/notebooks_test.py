@@ -21,6 +21,7 @@ import ast
 import builtins
 import concurrent.futures
 import functools
+import gc
 import importlib.util
 import os
 import pathlib
@@ -81,6 +82,10 @@ def execute(notebook, small):
   if small:
     for cell in code_cells(notebook):
       cell.source = in_small(cell)
+    # As in conftest.py.
+    first = code_cells(notebook)[0]
+    threshold = gc.get_threshold()
+    first.source = f'import gc\ngc.set_threshold(*{threshold})\n{first.source}'
   if package.is_relative_to(ROOT):
     # The checkout: not installed, or in editable mode.
     paths = [str(ROOT), environment.get('PYTHONPATH')]

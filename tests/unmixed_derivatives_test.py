@@ -22,6 +22,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+from tests.oracles import gradient_of, unmixed_diagonals
 from tests.pairs import parametrize_pairs
 from tfp_diag import (
   clear_cache,
@@ -94,44 +95,11 @@ def coupled_by_hand(xs, rank):
   )
 
 
-@functools.cache
-def one_sample_by_nested_tapes(fn):
-  """Traced once for each function and number of coordinates."""
-
-  @tf.function(autograph=False)
-  def one_sample(v):
-    with tf.GradientTape(persistent=True) as third:
-      third.watch(v)
-      with tf.GradientTape(persistent=True) as second:
-        second.watch(v)
-        with tf.GradientTape() as first:
-          first.watch(v)
-          value = fn(v)
-        gradient = first.gradient(value, v)
-        entries = tf.unstack(gradient)
-      diag = [second.gradient(g, v)[j] for j, g in enumerate(entries)]
-    return (
-      value,
-      gradient,
-      tf.stack(diag),
-      tf.stack([third.gradient(d, v)[j] for j, d in enumerate(diag)]),
-    )
-
-  return one_sample
-
-
 def by_nested_tapes(fn, x):
-  """Value and derivatives, one sample and one coordinate after the other."""
-  one_sample = one_sample_by_nested_tapes(fn)
-  n = x.shape[-1]
-  samples = [
-    one_sample(tf.constant(v, tf.float64)) for v in np.reshape(x, [-1, n])
-  ]
-  value, *derivatives = (np.stack(column) for column in zip(*samples))
-  return (
-    value.reshape(x.shape[:-1]),
-    *(d.reshape(x.shape) for d in derivatives),
-  )
+  """Value and derivatives, each by one coordinate alone."""
+  flat = tf.constant(np.reshape(x, [-1, x.shape[-1]]), tf.float64)
+  found = gradient_of(fn)(flat), *unmixed_diagonals(fn, flat)
+  return fn(x), *(np.reshape(d, x.shape) for d in found)
 
 
 def assert_close(actual, wanted, tolerance=1e-11):

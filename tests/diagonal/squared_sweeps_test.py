@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from tests.oracles import gradient_of, sample_diagonal, unmixed_diagonals
+from tests.oracles import gradient_of, hessian_by_copies, unmixed_diagonals
 from tfp_diag.diagonal import proposals, squared_sweeps
 from tfp_diag.diagonal.third_order import ThirdOrder
 from tfp_diag.sparsity import analysis, frontiers
@@ -286,10 +286,8 @@ def mixture(x):
 
 
 def dense(fn, x):
-  """By tapes, one row of the Hessians of all samples after the other."""
-  flat = tf.reshape(x, [-1, x.shape[-1]])
-  diag = sample_diagonal(gradient_of(fn), flat)
-  return tf.reshape(diag, x.shape)
+  """By tapes, all coordinates of all samples at once."""
+  return hessian_by_copies(fn, x)
 
 
 ONE, MORE = size_of_one_layer(), size_of_one_layer(CLASSES)

@@ -25,7 +25,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import hessian_diagonal
+from tests.oracles import hessian_by_copies
 from tfp_diag.diagonal import proposals
 from tfp_diag.sparsity.registry import facts
 
@@ -38,13 +38,6 @@ FACTORS = tf.constant([1.0, 2.0], tf.float64)
 # Both signs of predictors, in each of two samples.
 X = tf.constant([[1.0, -1, 2, -2, 1, -1.5], [0.3, -1, -2, 0.2, 1, 1.5]])
 X = tf.cast(X, tf.float64)
-
-
-def curvatures(fn, x):
-  """The diagonals of the Hessians, sample by sample."""
-  return np.stack(
-    [hessian_diagonal(lambda w: fn(w[tf.newaxis])[0], row) for row in x]
-  )
 
 
 def of_infinite(fn):
@@ -93,7 +86,7 @@ def test_dead_branches_add_nothing(name):
   def fn(w):
     return tf.reduce_sum(FUNCTIONS[name](tf.linalg.matvec(DATA, w)), axis=-1)
 
-  expected = curvatures(fn, X)
+  expected = hessian_by_copies(fn, X)
   assert np.isfinite(expected).all()
   plan = tfp_diag.plan_diag_hessian(fn, tf.ones_like(X))
   assert plan.uses_terms
@@ -127,7 +120,7 @@ def test_an_infinite_predictor_beside_a_finite_one():
     return tf.reduce_sum(tf.math.log(rates), axis=-1)
 
   x = tf.constant(RNG.normal(size=(2, 12)))
-  expected = curvatures(fn, x)
+  expected = hessian_by_copies(fn, x)
   assert np.isfinite(expected).all()
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert 'differentiated as a whole: 2 products' in str(plan)
@@ -178,7 +171,7 @@ def test_a_power_that_is_too_large_for_a_number_is_not_computed():
     return tf.reduce_sum(tf.sqrt(1.0 + tf.exp(tf.linalg.matvec(DATA, w))), -1)
 
   x = tf.fill([2, 6], tf.constant(90.0, tf.float64))
-  expected = curvatures(fn, x)
+  expected = hessian_by_copies(fn, x)
   assert np.isfinite(expected).all()
   assert tfp_diag.plan_diag_hessian(fn, x).how == 'squared sweeps'
   found = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])(x)
@@ -194,4 +187,4 @@ def test_complex_numbers_are_no_frontier():
   with warnings.catch_warnings():
     warnings.simplefilter('error')
     found = tfp_diag.diag_hessian(fn, x)[2]
-  np.testing.assert_allclose(found, curvatures(fn, x), rtol=1e-9)
+  np.testing.assert_allclose(found, hessian_by_copies(fn, x), rtol=1e-9)

@@ -22,7 +22,11 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.exactness.ways import draw
-from tests.oracles import by_samples, hessian_diagonal, jacobian_diagonal
+from tests.oracles import (
+  hessian_by_copies,
+  jacobian_by_copies,
+  jacobian_diagonal,
+)
 from tfp_diag.diagonal.linear_map import MissingGradientError
 
 
@@ -91,7 +95,7 @@ def test_what_is_lost_is_refused(name, kind):
 @pytest.mark.parametrize('name', LOST)
 def test_first_derivatives_are_right(name):
   x = draw(1 if name == 'sparse_sum' else 3, 6)
-  expected = by_samples(jacobian_diagonal, LOST[name], x)
+  expected = jacobian_diagonal(LOST[name], x)
   _, diag = tfp_diag.diag_jacobian(x, sample_shape=x.shape[:1], fn=LOST[name])
   np.testing.assert_allclose(tf.reshape(diag, x.shape), expected, rtol=1e-6)
   plan = tfp_diag.plan_diag_jacobian(LOST[name], x, sample_shape=x.shape[:1])
@@ -122,7 +126,7 @@ def test_items_that_differ_are_not_refused(order):
     return tf.transpose(tf.ensure_shape(items.stack(), [6, None]))
 
   x = draw(3, 6)
-  expected = by_samples(jacobian_diagonal, fn, x)
+  expected = jacobian_by_copies(fn, x)
   plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=x.shape[:1])
   assert plan.num_passes == 2
   for diag in (first(fn, x)[1], plan(x)[1]):
@@ -193,7 +197,7 @@ NOT_HELD = {
 @pytest.mark.parametrize('name', HELD)
 def test_a_mean_that_is_held_constant_is_told(name):
   x = draw(3, 4)
-  expected = by_samples(hessian_diagonal, HELD[name], x)
+  expected = hessian_by_copies(HELD[name], x)
   with pytest.warns(RuntimeWarning, match=r'the variance of `tf.nn.moments`'):
     _, _, diag = tfp_diag.diag_hessian(HELD[name], x)
   # As TensorFlow has it.

@@ -22,7 +22,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from tests.oracles import by_samples, hessian_diagonal, jacobian_diagonal
+from tests.oracles import (
+  hessian_by_copies,
+  hessian_diagonal,
+  jacobian_by_copies,
+)
 
 N = 5
 MATRIX = np.random.default_rng(0).normal(size=[N, N])
@@ -34,7 +38,7 @@ def state(samples=2):
 
 def dense_diagonal(fn, x):
   """By TensorFlow alone, one sample after the other."""
-  return by_samples(hessian_diagonal, fn, x)
+  return hessian_by_copies(fn, x)
 
 
 def assert_right(fn, x, **kwargs):
@@ -301,12 +305,12 @@ def test_gradients_that_divide_by_the_cotangent(op, jit_compile):
   compiled = tf.function(
     lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=jit_compile
   )
-  want = by_samples(hessian_diagonal, fn, x)
+  want = hessian_by_copies(fn, x)
   np.testing.assert_allclose(compiled(x), want, rtol=1e-9)
   _, (forward,) = tfp_diag.diag_jacobian(
     x, fn=field, sample_shape=[2], mode='forward'
   )
-  want = by_samples(jacobian_diagonal, field, x)
+  want = jacobian_by_copies(field, x)
   np.testing.assert_allclose(forward, want, rtol=1e-9)
 
 
@@ -340,7 +344,7 @@ def test_elementwise_gradients_of_another_shape(samples):
   assert 'fault of tfp_diag' not in str(plan)
   np.testing.assert_allclose(
     tf.function(lambda x: tfp_diag.diag_hessian(mixed, x)[2])(dense),
-    by_samples(hessian_diagonal, mixed, dense),
+    hessian_by_copies(mixed, dense),
     rtol=1e-9,
   )
 
@@ -420,7 +424,7 @@ def test_a_broadcast_of_too_many_axes():
     return tf.reduce_sum(tf.sin(root), [1, 2])
 
   x = tf.constant(np.random.default_rng(0).normal(size=[3, 9]))
-  expected = by_samples(hessian_diagonal, fn, x)
+  expected = hessian_by_copies(fn, x)
   with pytest.warns(RuntimeWarning, match=r'Broadcast between .* one pass at'):
     diag = tfp_diag.diag_hessian(fn, x)[2]
   np.testing.assert_allclose(diag, expected, rtol=1e-9)

@@ -306,6 +306,20 @@ def kind(request):
   return request.param
 
 
+# XLA takes long for what adapts, and estimators differ by a formula; 'variance'
+# stands for those of means, beside 'hessian'.
+@pytest.fixture(
+  params=[
+    kind
+    for kind in _KINDS
+    if kind not in ('adapted_fisher', 'adapted_fisher_divergence')
+  ]
+)
+def compiled_kind(request):
+  """Every kind of kernel that is another graph."""
+  return request.param
+
+
 @pytest.fixture(params=[k for k in _KINDS if k not in _LOCAL])
 def constant_kind(request):
   """Every kind of kernel whose scale is the same everywhere."""

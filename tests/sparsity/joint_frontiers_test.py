@@ -20,7 +20,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from tests.oracles import by_samples, hessian_diagonal, unmixed_diagonals
+from tests.oracles import hessian_by_copies, unmixed_diagonals
 from tfp_diag.sparsity import frontiers
 from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.graph import trace
@@ -41,7 +41,7 @@ def state(size, samples=2):
 
 
 def hessian(fn, x):
-  return by_samples(hessian_diagonal, fn, x)
+  return hessian_by_copies(fn, x)
 
 
 def predictors(x):

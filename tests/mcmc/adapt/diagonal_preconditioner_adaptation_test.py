@@ -88,8 +88,10 @@ def _run(kernel, state, num_steps, jit_compile=False):
   return draws, acceptance, [s.numpy() for s in scales], step_size.numpy()
 
 
-@pytest.mark.parametrize('adapter', [_dual_averaging, _simple])
-@pytest.mark.parametrize('scale_inside', [True, False])
+@pytest.mark.parametrize(
+  'adapter, scale_inside',
+  [(_dual_averaging, True), (_dual_averaging, False), (_simple, True)],
+)
 def test_with_a_step_size_adapter(adapter, scale_inside):
   """Reaches 0.574 ± 0.03 and the analytic scale, then changes nothing.
 
@@ -188,8 +190,9 @@ def test_the_estimators_of_a_correlated_normal_differ():
   )
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
-@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@pytest.mark.parametrize(
+  'jit_compile, dtype', [(True, tf.float32), (False, tf.float64)]
+)
 def test_a_frozen_scale_is_a_constant_preconditioner(jit_compile, dtype):
   step_size = tf.constant(0.05, dtype)
   kernel = DiagonalPreconditionerAdaptation(
@@ -219,7 +222,7 @@ def test_a_frozen_scale_is_a_constant_preconditioner(jit_compile, dtype):
   )
 
 
-@pytest.mark.parametrize('chains', [[], [6], [3, 2]])
+@pytest.mark.parametrize('chains', [[], [3, 2]])
 @pytest.mark.parametrize('estimator', ['fisher_divergence', 'hessian'])
 def test_chains_of_any_rank_are_pooled(chains, estimator):
   # The start is that of 6 chains; a single one learns from itself.
@@ -234,8 +237,9 @@ def test_chains_of_any_rank_are_pooled(chains, estimator):
   ]
   _, _, scales, _ = _run(kernel, state, 13)
   assert [s.shape for s in scales] == [(13,), (13, 2)]
-  if len(chains) == 2:
+  if chains:
     flat = _run(kernel, _state([6]), 13)[2]
+    assert [s.shape for s in flat] == [(13,), (13, 2)]
     for s, f in zip(scales, flat):
       np.testing.assert_allclose(s, f, rtol=1e-4)
 

@@ -178,8 +178,8 @@ def test_chains_of_any_rank_are_the_same_chains(laws, kind):
     )
 
 
-def test_compiled_is_eager(laws, kind):
-  made = laws.make_kernel(kind)
+def test_compiled_is_eager(laws, compiled_kind):
+  made = laws.make_kernel(compiled_kind)
   state = tf.constant(_exact(laws, [6]))
   results = made.start(state)
   expected, expected_results = made.kernel.one_step(state, results, seed=(5, 6))

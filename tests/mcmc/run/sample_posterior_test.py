@@ -292,6 +292,7 @@ def test_a_few_directions_and_a_run_that_goes_on(tmp_path):
     init=tf.zeros([32, 20]),
     preconditioner='low_rank',
     num_warmup_steps=200,
+    jit_compile=False,
     seed=3,
     checkpoint=tmp_path / 'run',
   )
@@ -336,7 +337,9 @@ def test_chains_that_are_stuck_are_rescued(monkeypatch):
     return learned(self, draws, gradients)
 
   monkeypatch.setattr(DenseScale, 'learned', spy)
-  found = sample_posterior(log_prob, 200, init=tf.constant(init), seed=3)
+  found = sample_posterior(
+    log_prob, 200, init=tf.constant(init), jit_compile=False, seed=3
+  )
   # What they drew is not learned from, in the window that finds them either.
   assert len(positions[0]) == 21 * found.warm_up.windows[0].num_steps
   assert max(np.abs(x).max() for x in positions) < 10.0
@@ -382,7 +385,9 @@ def test_it_says_what_has_not_converged():
 
   init = tf.zeros([16, 2], tf.float64)
   with pytest.warns(UserWarning, match='R-hat is 1.01 or more'):
-    found = sample_posterior(funnel, 30, init=init, num_warmup_steps=20, seed=1)
+    found = sample_posterior(
+      funnel, 30, init=init, num_warmup_steps=20, jit_compile=False, seed=1
+    )
   assert found.summary.warnings
 
 
@@ -401,6 +406,7 @@ def test_windows_keep_no_more_than_they_may(monkeypatch):
     10,
     init=tf.zeros([16, 3]),
     num_warmup_steps=200,
+    jit_compile=False,
     seed=1,
   )
   assert len(sizes) > 2
@@ -414,6 +420,7 @@ def test_a_diagonal_scale():
     200,
     init=tf.zeros([32, 3]),
     preconditioner='diagonal',
+    jit_compile=False,
     seed=1,
   )
   np.testing.assert_allclose(found.warm_up.scale.factor, sds, rtol=0.05)
@@ -516,7 +523,11 @@ def test_draws_are_worth_a_fifth_of_an_independent_one(monkeypatch):
     return -0.5 * tf.reduce_sum(x**2, -1)
 
   options = dict(
-    init=tf.zeros([16, 30]), kernel='mala', num_warmup_steps=200, seed=4
+    init=tf.zeros([16, 30]),
+    kernel='mala',
+    num_warmup_steps=200,
+    jit_compile=False,
+    seed=4,
   )
   found = sample_posterior(log_prob, 200, **options)
   stride = found.num_gradients // 200
@@ -544,6 +555,7 @@ def test_a_density_without_curvature():
     300,
     init=tf.random.stateless_normal([32, 2], [1, 2]),
     num_warmup_steps=200,
+    jit_compile=False,
     seed=1,
   )
   sds = np.std(found.draws, axis=(0, 1))
@@ -565,7 +577,9 @@ def test_curvature_is_not_asked_for():
 
     return -0.5 * tf.reduce_sum(x**2, -1), gradient
 
-  options = dict(init=tf.ones([16, 2]), num_warmup_steps=40, seed=5)
+  options = dict(
+    init=tf.ones([16, 2]), num_warmup_steps=40, jit_compile=False, seed=5
+  )
   found = sample_posterior(log_prob, 20, use_curvature=False, **options)
   assert found.warm_up.num_newton_steps == 0
   assert np.std(found.draws) > 0.5
@@ -652,7 +666,9 @@ def test_a_warm_up_is_shown_on_some_lines():
 
 
 def test_steps_that_are_too_long_somewhere_get_shorter(monkeypatch):
-  options = dict(init=tf.zeros([16, 4]), num_warmup_steps=200, seed=3)
+  options = dict(
+    init=tf.zeros([16, 4]), num_warmup_steps=200, jit_compile=False, seed=3
+  )
 
   def acceptance(**more):
     found = sample_posterior(
@@ -786,7 +802,12 @@ def test_starts_do_not_go_where_no_gradient_is():
   assert 0.5 < np.min(starts.state) <= np.max(starts.state) <= 2.0
   with pytest.warns(UserWarning, match='not finite there: what lies behind'):
     sample_posterior(
-      log_prob, 20, init=tf.zeros([16, 2]), num_warmup_steps=50, seed=1
+      log_prob,
+      20,
+      init=tf.zeros([16, 2]),
+      num_warmup_steps=50,
+      jit_compile=False,
+      seed=1,
     )
 
 
@@ -833,6 +854,7 @@ def test_the_curvature_where_all_chains_start_is_counted():
     kernel='malt',
     init=tf.zeros([8, 3]),
     num_warmup_steps=40,
+    jit_compile=False,
     seed=1,
   )
   warm_up = found.warm_up
