@@ -26,6 +26,7 @@ from tests.oracles import (
   hessian_by_copies,
   hessian_diagonal,
   jacobian_by_copies,
+  jacobian_diagonal,
 )
 
 N = 5
