@@ -201,6 +201,17 @@ def test_disagreement_is_said():
   assert 'x[4] and 1 more, at worst' in warning
 
 
+def test_short_chains_that_agree_are_told_what_the_limit_takes():
+  draws = ar1(0.7, [200, 500])
+  (sentence,) = summarize(draws).warnings
+  assert 'do not agree' not in sentence
+  assert 'with 500 chains that takes an effective sample size of 49,751' in (
+    sentence
+  )
+  draws[:, :100] += 1.0
+  assert 'the chains do not agree yet' in ' '.join(summarize(draws).warnings)
+
+
 def test_few_effective_draws_are_said():
   draws = ar1(0.0, [40, 4])
   (warning,) = summarize(draws).warnings[-1:]

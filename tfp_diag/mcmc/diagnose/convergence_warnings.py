@@ -32,6 +32,10 @@ IS_UNREACHED = 'no draw is there'
 # their range.
 _FEWEST, _LEAST_SHARE, _MARGIN = 3, 0.05, 0.1
 
+# Chains that have so many effective draws each agree, and are only too short for
+# the limit of R-hat.
+_MANY_OF_A_CHAIN = 20
+
 # In a sentence.
 _MOST_NAMES = 5
 # So far apart may the numbers be near a log density, which decides by its
@@ -84,9 +88,18 @@ def parameter_warnings(
   bad = usable & (r_hat >= limit)
   if np.any(bad):
     worst = int(np.argmax(np.where(bad, r_hat, 0.0)))
+    why = 'the chains do not agree yet.'
+    size = columns['ess_bulk'][worst]
+    if what == 'R-hat' and size >= _MANY_OF_A_CHAIN * num_chains:
+      # About sqrt(1 + 2 C / ESS), for the halves of C chains.
+      needed = 2.0 * num_chains / (limit**2 - 1.0)
+      why = (
+        f'with {num_chains:,} chains that takes an effective sample size of '
+        f'{needed:,.0f}, and there are {size:,.0f}.'
+      )
     found.append(
       f'{what} is {limit:.4g} or more for {_listed(names, bad)}, at worst '
-      f'{r_hat[worst]:.3f} for {names[worst]}: the chains do not agree yet.'
+      f'{r_hat[worst]:.3f} for {names[worst]}: {why}'
     )
   ess = np.minimum(columns['ess_bulk'], columns['ess_tail'])
   bad = usable & (ess < min_ess)
