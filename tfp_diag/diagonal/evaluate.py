@@ -339,11 +339,16 @@ def _without_leaks(
   Not where that would take a loop within a branch, if XLA may compile it.
   """
   colors = decision.colors_of(evaluation.xs, problem.rank_of(evaluation.ys))
-  if _is_short(colors):
-    decision = decision._replace(schedule='unrolled')
+  schedule: Schedule = decision.schedule
+  is_one_chunk = colors.is_static and colors.num_colors <= decision.chunk_size
+  if is_one_chunk and decision.obstacle is None:
+    # Traced once, and no loop.
+    schedule = 'pfor'
+  elif _is_short(colors):
+    schedule = 'unrolled'
   elif not evaluation.is_without_xla:
     return diag
-  decision = decision._replace(mode='reverse')
+  decision = decision._replace(mode='reverse', schedule=schedule)
   return _finite_where_possible(
     diag, lambda: _by_passes(decision, passes, evaluation, problem, colors)
   )

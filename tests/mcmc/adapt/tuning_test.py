@@ -32,6 +32,7 @@ from tfp_diag.mcmc.adapt.tuning import (
   StepSizeTuner,
   autocorrelation_time,
   find_stuck,
+  hardly_move,
   has_mass,
   is_unstable,
   times_of,
@@ -120,6 +121,7 @@ def test_who_is_stuck():
   gradients = rng.normal(size=[40, 20, 6])
   assert not find_stuck(is_accepted, log_prob, gradients).any()
   is_accepted[:, 3] = False
+  np.testing.assert_array_equal(np.flatnonzero(hardly_move(is_accepted)), [3])
   log_prob[:, 7] -= 50.0
   log_prob[:, 9] = np.nan
   np.testing.assert_array_equal(

@@ -517,6 +517,11 @@ def test_data_of_one_chain_each_are_refused():
   for model in (_without_axes, _in_batches):
     with pytest.raises(ValueError, match=r'the 5 chains would have .*tfd.Sam'):
       run(model, n_chains=5, counts=_COUNTS)
+  for data in (tf.Variable(_COUNTS), tf.constant(_COUNTS)):
+    with pytest.raises(ValueError, match='the 5 chains would have'):
+      run(_without_axes, n_chains=5, counts=data)
+  with pytest.raises(ValueError, match='the 5 chains would have'):
+    run(_without_axes.experimental_pin(counts=_COUNTS), n_chains=5)
   # The same for all is what a scalar is.
   run(_without_axes, n_chains=5, counts=[2.0] * 5)
 

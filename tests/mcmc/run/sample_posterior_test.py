@@ -347,7 +347,7 @@ def test_chains_that_are_stuck_are_rescued(monkeypatch):
   assert np.abs(found.draws).max() < 10.0
   assert found.warm_up.step_size > 0.3
   # What they left was nothing.
-  assert not len(found.warm_up.abandoned)
+  assert found.warm_up.abandoned is None
 
 
 def test_a_narrow_mode_that_chains_were_moved_out_of_is_missed(tmp_path):

@@ -147,14 +147,13 @@ def find_stuck(is_accepted, log_prob, gradients):
   Returns:
     bool array of shape [chains]. None is stuck if all would be.
   """
-  moves = is_accepted.mean(axis=0)
   half = len(log_prob) // 2
   level = log_prob[half:].mean(axis=0)
   known = np.isfinite(level)
   if not known.any():
     return np.zeros_like(known)
   spread = _spread(log_prob[half:])
-  stuck = moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
+  stuck = hardly_move(is_accepted)
   is_low = ~(level > np.median(level[known]) - _MOST_DEVIATIONS * spread)
   # NaN compares false: what is not finite speaks for no chain.
   with np.errstate(all='ignore'):
@@ -162,6 +161,12 @@ def find_stuck(is_accepted, log_prob, gradients):
     may_stay = has_mass(log_prob, gradients) & (rise < _MOST_RISE * spread)
   stuck |= is_low & ~may_stay
   return np.zeros_like(stuck) if stuck.all() else stuck
+
+
+def hardly_move(is_accepted):
+  """Which chains move in few of the steps of others: [steps, chains]."""
+  moves = is_accepted.mean(axis=0)
+  return moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
 
 
 def has_mass(log_prob, gradients):

@@ -32,8 +32,8 @@ IS_UNREACHED = 'no draw is there'
 # their range.
 _FEWEST, _LEAST_SHARE, _MARGIN = 3, 0.05, 0.1
 
-# Chains that have so many effective draws each agree, and are only too short for
-# the limit of R-hat.
+# Chains that have so many effective draws each agree, and are only too short
+# for the limit of R-hat.
 _MANY_OF_A_CHAIN = 20
 
 # In a sentence.

@@ -243,8 +243,8 @@ def check_pins(model, pins, chain_shape):
   Args:
     model: A `tfd.JointDistribution`, pinned or not.
     pins: Dict from names of its variables to what is observed.
-    chain_shape: List of Python `int`s: data of each chain, for models that are
-      not auto-batched, may have these axes in front.
+    chain_shape: List of Python `int`s: data that are the same for all chains,
+      for models that are not auto-batched, may have these axes in front.
 
   Returns:
     Dict as `pins`: Tensors of integers in the dtype of a floating variable.
@@ -301,11 +301,29 @@ def check_pins(model, pins, chain_shape):
   return checked
 
 
+def check_pinned(model):
+  """As `check_pins`, for what the caller has pinned: only that it is shared.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+  """
+  whole = getattr(model, 'distribution', model)
+  event_shapes = _by_name(whole, whole.event_shape)
+  for name, value in (getattr(model, 'pins', None) or {}).items():
+    expected = event_shapes.get(name)
+    if value is not None and isinstance(expected, tf.TensorShape):
+      _check_same_for_chains(
+        name, value, tf.TensorShape(np.shape(value)), expected
+      )
+
+
 def _check_same_for_chains(name, value, shape, event_shape):
   """Refuses data that differ from chain to chain."""
   if None in (shape.rank, event_shape.rank) or shape.rank <= event_shape.rank:
     return
-  array = tf.get_static_value(value) if tf.is_tensor(value) else value
+  if tf.is_tensor(value):
+    value = tf.get_static_value(tf.convert_to_tensor(value))
+  array = value
   if array is None or not np.size(array):
     return
   leading = shape[: shape.rank - event_shape.rank]

@@ -335,7 +335,9 @@ def sample_posterior(
     target_accept_prob = float(target_accept_prob)
   run_seed = some_seed(seed)
   start_seed, warmup_seed, draws_seed = split_seed(run_seed, 3)
-  _check_same_chains(init)
+  if not hasattr(joint_dist_or_log_prob, 'event_shape'):
+    # Of a model more is known.
+    _check_same_chains(init)
   target = as_target(
     joint_dist_or_log_prob,
     chain_shape,
@@ -504,7 +506,7 @@ def _check_same_chains(init):
     if count != expected:
       raise ValueError(
         f'`init` has {expected} chains in {first!r}, and {count} in {name!r}; '
-        'all parts must have the same first axis.'
+        'chains are the first axis of every part.'
       )
 
 
@@ -514,8 +516,11 @@ def _check_one_axis(log_prob, start, is_model):
     return
   if is_model:
     raise ValueError(
-      f'`init` has chains of the shape {log_prob.shape}, but here they must be '
-      'along one axis; reshape it.'
+      f'The log density of the model has the shape {log_prob.shape}, but must '
+      'have one value for each chain, which are along one axis. If `init` has '
+      'chains along several, reshape it. If not, what is pinned has a batch '
+      'of distributions: make it a single one by `tfd.Independent` or '
+      'JointDistribution...AutoBatched.'
     )
   chains = f'{start[0].shape[0]} chains' if start[0].shape.rank else 'chains'
   raise ValueError(

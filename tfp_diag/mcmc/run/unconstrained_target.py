@@ -29,6 +29,7 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_init,
   check_inside,
   check_latent_variables,
+  check_pinned,
   check_pins,
   check_reached,
   check_start,
@@ -140,11 +141,6 @@ def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
   return target_of_log_prob(given, init, bijectors, name)
 
 
-def _is_single(batch_shape):
-  """Whether no variable is known to have several distributions."""
-  return all(tf.TensorShape(s).rank in (None, 0) for s in _shapes(batch_shape))
-
-
 def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   """A `tfd.JointDistribution` in the coordinates of its default bijector.
 
@@ -167,11 +163,20 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
       or `init` does not fit.
   """
   pins = check_pins(model, pins, chain_shape)
+  check_pinned(model)
   pinned = model.experimental_pin(**pins) if pins else model
-  # A pinned model does not say that of what is pinned.
-  whole = getattr(model, 'distribution', model).batch_shape
-  batch_shape = pinned.batch_shape if _is_single(whole) else whole
-  if not _is_single(batch_shape):
+  batch_shape = pinned.batch_shape
+  if all(tf.TensorShape(s).rank == 0 for s in _shapes(batch_shape)):
+    # A pinned model does not say that of what is pinned. There, a scale may be
+    # an array of one element.
+    batch_shape = getattr(model, 'distribution', model).batch_shape
+    is_single = all(
+      tf.TensorShape(s).num_elements() in (None, 1)
+      for s in _shapes(batch_shape)
+    )
+  else:
+    is_single = False
+  if not is_single:
     raise ValueError(
       f'`{name}` has the batch shape {batch_shape}, but the step '
       'size and the scale would be shared by its different distributions. '

@@ -32,6 +32,7 @@ from tfp_diag.mcmc.adapt.tuning import (
   Times,
   autocorrelation_time,
   find_stuck,
+  hardly_move,
   has_mass,
   is_unstable,
   times_of,
@@ -139,9 +140,9 @@ class WarmUp(typing.NamedTuple):
     num_gradients: Python int, per chain, a diagonal of the Hessian counted as
       two.
     gradients_per_step: Python int, of each step of a trajectory.
-    abandoned: Array of shape [places, d]: where chains were that did not move,
-      and were moved to others, although as much of the target may be there; or
-      None.
+    abandoned: Array of shape [chains of these, d]: where chains were that did
+      not move, and were moved to others, although as much of the target may be
+      there; or None.
 
   #### Examples
 
@@ -342,7 +343,7 @@ def warm_up(
   ends = adaptation_windows(int(SHARE_FOR_SCALE * num_steps))
   ends = [*ends, num_steps] if num_steps and not is_local else []
   windows, begin, slowness = [], 0, 1.0
-  abandoned = []
+  abandoned = {}
   for i, end in enumerate(ends):
     is_last, is_early = end == num_steps, i < 2
     tuner.new_window(is_late=i >= len(ends) - 2)
@@ -352,8 +353,11 @@ def warm_up(
     stuck = np.zeros([num_chains], bool)
     if not is_last:
       stuck = find_stuck(rows.is_accepted, rows.log_prob, rows.gradients)
-      heavy = stuck & has_mass(rows.log_prob, rows.gradients)
-      abandoned.append(block.state.numpy()[heavy])
+      heavy = stuck & hardly_move(rows.is_accepted)
+      heavy &= has_mass(rows.log_prob, rows.gradients)
+      # Of each chain the last.
+      places = block.state.numpy()
+      abandoned.update((k, places[k]) for k in np.flatnonzero(heavy))
       block.move(stuck, rng)
       draws, gradients = rows.of_chains(~stuck)
       settings.scale = settings.scale.learned(draws, gradients)
@@ -391,7 +395,7 @@ def warm_up(
     num_newton_steps=num_newton_steps,
     # Of each step the gradient, and a diagonal of the Hessian.
     num_gradients=3 * num_curvatures + sum(w.num_gradients for w in windows),
-    abandoned=np.concatenate(abandoned) if abandoned else None,
+    abandoned=np.stack(list(abandoned.values())) if abandoned else None,
   )
   if newton is None or not num_steps:
     return found
