@@ -531,3 +531,17 @@ def test_a_batch_of_what_is_pinned_is_one():
     ValueError, match=r'(?s)batch shape .*counts.*Independent'
   ):
     run(_in_batches, counts=2.0)
+
+
+def test_a_batch_beside_the_chains():
+  @tfd.JointDistributionCoroutine
+  def model():
+    rate = yield Root(tfd.Gamma(2.0, 1.0, name='rate'))
+    yield tfd.Sample(tfd.Poisson(rate[..., tf.newaxis]), 5, name='counts')
+
+  for driver in (windowed_adaptive_mala, sample_posterior):
+    args = (3, model) if driver is windowed_adaptive_mala else (model, 3)
+    with pytest.raises(
+      ValueError, match='batch of distributions beside the ch'
+    ):
+      driver(*args, counts=_COUNTS, seed=0)

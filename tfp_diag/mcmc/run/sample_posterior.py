@@ -516,11 +516,8 @@ def _check_one_axis(log_prob, start, is_model):
     return
   if is_model:
     raise ValueError(
-      f'The log density of the model has the shape {log_prob.shape}, but must '
-      'have one value for each chain, which are along one axis. If `init` has '
-      'chains along several, reshape it. If not, what is pinned has a batch '
-      'of distributions: make it a single one by `tfd.Independent` or '
-      'JointDistribution...AutoBatched.'
+      f'`init` has chains of the shape {log_prob.shape}, but here they must be '
+      'along one axis; reshape it.'
     )
   chains = f'{start[0].shape[0]} chains' if start[0].shape.rank else 'chains'
   raise ValueError(

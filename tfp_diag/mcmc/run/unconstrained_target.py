@@ -80,9 +80,23 @@ class UnconstrainedTarget(typing.NamedTuple):
 
     Raises:
       ValueError: if it is not, in eager mode. Names the variable of the model;
-        a kernel says so for a log density without one.
+        a kernel says so for a log density without one. Also if the model has
+        more axes than its chains.
     """
-    if self.model is None or not tf.executing_eagerly():
+    if self.model is None:
+      return
+    rank = log_prob.shape.rank
+    for x in self.start:
+      if rank is not None and not log_prob.shape.is_compatible_with(
+        x.shape[:rank]
+      ):
+        raise ValueError(
+          f'The log density of the model has the shape {log_prob.shape} where '
+          f'a variable has {x.shape}: what is pinned has a batch of '
+          'distributions beside the chains. Make it a single one by '
+          '`tfd.Independent`, or the model a JointDistribution...AutoBatched.'
+        )
+    if not tf.executing_eagerly():
       return
     if not np.all(np.isfinite(log_prob)):
       check_start(self.model, self.constrain(self.start))
