@@ -336,22 +336,23 @@ def _without_leaks(
 ) -> list:
   """A diagonal by terms; where one is not finite, by passes.
 
-  Not where that would take a loop within a branch, if XLA may compile it.
+  A loop, which is traced once, in a branch that nobody differentiates: XLA
+  could not. Where passes step in, derivatives of the diagonal are NaN.
   """
   colors = decision.colors_of(evaluation.xs, problem.rank_of(evaluation.ys))
-  schedule: Schedule = decision.schedule
-  is_one_chunk = colors.is_static and colors.num_colors <= decision.chunk_size
-  if is_one_chunk and decision.obstacle is None:
-    # Traced once, and no loop.
-    schedule = 'pfor'
-  elif _is_short(colors):
-    schedule = 'unrolled'
-  elif not evaluation.is_without_xla:
-    return diag
-  decision = decision._replace(mode='reverse', schedule=schedule)
-  return _finite_where_possible(
-    diag, lambda: _by_passes(decision, passes, evaluation, problem, colors)
+  decision = decision._replace(
+    mode='reverse', schedule='while_loop', chunk_size=1
   )
+  finite = [tf.math.is_finite(d) for d in diag]
+  others = tf.cond(
+    tf.reduce_all([tf.reduce_all(is_finite) for is_finite in finite]),
+    lambda: [tf.zeros_like(d) for d in diag],
+    lambda: _by_passes(decision, passes, evaluation, problem, colors),
+  )
+  return [
+    tf.where(is_finite, d, tf.stop_gradient(other))
+    for is_finite, d, other in zip(finite, diag, others)
+  ]
 
 
 def _is_short(colors: sweep.Colors) -> bool:

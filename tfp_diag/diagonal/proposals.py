@@ -30,6 +30,7 @@ from tfp_diag.diagonal.terms import Terms
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.traits import SAMPLES_AT_LEAST
 from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 
 # The cost model, in passes: what one vector-Jacobian product of the derivative
@@ -42,9 +43,8 @@ _ROW = 0.95
 # A row and a column for an element that is held, and a pass for what is left.
 _HELD_PASS = 2.0
 # A column of the matrix of a linear map, if a pass carries one per sample; so
-# many samples are reckoned with at least, and so many if nobody knows.
+# many samples are reckoned with if nobody knows.
 _COLUMN = 1.0
-_SAMPLES_AT_LEAST = 4
 SAMPLES_IF_OPEN = 32
 # The tangents of all arguments of curved ops for one coordinate, and what the
 # second derivatives of these ops add.
@@ -124,7 +124,7 @@ def by_sweeps(
   found = []
   with budget.at_most(_MOST_PATHS):
     assert reading.analysis is not None
-    samples = max(reading.num_samples or SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
+    samples = reading.num_samples or SAMPLES_IF_OPEN
     for sweeps in reading.analysis.sweeps(num_passes, samples):
       found += _sweeps(reading, sweeps, pattern, is_planned)
       if found and min(p.cost for p in found) < _FEW_SWEEPS:
@@ -190,10 +190,9 @@ def taken_apart(
   """
   analysis, samples = reading.analysis, reading.num_samples
   assert analysis is not None
-  # A column costs less than a pass, as if there were a few samples at least.
-  columns = max(samples or SAMPLES_IF_OPEN, _SAMPLES_AT_LEAST)
+  columns = samples or SAMPLES_IF_OPEN
   if reading.problem.kind == 'jacobian':
-    yield from _around_cuts(reading, columns)
+    yield from _around_cuts(reading, max(columns, SAMPLES_AT_LEAST))
   k = sweep.num_colors(colors)
   if samples and k <= _MAX_SHARED * samples and reading.is_quadratic:
     terms = ConstantHessian(colors, samples)
@@ -231,7 +230,8 @@ def _cost_op_by_op(terms: HessianTerms) -> float:
     # Rows leave few colors, and the passes over these are ordinary ones.
     cost += sweep.num_colors(terms.colors) * (1.0 if ops.few else each)
   if ops.fixed:
-    cost += _PRODUCT + _COLUMN * (terms.colors.size / terms.num_samples) * 0.25
+    columns = terms.colors.size / max(terms.num_samples, SAMPLES_AT_LEAST)
+    cost += _PRODUCT + _COLUMN * columns * 0.25
     if terms.is_one_product:
       cost = min(cost, 0.9)
   return cost

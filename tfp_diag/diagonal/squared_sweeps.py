@@ -75,6 +75,7 @@ class SquaredSweeps:
 
   how = 'squared sweeps'
   max_order = 3
+  may_leak = False
 
   @property
   def num_sweeps(self) -> int:
@@ -86,11 +87,6 @@ class SquaredSweeps:
     """As `Terms.num_passes`."""
     colors = sweep.num_colors(self.colors)
     return self.num_sweeps + self.matrix_passes + colors
-
-  @property
-  def may_leak(self) -> bool:
-    """As `Terms.may_leak`."""
-    return self.matrix_passes > 0
 
   @property
   def note(self) -> str:

@@ -38,6 +38,9 @@ LOCAL = 4
 # A product with a fixed matrix is worthwhile only if at least this fraction of
 # its entries are nonzero: passes do not multiply with the zeros.
 MIN_DENSITY = 0.25
+# A column of a fixed matrix costs less than a pass, as if there were so many
+# samples at least that share one.
+SAMPLES_AT_LEAST = 4
 # The most entries of all fixed matrices of one function.
 MAX_ENTRIES = 4_000_000
 
@@ -273,7 +276,8 @@ class FixedMatrices(NamedTuple):
     """
     # As a product of matrices among the ops of the function.
     product = self._entries(value, part) * self.facts.num_samples / 4
-    return product / total + of_map * self.num_passes(part) / 2
+    passes = self.facts.width(part) / max(self.num_samples, SAMPLES_AT_LEAST)
+    return product / total + of_map * passes / 2
 
   def _entries(self, value: Value, part: Value) -> int:
     width = self.facts.width
