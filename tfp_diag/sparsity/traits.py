@@ -84,18 +84,19 @@ class Facts:
       before it multiplies.
     """
     shape, samples = value.shape, self._walked.sample_shape
-    if shape is None or shape[: len(samples)] == samples:
-      found = None if shape is None else 0
-    else:
-      found = 0 if shape[:1] == (self._walked.num_samples,) else None
-    if (
-      shape is None or not samples or samples not in _pieces(shape[1:], samples)
-    ):
+    if shape is None:
+      return None
+    places = [
+      axis
+      for axis in range(len(shape) - len(samples) + 1)
+      if shape[axis : axis + len(samples)] == samples
+    ]
+    is_merged = shape[:1] == (self._walked.num_samples,)
+    found = 0 if is_merged or 0 in places else None
+    if not samples or places in ([], [0]):
       return found
-    if found == 0 and self._has_samples_at(value, 0):
-      return 0
-    for axis, piece in enumerate(_pieces(shape, samples)):
-      if piece == samples and self._has_samples_at(value, axis):
+    for axis in places:
+      if self._has_samples_at(value, axis):
         return axis
     return found
 
@@ -222,12 +223,6 @@ def samples_first(axis: int, rank: int, ndims: int) -> tuple:
   """
   end = axis + rank
   return (*range(axis, end), *range(axis), *range(end, ndims))
-
-
-def _pieces(shape: tuple, samples: tuple) -> list:
-  """The runs of sizes in a shape, each as long as that of the samples."""
-  rank = len(samples)
-  return [shape[k : k + rank] for k in range(len(shape) - rank + 1)]
 
 
 class FixedMatrices(NamedTuple):
