@@ -499,7 +499,9 @@ def _check_same_chains(init):
   known = [
     (name, int(x.shape[0]))
     for name, x in zip(part_names(init), parts)
-    if tf.TensorShape(getattr(x, 'shape', ())).rank and x.shape[0] is not None
+    if (tf.is_tensor(x) or isinstance(x, np.ndarray))
+    and tf.TensorShape(x.shape).rank
+    and x.shape[0] is not None
   ]
   for name, count in known:
     first, expected = known[0]
