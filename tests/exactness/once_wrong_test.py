@@ -489,10 +489,11 @@ def test_a_range_of_floats_whose_elements_are_not_one_number():
 
 def test_batches_of_indices_are_counted_from_the_last_axis():
   def fn(x):
-    first = tf.gather(x, tf.argsort(x)[:, :2], axis=1, batch_dims=-1)
-    return tf.concat([first * x[:, :2], x[:, 2:] ** 2], axis=1)
+    first = tf.gather(x, tf.argsort(x)[:, :3], axis=1, batch_dims=-1)
+    return tf.concat([first * x[:, :3], x[:, 3:] ** 2], axis=1)
 
-  x = state(3)
+  # As many samples as indices: a wrong place among the axes fits, too.
+  x = tf.concat([state(3), state(3)[:, :1] + 0.1], axis=1)
   # An eager call of so few coordinates would not look for structure.
   plan = tfp_diag.plan_diag_jacobian(fn, x, [3])
   np.testing.assert_allclose(plan(x)[1][0], jacobian_diagonal(fn, x))
