@@ -200,21 +200,12 @@ class _Call:
     """The diagonal of A^T diag(w) B: the same A and B for all samples."""
     is_elementwise = elementwise_pairs(op.type, [left, right]) is not None
     if is_elementwise:
-      weight = self.weight(op, left, right)
+      weight, find = self.weight(op, left, right), self._elementwise_products
     else:
-      (weight,) = self.adjoints(op)
+      (weight,), find = self.adjoints(op), self._products
     if weight is None:
       return [None] * len(self._xs)
-    # Products alone may leave the range of their dtype, though they would not
-    # with their weights.
-    if not is_elementwise:
-      products, size = self._products(op, left, right, axes)
-    else:
-      columns, size = _scaled(self._columns(op.inputs[left], axes[0]))
-      if left == right:
-        products = size[:, tf.newaxis] * tf.square(columns)
-      else:
-        products = 2.0 * columns * self._columns(op.inputs[right], axes[1])
+    products, size = find(op, left, right, axes)
     weight = basis.samples_first(weight, self._value.shape.rank, axes[-1])
     rows = tf.reshape(weight, [-1, tf.shape(products)[1]])
     if self._selects:
@@ -230,6 +221,17 @@ class _Call:
       for piece, x in zip(tf.split(flat, self._sizes(), axis=1), self._xs)
     ]
 
+  def _elementwise_products(
+    self, op: tf.Operation, left: int, right: int, axes: tuple
+  ) -> tuple:
+    """As `_products`, of an elementwise op; once where both are the same."""
+    # Products alone may leave the range of their dtype, though they would not
+    # with their weights.
+    columns, size = _scaled(self._columns(op.inputs[left], axes[0]))
+    if left == right:
+      return size[:, tf.newaxis] * tf.square(columns), size
+    return 2.0 * columns * self._columns(op.inputs[right], axes[1]), size
+
   def _products(
     self, op: tf.Operation, left: int, right: int, axes: tuple
   ) -> tuple:
@@ -242,8 +244,8 @@ class _Call:
 
     Returns:
       Tensor of shape `[number of coordinates, elements of the result per
-      sample]`: twice the result for the columns of both, those of the right
-      argument divided by their largest entries; and these entries.
+      sample]`: twice the result for the columns of both, those of one argument
+      divided by their largest entries; and these entries.
     """
     forward = self.reverse([op.inputs[left], op.inputs[right]]).transposed()
     parts, rank = list(range(len(self._xs))), self._value.shape.rank

@@ -170,9 +170,8 @@ def _cost_of_sweep(one: Sweep) -> float:
 def _links(one: Sweep) -> list:
   """The links of all frontiers; terms share the same fixed matrix."""
   links = [link for frontier in one.frontiers for link in frontier.links]
-  return [k for k in links if not k.mapped] + list(
-    {k for k in links if k.mapped}
-  )
+  shared = dict.fromkeys(k for k in links if k.mapped)
+  return [*(k for k in links if not k.mapped), *shared]
 
 
 def taken_apart(

@@ -153,10 +153,8 @@ def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
     elif (
       pairs is None
       and entries + size * n <= MAX_ENTRIES
-      and (
-        any(_is_full(step, i, counts, n) for i in used)
-        and _is_fixed_product(step, used, walked, facts)
-      )
+      and any(_is_full(step, i, counts, n) for i in used)
+      and _is_fixed_product(step, used, walked, facts)
     ):
       fixed.append((op, *used, _axes(step, used, facts), same[step]))
       entries += size * n

@@ -323,28 +323,21 @@ def _check_same_for_chains(name, value, shape, event_shape):
     return
   if tf.is_tensor(value):
     value = tf.get_static_value(tf.convert_to_tensor(value))
-  array = value
-  if array is None or not np.size(array):
+  if value is None or not np.size(value):
     return
   leading = shape[: shape.rank - event_shape.rank]
-  rows = np.reshape(array, [leading.num_elements(), -1])
-  # NaN is as good as another NaN: its log density is looked at later.
-  if np.array_equal(rows, np.broadcast_to(rows[:1], rows.shape)) or np.any(
-    rows != rows
-  ):
+  rows = np.reshape(value, [leading.num_elements(), -1])
+  shared = np.broadcast_to(rows[:1], rows.shape)
+  if np.array_equal(rows, shared, equal_nan=True):
     return
   raise ValueError(
     f'What is pinned as {name!r} has the shape {shape}, but the variable has '
-    f'{event_shape}: each of the {_brief_shape(leading)} chains would have '
+    f'{event_shape}: each of the {len(rows)} chains would have '
     'data, and a posterior, of its own, while all share what is adapted, and '
     'are judged together. If these are observations of one posterior, say so '
     'in the model: `tfd.Sample` or `tfd.Independent` make their axes part of '
     'the event.'
   )
-
-
-def _brief_shape(shape):
-  return ' x '.join(map(str, shape.as_list()))
 
 
 def _leading_shape(model, chain_shape):

@@ -179,18 +179,15 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   pins = check_pins(model, pins, chain_shape)
   check_pinned(model)
   pinned = model.experimental_pin(**pins) if pins else model
-  batch_shape = pinned.batch_shape
-  if all(tf.TensorShape(s).rank == 0 for s in _shapes(batch_shape)):
-    # A pinned model does not say that of what is pinned. There, a scale may be
-    # an array of one element.
-    batch_shape = getattr(model, 'distribution', model).batch_shape
-    is_single = all(
-      tf.TensorShape(s).num_elements() in (None, 1)
-      for s in _shapes(batch_shape)
-    )
-  else:
-    is_single = False
-  if not is_single:
+  # A pinned model does not say that of what is pinned, where a scale may be an
+  # array of one element.
+  batch_shape = getattr(model, 'distribution', model).batch_shape
+  if any(
+    tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)
+  ) or any(
+    tf.TensorShape(s).num_elements() not in (None, 1)
+    for s in _shapes(batch_shape)
+  ):
     raise ValueError(
       f'`{name}` has the batch shape {batch_shape}, but the step '
       'size and the scale would be shared by its different distributions. '
