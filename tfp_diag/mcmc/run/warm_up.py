@@ -354,7 +354,8 @@ def warm_up(
     if not is_last:
       stuck = find_stuck(rows.is_accepted, rows.log_prob, rows.gradients)
       heavy = stuck & hardly_move(rows.is_accepted)
-      heavy &= has_mass(rows.log_prob, rows.gradients)
+      if heavy.any():
+        heavy &= has_mass(rows.log_prob, rows.gradients)
       # Of each chain the last.
       places = block.state.numpy()
       abandoned.update((k, places[k]) for k in np.flatnonzero(heavy))
