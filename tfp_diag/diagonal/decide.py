@@ -53,7 +53,7 @@ class Decision(NamedTuple):
 
   Attributes:
     evaluation: `Evaluation` that is differentiated: the one that was given, or
-      the same function without calls of functions.
+      the same function without calls of functions and equal ops.
     colors: int32 array, one color per coordinate, or None: one each.
     pattern: `SparsityPattern`, or None where it was not found.
     mode: 'forward' or 'reverse', or 'auto' where it is still to be tried.
@@ -289,7 +289,7 @@ def _other_ways(
     return reading, [], notes
   try:
     # Terms are ops of this graph, not of functions that it calls.
-    reading = reading.inlined() or reading
+    reading = reading.simplified() or reading
   except (CannotSay, budget.PatternTooDenseError) as e:
     notes += (_NOT_INLINED.format(reason=e),)
   except Exception as e:

@@ -45,7 +45,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfp_diag.diagonal.own_gradients import own_gradients
-from tfp_diag.sparsity.expansion import expand, inline
+from tfp_diag.sparsity.expansion import expand, simplify
 from tfp_diag.sparsity.graph import (
   Graph,
   beside,
@@ -314,8 +314,8 @@ class Evaluation:
       graph = expand(self.graph, places)
     return self._of(self.result, graph)
 
-  def inlined(self) -> 'Evaluation | None':
-    """The same function without calls of functions; None if it has none.
+  def simplified(self) -> 'Evaluation | None':
+    """The same function without calls and equal ops; None if it has none.
 
     Raises:
       CannotSay: If an op of them cannot be repeated.
@@ -324,7 +324,7 @@ class Evaluation:
       r for r in tf.nest.flatten(self.result) if isinstance(r, tf.Tensor)
     ]
     with _recording(self._tapes):
-      found = inline(self.graph, results)
+      found = simplify(self.graph, results)
     if found is None:
       return None
     graph, latest = found

@@ -31,8 +31,8 @@ from tfp_diag.sparsity.analysis import Analysis, analyze
 from tfp_diag.sparsity.expansion import (
   expand,
   expandable,
-  inline,
   needed_ops,
+  simplify,
 )
 from tfp_diag.sparsity.graph import (
   Graph,
@@ -123,34 +123,34 @@ class Reading(NamedTuple):
       return False
     return found is not None and found.is_affine
 
-  def inlined(self) -> 'Reading | None':
-    """The same function without calls of functions, or None.
+  def simplified(self) -> 'Reading | None':
+    """The same function without calls of functions and equal ops, or None.
 
-    None if it calls none, or if nothing can be said about it without them.
+    None if it has none, or if nothing can be said about it without them.
 
     Raises:
       CannotSay: If an op of them cannot be repeated.
       PatternTooDenseError: If the pattern has too many entries.
     """
-    inlined, retrace = self.evaluation.inlined(), self.retrace
-    if inlined is None:
+    simplified, retrace = self.evaluation.simplified(), self.retrace
+    if simplified is None:
       return None
 
-    def retrace_inlined(shapes):
+    def retrace_simplified(shapes):
       assert retrace is not None
       graph = retrace(shapes)
-      found = inline(graph)
+      found = simplify(graph)
       return graph if found is None else found[0]
 
-    more = None if retrace is None else functools.cache(retrace_inlined)
+    more = None if retrace is None else functools.cache(retrace_simplified)
     found = analyze(
-      inlined.graph, self.rank, more, self.problem.kind == 'hessian'
+      simplified.graph, self.rank, more, self.problem.kind == 'hessian'
     )
     if found is None:
       return None
-    linear = self.problem.linear_ops(inlined.result)
+    linear = self.problem.linear_ops(simplified.result)
     found = found.linear_up_to(linear) if linear else found
-    return self._replace(evaluation=inlined, analysis=found, retrace=more)
+    return self._replace(evaluation=simplified, analysis=found, retrace=more)
 
   def written_out(self) -> 'Reading | None':
     """The same function, with more ops in place of some, or None.

@@ -12,7 +12,11 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Replaces function calls, and ops with a normalizer, by simpler ops."""
+"""Replaces ops by simpler ones.
+
+Calls of functions and ops with a normalizer are written out, and what is
+computed twice is computed once.
+"""
 
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
@@ -24,6 +28,7 @@ from tfp_diag.sparsity.evaluation import bound_op, repeat_op
 from tfp_diag.sparsity.graph import (
   Graph,
   all_ops,
+  attributes_of,
   function_graph,
   function_names,
   gradient_of,
@@ -79,13 +84,14 @@ def expand(graph: Graph, places: Collection[int]) -> Graph:
   return _rewritten(graph, chosen, write_out)[0]
 
 
-def inline(
+def simplify(
   graph: Graph, more: Sequence = ()
 ) -> tuple[Graph, Callable[[tf.Tensor], tf.Tensor]] | None:
-  """Writes out calls of functions, and repeats the ops that depend on them.
+  """Writes out calls of functions, and lets no op do again what one has done.
 
   A derivative is split at ops of the graph that is differentiated. Ops in the
-  graph of a function that it calls cannot be used.
+  graph of a function that it calls cannot be used; and through a product that
+  is computed twice, one path would not know of the other.
 
   Args:
     graph: `Graph`, to which ops are added.
@@ -93,12 +99,24 @@ def inline(
 
   Returns:
     `Graph` of the same function, and a callable that takes a Tensor of `graph`
-    and returns the one that replaces it; None if there are no calls between xs
-    and ys.
+    and returns the one that replaces it; None if nothing is to be done.
 
   Raises:
-    CannotSay: If an op cannot be repeated.
+    CannotSay: If an op of a function that it calls cannot be repeated.
   """
+  inlined = _inlined(graph, more)
+  inner, latest = inlined or (graph, lambda tensor: tensor)
+  try:
+    merged = _merged(inner, list(map(latest, more)))
+  except CannotSay:
+    return inlined
+  if merged is None:
+    return inlined
+  return merged[0], lambda tensor: merged[1](latest(tensor))
+
+
+def _inlined(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
+  """`simplify`, for calls of functions."""
   calls = _calls(graph)
   if not calls:
     return None
@@ -107,6 +125,63 @@ def inline(
   return _rewritten(
     graph, calls, lambda op, latest: _body(op, latest, parts), more
   )
+
+
+def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
+  """`simplify`, for ops that do the same to the same Tensors."""
+  if graph.has_variables:
+    return None  # They are read anywhere, and watched.
+  first, same = {}, {}
+
+  def number(tensor):
+    return same.get(tensor.ref(), tensor).ref()
+
+  reached = {x.ref() for x in graph.xs}
+  needed = needed_ops(graph.ops, [*graph.ys, *more])
+  again = set()
+  for op in graph.ops:
+    if op not in needed:
+      continue
+    if any(x.ref() in reached for x in op.inputs):
+      reached.update(y.ref() for y in op.outputs)
+    if not _does_the_same_again(op):
+      continue
+    key = op.type, attributes_of(op), tuple(map(number, op.inputs))
+    before = first.setdefault(key, op)
+    if before is not op:
+      again.add(op)
+      same.update((y.ref(), x) for y, x in zip(op.outputs, before.outputs))
+  again = {op for op in again if op.outputs[0].ref() in reached}
+  if not any(map(_joins, again)):
+    return None
+  if any(facts(op.type).read is not None for op in first.values()):
+    _check_writes_nothing(graph)
+  return _rewritten(
+    graph,
+    again,
+    lambda op, latest: [latest(same[y.ref()]) for y in op.outputs],
+    more,
+  )
+
+
+def _does_the_same_again(op: tf.Operation) -> bool:
+  """Whether another op of its kind on the same inputs has the same results."""
+  known = facts(op.type)
+  if known.read is None and op.op_def.is_stateful:
+    return False
+  return not (
+    known.is_placeholder
+    or op.control_inputs
+    or function_names(op)
+    or has_own_gradient(op)
+    or not known.is_pure
+  )
+
+
+def _joins(op: tf.Operation) -> bool:
+  """Whether each of its results may depend on several elements of an input."""
+  known = facts(op.type)
+  return known.elementwise is None and not known.moved(len(op.inputs))
 
 
 def _calls(graph: Graph) -> set[tf.Operation]:

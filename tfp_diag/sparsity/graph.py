@@ -297,12 +297,6 @@ def _nodes(
       tokens.get('^' + before.name, ('^',)) for before in op.control_inputs
     )
     tokens['^' + op.name] = ('^', number)
-    attributes = [('device', op.device.encode())]
-    attrs = op.node_def.attr
-    for name in sorted(attrs):
-      if not _functions(attrs[name]) and name not in _NAMES:
-        value = attrs[name].SerializeToString(deterministic=True)
-        attributes.append((name, value))
     for k, tensor in enumerate(op.outputs):
       tokens.setdefault(tensor.name, (number, k))
     number += 1
@@ -312,7 +306,24 @@ def _nodes(
       if tensor.name in constants and _may_be_read(op, k)
     ]
     shapes = tuple(_static_shape(t) for t in op.outputs)
-    yield Node(op, tuple(inputs), tuple(attributes), shapes, tuple(read))
+    yield Node(op, tuple(inputs), attributes_of(op), shapes, tuple(read))
+
+
+def attributes_of(op: tf.Operation) -> tuple:
+  """What an op is told beside its inputs: its device, and its attributes.
+
+  Args:
+    op: `tf.Operation`.
+
+  Returns:
+    tuple of (name, bytes), without names and without functions.
+  """
+  attrs = op.node_def.attr
+  return ('device', op.device.encode()), *(
+    (name, attrs[name].SerializeToString(deterministic=True))
+    for name in sorted(attrs)
+    if not _functions(attrs[name]) and name not in _NAMES
+  )
 
 
 def function_names(op: tf.Operation) -> list[str]:

@@ -1,0 +1,157 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""What a function computes twice counts as computed once."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras
+
+import tfp_diag
+from tests.oracles import hessian_by_copies
+from tfp_diag.diagonal import decide
+
+SAMPLES, SIZE, ROWS = 5, 24, 40
+RNG = np.random.default_rng(17)
+DESIGN = tf.constant(RNG.normal(size=[ROWS, SIZE]) / 5.0)
+X = tf.constant(RNG.normal(size=[SAMPLES, SIZE]))
+DENSE = tf_keras.layers.Dense(9, activation='tanh', dtype='float64')
+DENSE.build([None, SIZE])
+
+
+def predictor(x):
+  return tf.linalg.matvec(DESIGN, x)
+
+
+def total(x):
+  return tf.reduce_sum(x, axis=-1)
+
+
+def from_tanh(x):
+  return predictor(tf.tanh(x) + 0.5)
+
+
+@tf.function
+def called(x):
+  return predictor(x) / 2.0
+
+
+ONE_SWEEP = {
+  'a product of two': lambda x: total(
+    tf.sin(predictor(x)) * tf.exp(-(predictor(x) ** 2))
+  ),
+  'through equal ops and constants': lambda x: total(
+    tf.tanh(from_tanh(x)) * from_tanh(x)
+  ),
+  'a function that is called twice': lambda x: total(
+    tf.sin(called(x)) * called(x) ** 2
+  ),
+  'a layer of Variables': lambda x: total(tf.sin(DENSE(x)) * DENSE(x)),
+}
+
+
+def close(found, expected):
+  np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize('name', ONE_SWEEP)
+def test_one_sweep(name):
+  fn = ONE_SWEEP[name]
+  want = hessian_by_copies(fn, X)
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, SIZE], X.dtype))
+  assert (plan.num_passes, plan.how) == (1, 'squared sweeps'), plan
+  compiled = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x), jit_compile=True
+  )
+  for found in (plan(X), tfp_diag.diag_hessian(fn, X), compiled(X)):
+    close(found[0], fn(X))
+    close(found[2], want)
+
+
+def assert_apart(fn, x=X):
+  """Two products stay two, so that more than a sweep is needed."""
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec(x.shape, x.dtype))
+  assert plan.num_passes > 1, plan
+  close(tfp_diag.diag_hessian(fn, x)[2], hessian_by_copies(fn, x))
+
+
+def test_other_ops_stay_apart():
+  moved = DESIGN + 1.0
+
+  assert_apart(lambda x: total(tf.sin(predictor(x)) * predictor(x + 1.0)))
+  assert_apart(
+    lambda x: total(tf.sin(predictor(x)) * tf.linalg.matvec(moved, x))
+  )
+  square = DESIGN[:SIZE]
+  assert_apart(
+    lambda x: total(
+      tf.sin(tf.linalg.matvec(square, x))
+      * tf.linalg.matvec(square, x, transpose_a=True)
+    )
+  )
+
+
+def test_a_variable_that_changes_in_between():
+  weights = tf.Variable(DESIGN)
+
+  def fn(x):
+    weights.assign(DESIGN)
+    first = tf.linalg.matvec(weights, x)
+    weights.assign(2.0 * DESIGN[::-1])
+    return total(tf.sin(first) * tf.linalg.matvec(weights, x))
+
+  want = hessian_by_copies(
+    lambda x: total(
+      tf.sin(predictor(x)) * tf.linalg.matvec(2.0 * DESIGN[::-1], x)
+    ),
+    X,
+  )
+  close(tfp_diag.diag_hessian(fn, X)[2], want)
+  close(tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])(X), want)
+
+
+def test_two_draws_stay_two():
+  """Equal ops that give something else each time: every mask is drawn."""
+
+  def fn(x):
+    one, other = (
+      tf.cast(tf.random.uniform([1, ROWS]) < 0.5, x.dtype) for _ in range(2)
+    )
+    masked = predictor(x) * one, predictor(x) * other
+    return total((masked[0] - masked[1]) ** 2)
+
+  tf.random.set_seed(3)
+  *_, diag = tfp_diag.diag_hessian(fn, X)
+  assert np.all(np.abs(diag) > 0.0)
+
+
+def test_without_duplicates_nothing_is_traced_again(monkeypatch):
+  """Slices and elementwise ops that occur twice are no reason to repeat ops."""
+
+  def fn(x):
+    ends = x[:, 1:] * x[:, :-1] + x[:, 1:] ** 2
+    return total(tf.sin(total(tf.exp(ends))[..., None] * tf.exp(ends)))
+
+  sizes = []
+  original = decide.Reading.simplified
+
+  def spied(reading):
+    found = original(reading)
+    sizes.append(found)
+    return found
+
+  monkeypatch.setattr(decide.Reading, 'simplified', spied)
+  tfp_diag.plan_diag_hessian(fn, X)
+  assert sizes and all(found is None for found in sizes)
