@@ -22,7 +22,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.mcmc import sample_posterior, windowed_adaptive_mala
-from tfp_diag.mcmc.run import model_arguments
+from tfp_diag.mcmc.run import latent_variables, model_arguments
 from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
 tfd = tfp.distributions
@@ -338,7 +338,7 @@ def test_what_does_not_fit_is_named(model, arguments, match):
   ids=lambda d: d.name,
 )
 def test_bijectors_that_reach_all_values(distribution):
-  model_arguments.check_latent_variables(_of(distribution))
+  latent_variables.check_latent_variables(_of(distribution))
 
 
 def test_a_variable_with_the_name_of_an_argument():
@@ -453,7 +453,7 @@ def test_variables_of_two_dtypes():
 
 @pytest.mark.filterwarnings('error::RuntimeWarning')
 def test_draws_that_overflow_are_no_fault_of_a_bijector():
-  model_arguments.check_latent_variables(_of(tfd.InverseGamma(1e-3, 1e-3)))
+  latent_variables.check_latent_variables(_of(tfd.InverseGamma(1e-3, 1e-3)))
 
 
 _LISTED = tfd.JointDistributionSequentialAutoBatched(

@@ -12,79 +12,21 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""What drivers check about a model and what is said of it, one way for all.
+"""What drivers check about the values that they get, one way for all.
 
-A driver takes pins as keyword arguments, so that a misspelled argument looks
-like a pin: all that is wrong gets a sentence here, before TensorFlow sees it.
+All that is wrong gets a sentence here, before TensorFlow sees it.
 """
 
 import collections.abc
-import inspect
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
-from tfp_diag.internal.arguments import as_count, did_you_mean
+from tfp_diag.internal.arguments import as_count
+from tfp_diag.mcmc.run.variables import by_name, free_names
 
-# What it is called elsewhere, in TFP above all, by what it is called here.
-_CALLED_ELSEWHERE = {
-  'bijectors': ('bijector', 'constraining_bijector', 'constraining_bijectors'),
-  'init': ('current_state', 'init_state', 'initial_state', 'initvals'),
-  'init_step_size': ('initial_step_size', 'step_size'),
-  'joint_dist': ('model', 'target_log_prob_fn', 'log_prob_fn'),
-  'n_chains': ('chains', 'num_chains'),
-  'n_draws': ('draws', 'n_samples', 'num_draws', 'num_results', 'num_samples'),
-  'num_adaptation_steps': (
-    'num_burnin_steps',
-    'num_warmup',
-    'num_warmup_steps',
-    'tune',
-    'warmup',
-  ),
-  'seed': ('random_seed', 'rng', 'rng_key'),
-  'target_accept_prob': ('dual_averaging_kwargs', 'target_accept'),
-}
-# What `mcmc.sample` takes.
-_OF_SAMPLE = (
-  'block_size',
-  'checkpoint',
-  'draws_on_disk',
-  'kernel',
-  'num_steps_between_results',
-  'previous_kernel_results',
-  'progress_bar',
-  'resume',
-  'stop_when',
-  'strategy',
-)
-# What only one of the drivers takes that find their settings.
-_OF_DRIVER = {
-  'sample_posterior': ('max_num_steps', 'use_curvature'),
-  'windowed_adaptive_mala': (
-    'discard_tuning',
-    'init_step_size',
-    'previous_kernel_results',
-    'trace_fn',
-  ),
-}
-# What is done anyway.
-_NEEDLESS = {
-  'init_near_unconstrained_zero': 'without `init`, chains start there anyway',
-  'step_size': 'the warm-up finds it, by the acceptance rate that '
-  '`target_accept_prob` says',
-}
-# What TFP's samplers take, without a counterpart in this package.
-_OF_TFP = (
-  'chain_axis_names',
-  'max_energy_diff',
-  'max_tree_depth',
-  'num_leapfrog_steps',
-  'parallel_iterations',
-  'return_final_kernel_results',
-  'unrolled_leapfrog_steps',
-)
 _AUTO_BATCHED = (
   tfp.distributions.JointDistributionCoroutineAutoBatched,
   tfp.distributions.JointDistributionNamedAutoBatched,
@@ -92,20 +34,6 @@ _AUTO_BATCHED = (
 )
 # Numbers, in an error.
 _FEW = 5
-# Classes of TFP (0.25) of which the bijector misses values, whatever the
-# parameters are: Cholesky factors with a diagonal below log 2, and directions
-# with a negative coordinate.
-_PARTLY_REACHED = (
-  'PowerSpherical',
-  'SphericalUniform',
-  'VonMisesFisher',
-  'WishartLinearOperator',
-)
-# Draws that are looked at, and the numbers in all of them.
-_MOST_DRAWS = 2048
-_MOST_NUMBERS = 2**17
-# Sigmoids and the like of less than that are not rounded to their limits.
-_MODERATE = 6.0
 
 
 def as_chain_shape(n_chains):
@@ -171,72 +99,6 @@ def check_acceptance(name, value):
   )
 
 
-def check_argument_names(given, driver, model=None):
-  """Refuses keywords that are neither variables to pin nor arguments.
-
-  Args:
-    given: Iterable of Python `str`s, the keywords that are no arguments.
-    driver: Python callable, which was called.
-    model: The `tfd.JointDistribution` whose variables can be pinned, or None.
-
-  Raises:
-    ValueError: if there is another keyword. Says what is meant by it here.
-  """
-  free = [] if model is None else list(_names(model))
-  arguments = [
-    argument.name
-    for argument in inspect.signature(driver).parameters.values()
-    if argument.kind is not argument.VAR_KEYWORD
-  ]
-  of_model = next(a for a in arguments if a.startswith('joint_dist'))
-  for name in free:
-    if name in arguments:
-      raise ValueError(
-        f'`{of_model}` has a variable {name!r}, which is the name of an '
-        f'argument, too: `{name}=...` would not pin it. Pin it first, by '
-        f'`experimental_pin({name}=...)`, or rename it.'
-      )
-  for name in given:
-    if name in free:
-      continue
-    instead = _instead(name, arguments)
-    if instead is not None:
-      raise ValueError(f'`{name}` is not an argument here{instead}')
-    if name in getattr(model, 'pins', ()):
-      raise ValueError(
-        f'{name!r} is pinned already in `{of_model}`; pass the model without '
-        'that pin, or leave it out here.'
-      )
-    meant = did_you_mean(name, [*free, *arguments])
-    if model is None:
-      raise ValueError(
-        f'{name!r} is not an argument and cannot be pinned, since `{of_model}` '
-        f'is a callable; close over what is observed.{meant}'
-      )
-    raise ValueError(
-      f'{name!r} is neither an argument nor a variable of `{of_model}`, which '
-      f'are {", ".join(map(repr, free))}.{meant}'
-    )
-
-
-def _instead(name, arguments):
-  """What to do about a name that is known, though not here; or None."""
-  for key, names in _CALLED_ELSEWHERE.items():
-    here = [a for a in arguments if a in (key, *names)]
-    if here and name in (key, *names):
-      return f'; use `{here[0]}` instead.'
-  if name in _NEEDLESS:
-    return f': {_NEEDLESS[name]}. Leave it out.'
-  for other, names in _OF_DRIVER.items():
-    if name in names:
-      return f'; `tfp_diag.mcmc.{other}` has it.'
-  if name in _OF_SAMPLE:
-    return '; `tfp_diag.mcmc.sample` has it, and takes a kernel of your choice.'
-  if name in _OF_TFP:
-    return ', and nothing corresponds to it; leave it out.'
-  return None
-
-
 def check_pins(model, pins, chain_shape):
   """What is observed; refuses what does not fit to its variable.
 
@@ -253,8 +115,8 @@ def check_pins(model, pins, chain_shape):
     TypeError: if one is not made of numbers, or a Tensor of another dtype.
     ValueError: if the shape of one does not fit; names it and what does.
   """
-  event_shapes = _by_name(model, model.event_shape)
-  dtypes = _by_name(model, model.dtype)
+  event_shapes = by_name(model, model.event_shape)
+  dtypes = by_name(model, model.dtype)
   checked = dict(pins)
   for name, value in pins.items():
     expected = event_shapes.get(name)
@@ -308,7 +170,7 @@ def check_pinned(model):
     model: A `tfd.JointDistribution`, pinned or not.
   """
   whole = getattr(model, 'distribution', model)
-  event_shapes = _by_name(whole, whole.event_shape)
+  event_shapes = by_name(whole, whole.event_shape)
   for name, value in (getattr(model, 'pins', None) or {}).items():
     expected = event_shapes.get(name)
     if value is not None and isinstance(expected, tf.TensorShape):
@@ -358,229 +220,6 @@ def _fits(shape, event_shape, leading_shape):
   )
 
 
-def check_variables_left(model, of_model='joint_dist'):
-  """Refuses a model of which every variable is pinned.
-
-  Args:
-    model: A `tfd.JointDistribution`, pinned or not.
-    of_model: Python `str`, the argument that the model was given as.
-
-  Raises:
-    ValueError: if there is no other.
-  """
-  if not tf.nest.flatten(model.event_shape):
-    raise ValueError(
-      f'Every variable of `{of_model}` is pinned, so that nothing is left to '
-      'sample; leave out the pin of what is not observed.'
-    )
-
-
-def check_latent_variables(model, of_model='joint_dist'):
-  """Refuses a model with a variable that no gradient can move.
-
-  Args:
-    model: A `tfd.JointDistribution`, pinned or not.
-    of_model: Python `str`, the argument that the model was given as.
-
-  Raises:
-    TypeError: if those that are not pinned are of several dtypes.
-    ValueError: if a variable that is not pinned is discrete, or TFP has no
-      bijector from all of Rⁿ to all of its values for it, or a wrong one; names
-      it.
-  """
-  whole = getattr(model, 'distribution', model)
-  free = _names(model)
-  drawn = _drawn_distributions(whole)
-  for name, distribution in _by_name(whole, drawn).items():
-    if name not in free:
-      continue
-    kind = _kind(distribution)
-    what = f'The variable {name!r} of `{of_model}` is a {kind}'
-    if _is_immovable(distribution):
-      raise ValueError(
-        f'{what}, which has no bijector from all of Rⁿ in TFP, as discrete '
-        f'variables and mixtures have none. Pin it (`{name}=...`), sum it out, '
-        'or, if it has a density on Rⁿ, pass the log density as a callable, '
-        'with `init` and `bijectors`.'
-      )
-    if 'LKJ' in kind.split(' of '):
-      raise ValueError(
-        f'{what}, for which TFP has a bijector with a wrong log-determinant: '
-        'the draws would have another distribution. Write it as a '
-        '`tfd.CholeskyLKJ`, whose draws times their transposes are distributed '
-        'as a `tfd.LKJ`.'
-      )
-    if _is_of_other_values(distribution):
-      raise ValueError(
-        f'{what} with `input_output_cholesky=True`: its draws are Cholesky '
-        'factors, but its density is that of the matrices, so that the draws '
-        'would have another distribution. Leave that out, and take '
-        '`tf.linalg.cholesky` of it where the factor is needed.'
-      )
-    if _is_partly_reached(distribution):
-      raise ValueError(
-        f'{what}, and the bijector that TFP has for it does not reach all of '
-        f'its values. {_way_out(kind)}pass a log density as a callable, with '
-        '`bijectors`.'
-      )
-    fault = _fault_of_bijector(distribution)
-    if fault is not None:
-      raise ValueError(
-        f'{what}, and the bijector that TFP has for it fails '
-        f'({arguments.reason(fault)}). Pass a log density as a callable, with '
-        '`init` and `bijectors`.'
-      ) from fault
-  dtypes = {
-    name: dtype.name
-    for name, dtype in _by_name(model, model.dtype).items()
-    if isinstance(dtype, tf.DType)
-  }
-  if len({*dtypes.values()}) > 1:
-    shown = ', '.join(f'{name!r} of {dtypes[name]}' for name in dtypes)
-    raise TypeError(
-      f'`{of_model}` has the variables {shown}, but all that are not pinned '
-      'must have one dtype: build the model in float32 or in float64.'
-    )
-
-
-def _drawn_distributions(model):
-  """The distributions of the variables: where there are values, if it can."""
-  seed = np.zeros([2], np.int32)
-  try:
-    with tf.init_scope():
-      return model.sample_distributions(seed=seed)[0]
-  except Exception:
-    # A model that is made of Tensors of a graph.
-    return model.sample_distributions(seed=seed)[0]
-
-
-def _is_immovable(distribution):
-  dtypes = tf.nest.flatten(distribution.dtype)
-  if not all(tf.as_dtype(dtype).is_floating for dtype in dtypes):
-    return True
-  try:
-    return distribution.experimental_default_event_space_bijector() is None
-  except NotImplementedError:
-    return True
-  except Exception:
-    # Not known; sampling will tell.
-    return False
-
-
-def _is_of_other_values(distribution):
-  """Whether the density is not with respect to what is drawn."""
-  while distribution is not None:
-    known = getattr(distribution, 'parameters', {})
-    if known.get('input_output_cholesky'):
-      return True
-    distribution = known.get('distribution')
-  return False
-
-
-def _is_partly_reached(distribution):
-  """Whether the bijector of a distribution misses some of its values.
-
-  Known of some distributions of TFP, and else looked for among draws: one that
-  does not come back, although nothing on the way was large enough to overflow
-  or to be rounded away, is not reached. Draws of a distribution that is nearly
-  always reached cannot tell.
-  """
-  if any(
-    _owner_of_bijector(d) in _PARTLY_REACHED for d in _inward(distribution)
-  ):
-    return True
-  try:
-    draws, free, back = _there_and_back(distribution)
-  except NotImplementedError:
-    return True  # There is no inverse, as of absolute values.
-  except Exception:
-    return False
-  # Those of a wrong parameter are NaN, and say nothing.
-  known = np.all(np.isfinite(draws), axis=1)
-  if not np.any(known):
-    return False
-  draws, free, back = draws[known], free[known], back[known]
-  sizes = np.abs(draws).max(axis=1, initial=0.0)
-  with np.errstate(invalid='ignore'):
-    errors = np.abs(draws - back)
-    close = 0.01 * np.maximum(sizes, np.median(sizes))[:, np.newaxis]
-    is_moderate = np.abs(free).max(axis=1, initial=0.0) < _MODERATE
-    # What is zero, or nearly, has been rounded to the end of the support.
-    is_inside = np.abs(draws).min(axis=1, initial=np.inf) > 1e-6 * sizes
-    is_off = ~np.all(errors <= close, axis=1)
-    is_far = ~np.all(errors <= 0.01 * sizes.max(), axis=1)
-  is_nan = np.any(np.isnan(free), axis=1)
-  is_lost = is_off & is_inside & (is_moderate | is_nan)
-  return bool(np.any(is_lost)) or np.mean(is_far & ~is_nan) > 0.5
-
-
-def _way_out(kind):
-  if 'Wishart' in kind:
-    return (
-      'Make a class of it whose `_default_event_space_bijector` returns '
-      '`tfb.Chain([tfb.CholeskyOuterProduct(), tfb.FillScaleTriL()])`, or '
-    )
-  return (
-    'Write it with another distribution (a direction, say, as a `tfd.Sample` '
-    'of a `tfd.Normal`, divided by its norm), or '
-  )
-
-
-def _fault_of_bijector(distribution):
-  """What the bijector of a distribution raises, or None."""
-  if not tf.executing_eagerly():
-    return None  # It may be made of Tensors of a graph.
-  try:
-    bijector = distribution.experimental_default_event_space_bijector()
-    draw = distribution.sample(seed=tf.zeros([2], tf.int32))
-    free = tf.nest.map_structure(tf.identity, bijector.inverse(draw))
-    bijector.forward_log_det_jacobian(free)
-  except Exception as e:
-    return e
-  return None
-
-
-def _there_and_back(distribution):
-  """Draws, what the bijector makes of them, and what leads back, as rows."""
-  with tf.init_scope():
-    bijector = distribution.experimental_default_event_space_bijector()
-    sizes = [
-      shape.num_elements()
-      for shape in tf.nest.flatten(distribution.event_shape)
-    ]
-    num = int(np.clip(_MOST_NUMBERS // max(1, sum(sizes)), 16, _MOST_DRAWS))
-    draws = distribution.sample(num, seed=tf.zeros([2], tf.int32))
-    # Copies: a bijector remembers by identity what it computed elsewhere.
-    free = tf.nest.map_structure(tf.identity, bijector.inverse(draws))
-    back = bijector.forward(free)
-    return [
-      np.concatenate(
-        [np.reshape(part, [num, -1]) for part in tf.nest.flatten(state)], axis=1
-      )
-      for state in (draws, free, back)
-    ]
-
-
-def _owner_of_bijector(distribution):
-  """The name of the class that has written the bijector of a distribution."""
-  for cls in type(distribution).__mro__:
-    if '_default_event_space_bijector' in vars(cls):
-      return cls.__name__
-  return None
-
-
-def _inward(distribution):
-  """A distribution and those that it is made of, from the outermost inward."""
-  while isinstance(distribution, tfp.distributions.Distribution):
-    yield distribution
-    distribution = getattr(distribution, 'parameters', {}).get('distribution')
-
-
-def _kind(distribution):
-  """The classes, from the outermost inward."""
-  return ' of '.join(type(d).__name__ for d in _inward(distribution))
-
-
 def check_init(model, init, of_model='joint_dist'):
   """A start in the dtypes of the model; refuses what does not fit to it.
 
@@ -598,7 +237,7 @@ def check_init(model, init, of_model='joint_dist'):
       of another dtype.
     ValueError: if it does not fit; names the variable.
   """
-  names = list(_names(model))
+  names = list(free_names(model))
   given = init._fields if hasattr(init, '_fields') else None
   given = list(init) if isinstance(init, collections.abc.Mapping) else given
   if given is not None and {*given} != {*names}:
@@ -616,10 +255,10 @@ def check_init(model, init, of_model='joint_dist'):
       f'`init` {what}, but must be a dict or a list with one Tensor for each '
       f'variable that is not pinned: {", ".join(map(repr, names))}.'
     )
-  parts = dict(zip(names, init)) if given is None else _by_name(model, init)
+  parts = dict(zip(names, init)) if given is None else by_name(model, init)
   chain_shapes = {}
-  dtypes = _by_name(model, model.dtype)
-  for name, event_shape in _by_name(model, model.event_shape).items():
+  dtypes = by_name(model, model.dtype)
+  for name, event_shape in by_name(model, model.event_shape).items():
     if not isinstance(event_shape, tf.TensorShape) or event_shape.rank is None:
       continue
     part = arguments.as_tensor(f'`init` of {name!r}', parts[name])
@@ -673,8 +312,8 @@ def check_inside(model, init, unconstrained):
   """
   if not tf.executing_eagerly():
     return
-  given = _by_name(model, init)
-  for name, z in _by_name(model, unconstrained).items():
+  given = by_name(model, init)
+  for name, z in by_name(model, unconstrained).items():
     for x, part in zip(tf.nest.flatten(given[name]), tf.nest.flatten(z)):
       if np.all(np.isfinite(part)):
         continue
@@ -731,12 +370,12 @@ def named_log_prob_parts(model, state):
     Dict from names to Tensors.
   """
   if not hasattr(model, 'pins'):
-    return _by_name(model, model.log_prob_parts(state))
+    return by_name(model, model.log_prob_parts(state))
   parts = model.unnormalized_log_prob_parts(state)
   pinned = parts.pinned
   if not isinstance(pinned, collections.abc.Mapping):
     pinned = dict(zip(model.pins, tf.nest.flatten(pinned)))
-  return {**_by_name(model, parts.unpinned), **pinned}
+  return {**by_name(model, parts.unpinned), **pinned}
 
 
 def check_start(model, state):
@@ -753,7 +392,7 @@ def check_start(model, state):
     ValueError: if there is one. Names it, how many chains, the index of the
       first and the value there.
   """
-  values = _by_name(model, state)
+  values = by_name(model, state)
   for name, part in named_log_prob_parts(model, state).items():
     part = np.asarray(part)
     bad = ~np.isfinite(part)
@@ -784,18 +423,3 @@ def check_start(model, state):
       f'The log density of {shown} is {part[index]} at the start{chains}'
       f'{where}. {way}; a chain cannot leave such a point.'
     )
-
-
-def _names(model):
-  """The names of the variables that are not pinned, in the model's order."""
-  return tuple(_by_name(model, model.event_shape))
-
-
-def _by_name(model, structure):
-  """Dict from names of variables to what a structure has for them."""
-  if isinstance(structure, collections.abc.Mapping):
-    return dict(structure)
-  if hasattr(structure, '_fields'):
-    return dict(zip(structure._fields, structure))
-  # Only a model without names for its variables makes them up in private.
-  return dict(zip(model._flat_resolve_names(), structure))

@@ -24,16 +24,18 @@ import tensorflow_probability as tfp
 from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.not_converted import not_converted
+from tfp_diag.mcmc.run.argument_names import check_argument_names
+from tfp_diag.mcmc.run.latent_variables import (
+  check_latent_variables,
+  check_variables_left,
+)
 from tfp_diag.mcmc.run.model_arguments import (
-  check_argument_names,
   check_init,
   check_inside,
-  check_latent_variables,
   check_pinned,
   check_pins,
   check_reached,
   check_start,
-  check_variables_left,
 )
 
 _MODELS = (
