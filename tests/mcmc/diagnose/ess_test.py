@@ -22,6 +22,7 @@ import pytest
 import scipy.signal
 import scipy.stats
 import tensorflow as tf
+from arviz_stats.base.array import array_stats
 
 from tfp_diag.mcmc import ess
 from tfp_diag.mcmc.diagnose import convergence
@@ -157,22 +158,43 @@ def test_many_parameters_are_done_in_groups(monkeypatch):
   np.testing.assert_allclose(ess(draws), expected, rtol=1e-9)
 
 
-@pytest.mark.parametrize('kind', ['bulk', 'tail', 'mean', 'sd', 'r_hat'])
-def test_each_parameter_counts_alone(kind):
+def test_each_parameter_counts_alone():
   draws = ar1(0.5, [40, 4, 7], seed=6)
   draws[0, 0, 2] = np.nan
-  of_each = [convergence.convergence(draws[..., [i]], kind) for i in range(7)]
-  found = convergence.convergence(draws, kind)
-  np.testing.assert_array_equal(found, np.concatenate(of_each))
+  kinds = ('r_hat', *KINDS)
+  of_each = [convergence.convergence(draws[..., [i]], kinds) for i in range(7)]
+  found = convergence.convergence(draws, kinds)
+  for kind in kinds:
+    np.testing.assert_array_equal(
+      found[kind], np.concatenate([each[kind] for each in of_each])
+    )
+    alone = convergence.convergence(draws, [kind])
+    np.testing.assert_array_equal(alone[kind], found[kind])
+
+
+@pytest.mark.parametrize('num_draws', [40, 41])
+def test_scores_are_those_of_arviz_stats(num_draws):
+  """Also where draws are equal, as after rejected proposals."""
+  draws = ar1(0.7, [num_draws, 4, 3], seed=9)
+  draws[3:9, 1] = draws[2, 1]
+  draws[..., 1] = np.round(draws[..., 1])
+  draws[..., 2] = np.exp(draws[..., 2].astype(np.float32))
+  axes = {'chain_axis': 1, 'draw_axis': 0}
+  found = convergence.convergence(draws, ('r_hat', 'bulk'))
+  np.testing.assert_allclose(
+    found['r_hat'], array_stats.rhat(draws, method='rank', **axes), rtol=1e-12
+  )
+  np.testing.assert_allclose(
+    found['bulk'], array_stats.ess(draws, method='bulk', **axes), rtol=1e-12
+  )
 
 
 def test_warnings_are_shown_afterwards_as_before():
   """arviz-stats switches them off; in several threads at once, for good."""
   before = list(warnings.filters)
   draws = ar1(0.5, [500, 64, 16], seed=7)
-  for kind in ('bulk', 'tail', 'r_hat'):
-    convergence.convergence(draws, kind)
-    assert warnings.filters == before
+  convergence.convergence(draws, ('bulk', 'tail', 'r_hat'))
+  assert warnings.filters == before
 
 
 @pytest.mark.parametrize(

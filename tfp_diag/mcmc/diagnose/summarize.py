@@ -217,7 +217,7 @@ def _without_tuning(parts, statistics):
 def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
   """Dict of arrays [parameter] for draws [draw, chain, parameter]."""
   size = draws.shape[0] * draws.shape[1]
-  ess = {kind: convergence(draws, kind) for kind in ESS_KINDS}
+  found = convergence(draws, ('r_hat', *ESS_KINDS))
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
     mean = np.mean(draws, axis=(0, 1))
     # What never moved has no spread, whatever its mean is rounded to.
@@ -225,16 +225,16 @@ def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
     variance = np.mean(squares, axis=(0, 1))
     sd = np.sqrt(variance * size / max(1, size - 1))
     # The delta method, from the error of the variance.
-    error = np.sqrt(np.var(squares, axis=(0, 1)) / ess['sd'])
+    error = np.sqrt(np.var(squares, axis=(0, 1)) / found['sd'])
     columns = {
       'mean': mean,
       'sd': sd,
       'quantiles': np.quantile(np.concatenate(draws), probs, axis=0).T,
-      'mcse_mean': sd / np.sqrt(ess['mean']),
+      'mcse_mean': sd / np.sqrt(found['mean']),
       'mcse_sd': error / (2.0 * np.sqrt(variance)),
-      'ess_bulk': ess['bulk'],
-      'ess_tail': ess['tail'],
-      'r_hat': convergence(draws, 'r_hat'),
+      'ess_bulk': found['bulk'],
+      'ess_tail': found['tail'],
+      'r_hat': found['r_hat'],
     }
   if num_superchains is not None:
     columns['nested_r_hat'] = nested_rhat(draws, num_superchains)
