@@ -122,10 +122,12 @@ class ConstantScale:
     del terms, root  # `whitened` holds them.
     # What two kicks add to the kinetic energy of a velocity, which is the noise
     # before them. Each ends before the other begins: what is whitened at x is
-    # not needed any more where that of y is computed.
+    # not needed any more where that of y is computed. Both are seen from the
+    # velocity between them, which moves x: XLA would make the noise a second
+    # time for what reads it beside that.
     middle = noise + 0.5 * whitened[0]
     kicks = [
-      whitened[0] * (noise + 0.25 * whitened[0]),
+      whitened[0] * (middle - 0.25 * whitened[0]),
       whitened[1] * (middle + 0.25 * whitened[1]),
     ]
     return -0.5 * tf.add_n([tf.reduce_sum(k, axis=axes) for k in kicks])

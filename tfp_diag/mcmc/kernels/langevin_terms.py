@@ -163,21 +163,21 @@ def _volatility_of_part(value, part, index):
   return tf.broadcast_to(volatility, _shape(part))
 
 
-def is_usable(terms, part, target_log_prob):
+def is_usable(terms, part, axes):
   """Whether a step can be taken from, or accepted at, a point.
 
   Args:
     terms: What was evaluated there for that part, from `per_part`.
     part: Tensor, the part.
-    target_log_prob: Tensor of the chain shape.
+    axes: Its `event_axes`.
 
   Returns:
     bool Tensor of the chain shape: all is finite and the volatility positive.
+    The log density, whose differences decide, is left to `accept`.
   """
-  axes = event_axes(part, target_log_prob)
-  usable = tf.math.is_finite(target_log_prob)
   tensors = terms if isinstance(terms, LangevinTerms) else [terms]
-  for tensor in [part, *tensors]:
+  usable = tf.reduce_all(tf.math.is_finite(part), axis=axes)
+  for tensor in tensors:
     usable &= tf.reduce_all(tf.math.is_finite(tensor), axis=axes)
   if isinstance(terms, LangevinTerms):
     usable &= tf.reduce_all(terms.volatility > 0.0, axis=axes)

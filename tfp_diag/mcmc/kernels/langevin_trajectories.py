@@ -24,7 +24,12 @@ import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
 from tfp_diag.internal.not_converted import not_converted
-from tfp_diag.mcmc.kernels.arguments import as_parts, check_state, per_part
+from tfp_diag.mcmc.kernels.arguments import (
+  as_parts,
+  check_state,
+  log_prob_at,
+  per_part,
+)
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   ScaledKernel,
   check_kernel_arguments,
@@ -416,6 +421,14 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
         for decay, v, z in zip(decays, point.velocity, noise)
       ]
       moved, correction = self._step(point._replace(velocity=velocity))
+      if self.max_num_steps > 1:
+        # Nobody asks for the values on the way. The graph of a step computes
+        # the gradient alone, the value is found once, at the end.
+        moved = moved._replace(
+          results=moved.results._replace(
+            target_log_prob=point.results.target_log_prob
+          )
+        )
       # What the target lost of a shape would not be that of the start.
       return (
         i + 1,
@@ -435,7 +448,14 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
       step,
       (tf.constant(0), point, tf.zeros_like(before.target_log_prob)),
     )
-    return point, total
+    results = point.results
+    if self.max_num_steps > 1:
+      log_prob = log_prob_at(self.target_log_prob_fn, point.state)
+      results = results._replace(
+        target_log_prob=_with_shape(before.target_log_prob, log_prob)
+      )
+    total = self._leapfrog.refused(point.state, results, total)
+    return point._replace(results=results), total
 
   def _step(self, point):
     """A step of the leapfrog scheme, and the correction for it."""

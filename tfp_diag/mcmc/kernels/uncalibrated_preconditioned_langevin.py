@@ -319,9 +319,10 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         check_start(target_log_prob, terms, self._scale_name)
       elif self.validate_args:
         usable = [
-          tf.reduce_all(is_usable(t, x, target_log_prob))
+          tf.reduce_all(is_usable(t, x, event_axes(x, target_log_prob)))
           for t, x in zip(per_part(terms), parts)
         ]
+        usable.append(tf.reduce_all(tf.math.is_finite(target_log_prob)))
         target_log_prob = _asserting(
           tf.reduce_all(usable),
           'The start cannot be used: the target log density, its gradient or '
@@ -369,9 +370,14 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       check_state(parts, before.gradients)
       seed = step_seed(seed, self.salt)
       moved = self.move(parts, before, self.draw_noise(parts, seed))
-      return tf.nest.pack_sequence_as(
-        current_state, moved.state
-      ), moved.results._replace(seed=seed)
+      results = moved.results._replace(seed=seed)
+      if self.compute_acceptance:
+        results = results._replace(
+          log_acceptance_correction=self.refused(
+            moved.state, results, results.log_acceptance_correction
+          )
+        )
+      return tf.nest.pack_sequence_as(current_state, moved.state), results
 
   def draw_noise(self, parts, seed):
     """Standard normal noise.
@@ -404,7 +410,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         same step size. Default: computed.
 
     Returns:
-      A `Move`.
+      A `Move`, whose correction is that of all states; see `refused`.
     """
     roots = step_size_roots(before.step_size, parts)
     dynamics = self._dynamics(
@@ -444,14 +450,36 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     ):
       axes = event_axes(y, target_log_prob)
       correction = d.correction((tx, ty), (wx, wy), z, r, axes)
-      correction = tf.where(
-        is_usable(ty, y, target_log_prob),
-        correction,
-        tf.constant(-np.inf, correction.dtype),
-      )
       corrections.append(sum_over_shards(correction, shard_axis))
     results = results._replace(log_acceptance_correction=tf.add_n(corrections))
     return Move(proposal, results, whitened, whitened_after)
+
+  def refused(self, parts, results, correction):
+    """A correction, or -inf where a state must not be accepted.
+
+    What is not finite on the way stays so: after several moves it is enough to
+    look at the last state.
+
+    Args:
+      parts: List of Tensors, the state that is proposed.
+      results: An `UncalibratedPreconditionedLangevinResults` there.
+      correction: Tensor of the chain shape.
+
+    Returns:
+      Tensor of the chain shape.
+    """
+    lost = []
+    for x, terms, shard_axis in zip(
+      parts,
+      per_part(results.grads_target_log_prob),
+      self._shard_axes(parts),
+    ):
+      usable = is_usable(terms, x, event_axes(x, correction))
+      lost.append(
+        sum_over_shards(tf.cast(~usable, correction.dtype), shard_axis)
+      )
+    minus_inf = tf.constant(-np.inf, correction.dtype)
+    return tf.where(tf.add_n(lost) > 0.0, minus_inf, correction)
 
   def whiten(self, parts, results):
     """What `move` takes as `whitened` at a point.

@@ -312,7 +312,6 @@ def sample_posterior(
   check_run_options(
     checkpoint, resume, False, stop_when, jit_compile, progress_bar
   )
-  is_single = kernel == 'mala'
   num_draws = as_count('num_draws', num_draws, 1)
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
   if preconditioner == 'local' and not (use_curvature and num_warmup_steps):
@@ -325,6 +324,7 @@ def sample_posterior(
       "'diagonal'."
     )
   max_num_steps = as_count('max_num_steps', max_num_steps, 1)
+  longest = 1 if kernel == 'mala' else max_num_steps
   if num_steps_between_results is not None:
     num_steps_between_results = as_count(
       'num_steps_between_results', num_steps_between_results, 0
@@ -400,9 +400,8 @@ def sample_posterior(
         num_warmup_steps,
         seed=warmup_seed,
         preconditioner=preconditioner,
-        is_single=is_single,
         target_accept_prob=target_accept_prob,
-        max_num_steps=max_num_steps,
+        max_num_steps=longest,
         use_curvature=use_curvature,
         tries_local=kernel == 'auto' and preconditioner == 'auto',
         jit_compile=jit_compile,
@@ -419,7 +418,7 @@ def sample_posterior(
   if found.scale.kind != 'local':
     make_block = functools.partial(WithoutGradients, log_prob_graph)
   sampling_run = SamplingRun(
-    kernel_of(found, log_prob_fn, state.dtype, max_num_steps),
+    kernel_of(found, log_prob_fn, state.dtype, longest),
     tf.constant(found.state, state.dtype),
     schedule,
     previous_kernel_results=None,

@@ -251,10 +251,8 @@ class _Settings:
   scale: typing.Any
   times: Times
 
-  def time(self, step_size, is_single, max_num_steps):
-    """T, no longer than so many steps; one step for MALA."""
-    if is_single:
-      return step_size
+  def time(self, step_size, max_num_steps):
+    """T, no longer than so many steps: of MALA, one step."""
     return float(
       np.clip(self.times.integration_time, step_size, max_num_steps * step_size)
     )
@@ -267,7 +265,6 @@ def warm_up(
   *,
   seed,
   preconditioner,
-  is_single,
   target_accept_prob,
   max_num_steps,
   use_curvature,
@@ -295,10 +292,9 @@ def warm_up(
     seed: int32 Tensor of shape [2].
     preconditioner: A key of `SCALES`; or 'auto', and whether 'local' is tried
       is then up to `tries_local`.
-    is_single: Python bool: whether trajectories have one step.
     target_accept_prob: Python float, the acceptance that step sizes aim at, or
       None: it is found out.
-    max_num_steps: Python int, the most steps of a trajectory.
+    max_num_steps: Python int, the most steps of a trajectory; 1 for MALA.
     use_curvature: Python bool, whether to take second derivatives.
     tries_local: Python bool, whether to try a kernel with the local curvature
       where a constant scale is found to be bad.
@@ -330,6 +326,7 @@ def warm_up(
     preconditioner = 'diagonal'
   scale = SCALES[preconditioner].of_deviations(scales)
   settings = _Settings(scale, _FIRST_TIMES)
+  is_single = max_num_steps == 1
   target = _TARGET_OF_ONE_STEP if is_single else _TARGET
   tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob or target)
   block = _Blocks(
@@ -350,7 +347,7 @@ def warm_up(
     is_last, is_early = end == num_steps, i < 2
     tuner.new_window(is_late=i >= len(ends) - 2)
     most = min(max_num_steps, _FIRST_NUM_STEPS) if is_early else max_num_steps
-    rows = block.make(end - begin, settings, tuner, is_single, most)
+    rows = block.make(end - begin, settings, tuner, most)
     tuner.end_window()
     stuck = np.zeros([num_chains], bool)
     if not is_last:
@@ -379,7 +376,7 @@ def warm_up(
       Window(
         end - begin,
         tuner.step_size,
-        settings.time(tuner.step_size, is_single, max_num_steps),
+        settings.time(tuner.step_size, max_num_steps),
         settings.times.damping,
         float(np.mean(np.exp(np.minimum(rows.log_accept_ratio, 0.0)))),
         int(stuck.sum()),
@@ -391,7 +388,7 @@ def warm_up(
     state=block.state.numpy(),
     scale=settings.scale,
     step_size=tuner.step_size,
-    integration_time=settings.time(tuner.step_size, is_single, max_num_steps),
+    integration_time=settings.time(tuner.step_size, max_num_steps),
     damping=settings.times.damping,
     autocorrelation_time=slowness,
     windows=tuple(windows),
@@ -575,7 +572,7 @@ class _Blocks:
       'mcmc_trajectories',
     )
 
-  def make(self, num_steps, settings, tuner, is_single, max_num_steps):
+  def make(self, num_steps, settings, tuner, max_num_steps):
     """Makes steps with these settings; `_Rows`."""
     scale = settings.scale.operator(self._dtype)
     self._results = as_tensors(with_scale(self._results, scale))
@@ -586,7 +583,7 @@ class _Blocks:
       rows = self._make_block(
         length,
         tuner.step_size,
-        settings.time(tuner.step_size, is_single, max_num_steps),
+        settings.time(tuner.step_size, max_num_steps),
         settings.times.damping,
       )
       kept = slice(-self._step % every, None, every)
