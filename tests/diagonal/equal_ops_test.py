@@ -103,6 +103,31 @@ def test_other_ops_stay_apart():
   )
 
 
+@pytest.mark.parametrize('is_called', [False, True])
+def test_captured_tensors_that_were_equal_in_the_first_call(is_called):
+  """The graph that is remembered serves other values."""
+
+  def model(one, other):
+    one, other = tf.constant(one, X.dtype), tf.constant(other, X.dtype)
+
+    def fn(x):
+      centers = tf.stack([total((x - c) ** 2) for c in (one, other)], -1)
+      scaled = (
+        tf.reduce_logsumexp(one * x, -1),
+        tf.reduce_logsumexp(2.0 * x, -1),
+      )
+      return tf.reduce_logsumexp(-centers, -1) + scaled[0] * tf.exp(-scaled[1])
+
+    return tf.function(fn) if is_called else fn
+
+  tfp_diag.diag_hessian(model(2.0, 2.0), X)
+  for values in [(2.0, 3.0), (1.0, 2.0), (1.0, 1.0), (2.0, 2.0)]:
+    fn = model(*values)
+    value, _, diag = tfp_diag.diag_hessian(fn, X)
+    close(value, fn(X))
+    close(diag, hessian_by_copies(fn, X))
+
+
 def test_a_variable_that_changes_in_between():
   weights = tf.Variable(DESIGN)
 

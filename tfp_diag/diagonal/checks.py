@@ -361,7 +361,7 @@ def _deviation(diag: tf.Tensor, other: tf.Tensor, floor: Any) -> tf.Tensor:
   Returns:
     Scalar Tensor.
   """
-  scale = tf.reduce_max(tf.maximum(tf.abs(diag), tf.abs(other)))
+  scale = tf.cast(tf.maximum(_largest(diag), _largest(other)), diag.dtype)
   scale = tf.maximum(scale, floor)
   difference = tf.abs(other - diag) / tf.where(
     scale > 0, scale, tf.ones_like(scale)

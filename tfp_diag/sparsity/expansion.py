@@ -137,6 +137,9 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
     return same.get(tensor.ref(), tensor).ref()
 
   reached = {x.ref() for x in graph.xs}
+  # TensorFlow takes small ones as `Const`, but they are not the same for the
+  # next call that has this graph.
+  captured = {inner.ref() for _, inner in graph.graph.captures}
   needed = needed_ops(graph.ops, [*graph.ys, *more])
   again = set()
   for op in graph.ops:
@@ -144,7 +147,8 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
       continue
     if any(x.ref() in reached for x in op.inputs):
       reached.update(y.ref() for y in op.outputs)
-    if not _does_the_same_again(op):
+    is_captured = any(y.ref() in captured for y in op.outputs)
+    if is_captured or not _does_the_same_again(op):
       continue
     key = op.type, attributes_of(op), tuple(map(number, op.inputs))
     before = first.setdefault(key, op)

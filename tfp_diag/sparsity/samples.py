@@ -161,8 +161,9 @@ def are_alone(walked: Walked, single: Walked) -> bool:
     single: `Walked`, of the same graph on one sample.
 
   Returns:
-    `bool`: whether the ops are the same, and what each of them does to the
-    elements of the first sample is what it does to those of the single one.
+    `bool`: whether the ops are the same, and what is seen of the single sample
+    is seen of the first of several. Of that more may depend on xs: a constant
+    may be known for the single sample alone.
   """
   columns = Columns(Groups(walked.num_samples))
   dependencies = _forward(walked, columns)
@@ -178,9 +179,21 @@ def are_alone(walked: Walked, single: Walked) -> bool:
         of_entry = is_first[found.row_of_entry]
         is_first[is_first] = found.indices[of_entry] == 0
         places[value] = np.flatnonzero(is_first)
+        if len(places[value]) < alone.rows:
+          # Behind a factor of zero some depend on no sample.
+          places[value] = first_block(value, alone, found.counts, is_first)
     if len(places[value]) != alone.rows:
       raise _NotAloneError
     return places[value]
+
+  def first_block(value, alone, counts, is_first):
+    """The elements at the first place along the axis of samples."""
+    axis, block = value.shape or (), np.arange(alone.rows)
+    is_axis = axis and (axis[0], 1) == (walked.num_samples, alone.shape[0])
+    own = is_first | (counts == 0)
+    if not is_axis or not own[block].all() or is_first[alone.rows :].any():
+      raise _NotAloneError
+    return block
 
   def joined(step, other, numbers):
     """The same in some inputs, one after the other."""
@@ -196,7 +209,7 @@ def are_alone(walked: Walked, single: Walked) -> bool:
       matrix, alone = map(_without_empty_rows, (matrix, alone))
     else:
       matrix = matrix[rows]
-    if matrix.shape != alone.shape or (matrix != alone).nnz:
+    if matrix.shape != alone.shape or (alone > matrix).nnz:
       raise _NotAloneError
 
   def compare_steps(step, other):
