@@ -36,6 +36,9 @@ WIDE_MEANS = RNG.standard_normal((N // 2, N))
 WIDE = RNG.standard_normal((3, N)) / 4.0
 
 
+FIRST_RATES = np.random.default_rng(31).normal(size=[20, 20])
+
+
 def constant(value):
   return tf.constant(value, tf.float64)
 
@@ -140,6 +143,16 @@ def shrunk_layer(x):
   """A hidden layer of fewer elements than there are coordinates."""
   hidden = tf.tanh(tf.matmul(x, constant(NARROW)))
   return tf.matmul(hidden, constant(WIDE)) + x
+
+
+def rates_of_a_network(x):
+  """The matrix is the last thing that happens."""
+  weights = tf.cast(FIRST_RATES, x.dtype)
+  return -x + tf.linalg.matvec(weights, tf.tanh(x))
+
+
+def cumulative_exponentials(x):
+  return tf.cumsum(tf.exp(x), axis=-1)
 
 
 def gate_of_itself(x):
@@ -277,6 +290,8 @@ def single(fn):
     (normalized_layer, 7),
     (second_half, 3),
     (gate_of_itself, 3),
+    (rates_of_a_network, 3),
+    (cumulative_exponentials, 3),
   ],
 )
 def test_number_of_passes(fn, num_passes):

@@ -22,6 +22,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_probability as tfp
 from tensorflow_probability.python.internal import prefer_static
 
 import tfp_diag
@@ -36,6 +37,8 @@ from tests.exactness.ways import (
 )
 from tests.oracles import hessian_diagonal, jacobian_diagonal
 from tfp_diag.sparsity import SampleMixingError
+
+tfd = tfp.distributions
 
 N = 18
 B = 5
@@ -648,9 +651,39 @@ def each_by_tensordot(x):
   return tf.vectorized_map(one, x)
 
 
+def each_of_counts_with_zeros(x):
+  """Some terms are known to be zero, of one sample more than of several."""
+  counts = tf.constant([0.0, 2.0, 1.0, 0.0] * 3, x.dtype)
+
+  def one(x):
+    rates = tf.exp(tf.linalg.matvec(DESIGN, x) / 4.0)
+    return tf.reduce_sum(counts * tf.sin(rates) - rates)
+
+  return tf.vectorized_map(one, x)
+
+
+def auto_batched_labels(x):
+  """A joint distribution with observed zeros and ones."""
+
+  @tfd.JointDistributionCoroutineAutoBatched
+  def model():
+    weights = yield tfd.Sample(tfd.Normal(tf.zeros([], x.dtype), 1.0), N)
+    logits = tf.linalg.matvec(DESIGN, weights)
+    yield tfd.Independent(tfd.Bernoulli(logits=logits, dtype=x.dtype), 1)
+
+  labels = tf.constant([0.0, 1.0, 1.0] * 4, x.dtype)
+  return model.log_prob(x, labels)
+
+
 @pytest.mark.parametrize(
   'fn',
-  [each_by_a_matrix, each_by_matrices, each_by_tensordot],
+  [
+    each_by_a_matrix,
+    each_by_matrices,
+    each_by_tensordot,
+    each_of_counts_with_zeros,
+    auto_batched_labels,
+  ],
   ids=lambda f: f.__name__,
 )
 def test_vectorized_products_keep_their_structure(fn, prefers_sweeps):

@@ -230,3 +230,22 @@ def test_an_input_that_is_not_finite(mode, value):
   far[0, 8:12] = False
   want = np.cos(values) * np.roll(values, 1, axis=1) + 2 * values
   np.testing.assert_allclose(diag[0][far], want[far], rtol=1e-12)
+
+
+@pytest.mark.parametrize('schedule', ['auto', 'unrolled'])
+def test_a_sample_of_nan_is_no_reason_for_a_check_to_fail(schedule):
+  """What differs by rounding is compared in units of what is finite."""
+
+  def chain(x):
+    jumps = x[..., 1:] - 0.9 * x[..., :-1]
+    return -1e3 * tf.reduce_sum(tf.cosh(3.0 * jumps), axis=-1)
+
+  rng = np.random.default_rng(4)
+  x = tf.constant(rng.normal(size=[4, 20]) / 2.0, tf.float32)
+  want = tfp_diag.diag_hessian(chain, x)[2]
+  spoiled = tf.concat([np.nan * x[:1], x[1:]], axis=0)
+  found = tfp_diag.diag_hessian(
+    chain, spoiled, schedule=schedule, validate_args=True
+  )[2]
+  assert np.all(np.isnan(found[0]))
+  np.testing.assert_allclose(found[1:], want[1:], rtol=1e-4)

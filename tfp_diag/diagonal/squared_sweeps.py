@@ -43,6 +43,7 @@ from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import batching
+from tfp_diag.sparsity.evaluation import repeat_op
 from tfp_diag.sparsity.frontiers import Frontier, Link, Term
 from tfp_diag.sparsity.joint_frontiers import JointFrontier
 from tfp_diag.sparsity.paths import kind_of_squares, op_of, tensors_at_hand
@@ -684,8 +685,11 @@ class _Walk:
       if not outputs:
         results.append(None)
         continue
-      linear = self._power_of(op, step.inputs[k], kind, k, power)
       seeds = [cotangents[i] for i in outputs]
+      if kind is Squares.INVERSE:
+        results.append(_by_inverse(op, power, *seeds))
+        continue
+      linear = self._power_of(op, step.inputs[k], kind, k, power)
       if op.inputs[k].dtype == tf.resource:
         seeds = [
           tf.cast(s, op.outputs[i].dtype) for i, s in zip(outputs, seeds)
@@ -717,6 +721,19 @@ class _Walk:
       groups += [(i,) for i in others]
       arguments += [_times(_wide(op.inputs[i]), power) for i in others]
     return local.local_jacobian(op, groups, arguments)
+
+
+def _by_inverse(op: tf.Operation, power: int, seed: tf.Tensor) -> tf.Tensor:
+  """A derivative by the right-hand side of a system that an op solves."""
+  matrix, right = op.inputs
+  unit = tf.eye(tf.shape(right)[-2], dtype=tf.float64)
+  matrix = _wide(matrix)
+  unit = tf.broadcast_to(
+    unit, tf.concat([tf.shape(matrix)[:-2], tf.shape(unit)], 0)
+  )
+  (inverse,) = repeat_op(op, [matrix, unit])
+  found = tf.matmul(_times(inverse, power), _wide(seed), transpose_a=True)
+  return local.sum_to(found, right)
 
 
 class _Sums:

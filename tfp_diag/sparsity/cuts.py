@@ -352,8 +352,7 @@ class _Finder:
     found = {
       value: bases
       for value, bases in candidates
-      if max(facts.density(base) for base in bases) >= MIN_DENSITY
-      and all(map(facts.is_single, bases))
+      if all(map(facts.is_single, bases))
     }
     n = facts.walked.num_coordinates
     if 2 * len(found) > n:
@@ -364,6 +363,11 @@ class _Finder:
     while not all(outers.values()):
       found = {value: found[value] for value in found if outers[value]}
       outers = self._outers_of(found)
+    found = {
+      value: bases
+      for value, bases in found.items()
+      if max(map(facts.density, {*bases, *outers[value]})) >= MIN_DENSITY
+    }
     entries = sum(
       len(bases) * len(outers[value]) * facts.width(value) * n
       for value, bases in found.items()

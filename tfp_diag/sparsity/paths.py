@@ -207,6 +207,8 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   squares = known.squares
   if squares is not None and not isinstance(squares, Squares):
     squares = squares(op)
+  if squares is Squares.INVERSE and (number != 1 or step.inputs[0].depends):
+    return None
   if squares is not None:
     return squares
   return Squares.SAME if number in known.moved(len(op.inputs)) else None

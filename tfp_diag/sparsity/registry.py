@@ -68,11 +68,15 @@ class Squares(enum.Enum):
       a factor in common.
     ALONE: Each input element reaches at most one result; its derivative may be
       any number.
+    INVERSE: As the inverse of the matrix in the first input, with its elements
+      squared. The op solves a linear system whose right-hand side is its second
+      input.
   """
 
   SAME = 'same'
   OPERANDS = 'operands'
   ALONE = 'alone'
+  INVERSE = 'inverse'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,7 @@
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_rule
+from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 # The entries of a triangle with more rows than this are not listed.
@@ -90,14 +90,14 @@ def _within(batches, size, output_size):
   return Flow.collect(segment, batches).then(Flow.gather(index, batches))
 
 
-@register_rule('MatrixSolve')
+@register_rule('MatrixSolve', squares=Squares.INVERSE)
 def _solve(op):
   """A solution depends on its right-hand side and on the whole matrix."""
   columns = _columns(op.inputs[1].shape, op.outputs[0].shape)
   return _solution(op, columns)
 
 
-@register_rule('MatrixTriangularSolve')
+@register_rule('MatrixTriangularSolve', squares=Squares.INVERSE)
 def _triangular_solve(op):
   """A solution depends on the equations that are solved before it.
 
