@@ -69,9 +69,12 @@ def _is_of_32_bits(pair: tf.Tensor) -> bool:
 
 
 def some_seed(seed: Any) -> tf.Tensor:
-  """As `as_seed`, but None gives a new random seed each time."""
+  """As `as_seed`, but None gives a new random seed each time.
+
+  These are the same again after `tf.random.set_seed`.
+  """
   found = as_seed(seed)
   if found is None:
-    drawn = np.random.SeedSequence().generate_state(2).view(np.int32)
-    return tf.constant(drawn)
+    bounds = tf.int32.limits
+    return tf.random.uniform([2], *bounds, dtype=tf.int32)
   return found

@@ -15,6 +15,7 @@
 """What does not fit is named, with what fits, before TensorFlow sees it."""
 
 import collections
+import warnings
 
 import numpy as np
 import pytest
@@ -522,8 +523,44 @@ def test_data_of_one_chain_each_are_refused():
       run(_without_axes, n_chains=5, counts=data)
   with pytest.raises(ValueError, match='the 5 chains would have'):
     run(_without_axes.experimental_pin(counts=_COUNTS), n_chains=5)
-  # The same for all is what a scalar is.
-  run(_without_axes, n_chains=5, counts=[2.0] * 5)
+  # Five observations of zero are not one.
+  with pytest.raises(ValueError, match='the 5 chains would have'):
+    run(_without_axes, n_chains=5, counts=[0.0] * 5)
+  run(_without_axes, n_chains=5, counts=2.0)
+
+
+def test_a_mask_would_be_lost():
+  counts = np.ma.masked_array(_COUNTS, [True] + [False] * 4)
+  with pytest.raises(TypeError, match="value of 'counts' is a masked array"):
+    run(_model, counts=counts)
+
+
+def test_a_log_density_that_differs_from_chain_to_chain():
+  """It does not sum over as many observations as there are chains."""
+  counts = tf.constant(_COUNTS, tf.float32)
+
+  def forgets_to_sum(x):
+    return tfd.Normal(x, 3.0).log_prob(counts)
+
+  def sums(x):
+    return tf.reduce_sum(
+      tfd.Normal(x[..., tf.newaxis], 3.0).log_prob(counts), -1
+    )
+
+  def noisy(x):
+    return sums(x) + tf.random.normal(tf.shape(x))
+
+  start = tf.linspace(0.0, 1.0, 5)
+  for log_prob in (forgets_to_sum, noisy):
+    with pytest.warns(UserWarning, match='is another one in another chain'):
+      sample_posterior(log_prob, 2, init=start, num_warmup_steps=0)
+    with pytest.warns(UserWarning, match='is another one in another chain'):
+      windowed_adaptive_mala(
+        2, log_prob, init=start, num_adaptation_steps=0, jit_compile=False
+      )
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    sample_posterior(sums, 2, init=start, num_warmup_steps=0)
 
 
 def test_a_batch_of_what_is_pinned_is_one():

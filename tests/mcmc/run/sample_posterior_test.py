@@ -877,6 +877,43 @@ def test_parts_without_elements():
     sample_posterior(lambda x: tf.reduce_sum(x, -1), 5, init=tf.zeros([8, 0]))
 
 
+def test_a_variable_that_others_determine():
+  """Nothing of it is free; XLA ended the process."""
+
+  @tfd.JointDistributionCoroutineAutoBatched
+  def model():
+    mean = yield tfd.Normal(0.0, 1.0, name='mean')
+    double = yield tfd.Deterministic(2.0 * mean, name='double')
+    yield tfd.Sample(tfd.Normal(double, 1.0), 3, name='y')
+
+  found = sample_posterior(
+    model, 20, num_warmup_steps=20, seed=1, y=[1.0, 2.0, 3.0]
+  )
+  np.testing.assert_allclose(found.draws.double, 2.0 * found.draws.mean)
+
+
+def test_an_address_is_no_directory():
+  with pytest.raises(
+    ValueError, match=r"`checkpoint` is 'gs://bucket/run', bu"
+  ):
+    draw('gs://bucket/run')
+
+
+def test_the_global_seed_of_tensorflow_counts():
+  """As for `tfp.mcmc.sample_chain`; without it each run is another one."""
+
+  def draws(seed=None):
+    if seed is not None:
+      tf.random.set_seed(seed)
+    return sample_posterior(
+      normal, 4, init=tf.zeros([8, 3]), num_warmup_steps=0
+    ).draws
+
+  first = draws(3)
+  assert np.all(draws() != first)
+  np.testing.assert_array_equal(draws(3), first)
+
+
 def test_an_init_of_another_dtype_than_the_log_density():
   mean = tf.constant(1.0)
   with pytest.raises(ValueError, match=r'`init`.*float64, and not .* float32'):

@@ -252,7 +252,7 @@ def _joined(groups):
 
 def _stuck_chains(parts, chain_shape):
   """Indices of the chains of which no draw differs from the first."""
-  if len(parts[0].values) < 2:
+  if len(parts[0].values) < LEAST_DRAWS:
     return ()
   stuck = np.logical_and.reduce([_same(part.parameters()) for part in parts])
   found = np.argwhere(stuck.reshape(chain_shape or (1,))).tolist()

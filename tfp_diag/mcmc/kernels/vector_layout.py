@@ -73,7 +73,12 @@ class VectorLayout:
     pieces = tf.split(vector, self._sizes, axis=-1)
     return tf.nest.pack_sequence_as(
       self._state,
-      [self._reshape(p, s) for p, s in zip(pieces, self._event_shapes)],
+      [
+        # What has no elements depends on none: XLA (TensorFlow 2.21) ends the
+        # process where derivatives pass through it.
+        self._reshape(p if size else tf.stop_gradient(p), shape)
+        for p, size, shape in zip(pieces, self._sizes, self._event_shapes)
+      ],
     )
 
   def split_all(self, draws):

@@ -127,6 +127,12 @@ def check_pins(model, pins, chain_shape):
       )
     if not isinstance(expected, tf.TensorShape):
       continue
+    if np.ma.is_masked(value):
+      raise TypeError(
+        f'The value of {name!r} is a masked array, but what is masked would be '
+        'taken for data. Pass the values that were observed, and build the '
+        'model for these.'
+      )
     try:
       value = value if tf.is_tensor(value) else np.asarray(value)
     except ValueError as e:
@@ -180,7 +186,11 @@ def check_pinned(model):
 
 
 def _check_same_for_chains(name, value, shape, event_shape):
-  """Refuses data that differ from chain to chain."""
+  """Refuses data that differ from chain to chain.
+
+  Numbers for a variable of no axes are data, even if all are the same: that so
+  many observations of zeros are as many as the chains is by chance.
+  """
   if None in (shape.rank, event_shape.rank) or shape.rank <= event_shape.rank:
     return
   if tf.is_tensor(value):
@@ -190,7 +200,7 @@ def _check_same_for_chains(name, value, shape, event_shape):
   leading = shape[: shape.rank - event_shape.rank]
   rows = np.reshape(value, [leading.num_elements(), -1])
   shared = np.broadcast_to(rows[:1], rows.shape)
-  if np.array_equal(rows, shared, equal_nan=True):
+  if event_shape.rank and np.array_equal(rows, shared, equal_nan=True):
     return
   raise ValueError(
     f'What is pinned as {name!r} has the shape {shape}, but the variable has '

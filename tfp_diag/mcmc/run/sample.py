@@ -334,6 +334,11 @@ def check_run_options(
   )
   if checkpoint is not None:
     arguments.check_path('checkpoint', checkpoint)
+    if '://' in os.fspath(checkpoint):
+      raise ValueError(
+        f'`checkpoint` is {checkpoint!r}, but must be the path of a directory '
+        'on this machine; copy it from there.'
+      )
   if checkpoint is None and (resume or draws_on_disk):
     name = 'resume' if resume else 'draws_on_disk'
     raise ValueError(

@@ -24,6 +24,7 @@ import tensorflow_probability as tfp
 from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.not_converted import not_converted
+from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.run.argument_names import check_argument_names
 from tfp_diag.mcmc.run.latent_variables import (
   check_latent_variables,
@@ -46,6 +47,8 @@ _MODELS = (
 
 # The value of `init` for draws from the prior of a model.
 _PRIOR = 'prior'
+# What rounding may make of a log density.
+_ROUNDED = 1e-3
 # Of `num_chains` in all drivers.
 DEFAULT_NUM_CHAINS = 64
 
@@ -83,9 +86,12 @@ class UnconstrainedTarget(typing.NamedTuple):
     Raises:
       ValueError: if it is not, in eager mode. Names the variable of the model;
         a kernel says so for a log density without one. Also if the model has
-        more axes than its chains.
+        more axes than its chains. Warns, in eager mode, of a log density that
+        is another one for another chain.
     """
     if self.model is None:
+      if tf.executing_eagerly():
+        self._warn_if_chains_differ(log_prob)
       return
     rank = log_prob.shape.rank
     for x in self.start:
@@ -102,6 +108,22 @@ class UnconstrainedTarget(typing.NamedTuple):
       return
     if not np.all(np.isfinite(log_prob)):
       check_start(self.model, self.constrain(self.start))
+
+  def _warn_if_chains_differ(self, log_prob):
+    """Warns if a state has another log density where another chain was."""
+    if not log_prob.shape.rank or log_prob.shape[0] < 2:
+      return
+    moved = self.log_prob_fn(*(tf.roll(x, 1, axis=0) for x in self.start))
+    expected = np.roll(log_prob, 1, axis=0)
+    with np.errstate(invalid='ignore'):
+      is_off = np.abs(moved - expected) > _ROUNDED * (1.0 + np.abs(expected))
+    if np.any(is_off):
+      warn(
+        'The log density of a state is another one in another chain: it is '
+        'random, or data have an axis as long as that of the chains, each of '
+        'which then has a target of its own. Sum over the data, or give them '
+        'axes that are none of the chains.'
+      )
 
 
 def as_target(given, chain_shape, init, bijectors, pins, seed, driver):
@@ -185,7 +207,7 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   # array of one element.
   batch_shape = getattr(model, 'distribution', model).batch_shape
   if any(
-    tf.TensorShape(s).rank != 0 for s in _shapes(pinned.batch_shape)
+    tf.TensorShape(s).rank not in (None, 0) for s in _shapes(pinned.batch_shape)
   ) or any(
     tf.TensorShape(s).num_elements() not in (None, 1)
     for s in _shapes(batch_shape)
