@@ -30,6 +30,7 @@ from tfp_diag.diagonal.terms import Terms
 from tfp_diag.sparsity import budget
 from tfp_diag.sparsity.coloring import color_diagonal
 from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.tape import all_steps
 from tfp_diag.sparsity.traits import SAMPLES_AT_LEAST
 from tfp_diag.sparsity.unique_paths import Sweep, Sweeps
 
@@ -129,6 +130,10 @@ def by_sweeps(
       found += _sweeps(reading, sweeps, pattern, is_planned)
       if found and min(p.cost for p in found) < _FEW_SWEEPS:
         break
+  if not is_planned:
+    steps = all_steps(reading.analysis.walked.tape)
+    trace = _TRACE * sum(1 for step in steps if step.structure.curved)
+    found = [p for p in found if p.cost + trace < num_passes]
   return sorted(found, key=lambda p: p.cost)[:1]
 
 
