@@ -153,6 +153,28 @@ def test_a_wide_mode_of_the_same_mass_is_not_left(dims):
   np.testing.assert_array_equal(found, stuck)
 
 
+def test_a_wide_mode_of_correlated_coordinates_is_not_left():
+  """A smooth path: each coordinate, given the others, has little room."""
+  rng = np.random.default_rng(4)
+  size = 50
+  differences = np.diff(np.eye(size), 2, axis=0)
+  precision = 100.0 * differences.T @ differences + np.eye(size)
+  is_accepted = np.ones([40, 20], bool)
+  log_prob = -0.5 * rng.chisquare(size, size=[40, 20])
+  gradients = 100.0 * rng.normal(size=[40, 20, size])
+  apart = np.arange(20) < 4
+  gradients[:, apart] = rng.multivariate_normal(
+    np.zeros(size), precision, size=[40, 4]
+  )
+  # Of the same mass: the log of the determinants of both precisions.
+  lower = 0.5 * (size * np.log(1e4) - np.linalg.slogdet(precision)[1])
+  log_prob[:, apart] -= lower
+  assert not find_stuck(is_accepted, log_prob, gradients).any()
+  log_prob[:, apart] -= 60.0
+  found = find_stuck(is_accepted, log_prob, gradients)
+  np.testing.assert_array_equal(found, apart)
+
+
 @pytest.mark.filterwarnings('error')
 def test_what_is_not_known_of_a_place_keeps_no_chain_there():
   rng = np.random.default_rng(3)

@@ -31,6 +31,8 @@ _LEAST_SHARE_OF_MOVES = 0.1
 # the log of its mass lies fewer below theirs.
 _MOST_DEVIATIONS = 10.0
 _MOST_DEVIATIONS_OF_MASS = 5.0
+# Of so many the log of a determinant is by 0.2 for each coordinate too small.
+_ROWS_PER_COORDINATE = 3
 # Its log density rises by fewer of them than a chain's that still travels.
 _MOST_RISE = 3.0
 # No stable trajectory has such an error, where nine in ten are accepted; and
@@ -158,7 +160,9 @@ def find_stuck(is_accepted, log_prob, gradients):
   # NaN compares false: what is not finite speaks for no chain.
   with np.errstate(all='ignore'):
     rise = level - (log_prob[:half].mean(axis=0) if half else -np.inf)
-    may_stay = has_mass(log_prob, gradients) & (rise < _MOST_RISE * spread)
+    may_stay = has_mass(log_prob, gradients, is_low) & (
+      rise < _MOST_RISE * spread
+    )
   stuck |= is_low & ~may_stay
   return np.zeros_like(stuck) if stuck.all() else stuck
 
@@ -169,12 +173,15 @@ def hardly_move(is_accepted):
   return moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
 
 
-def has_mass(log_prob, gradients):
+def has_mass(log_prob, gradients, apart=None):
   """Where chains are in places that hold not much less than those of most.
 
   Args:
     log_prob: Array of shape [steps, chains].
     gradients: Array of shape [some of the steps, chains, d].
+    apart: bool array of shape [chains]: those that are taken to be together
+      somewhere else than the others. Default: what is correlated anywhere is
+      not looked at.
 
   Returns:
     bool array of shape [chains].
@@ -182,6 +189,9 @@ def has_mass(log_prob, gradients):
   later = log_prob[len(log_prob) // 2 :]
   with np.errstate(all='ignore'):
     mass = later.mean(axis=0) + _log_room(gradients[len(gradients) // 2 :])
+    if apart is not None:
+      gains = [_gain_of_correlations(gradients[:, g]) for g in (apart, ~apart)]
+      mass = mass + np.where(apart, *gains)
     usual = mass[np.isfinite(mass)]
     if not usual.size:
       return np.zeros(mass.shape, bool)
@@ -213,6 +223,26 @@ def _log_room(gradients):
   squares = squares[:, np.any(squares > 0.0, axis=0)]
   room = -0.5 * np.log(squares).sum(axis=-1)
   return np.where(np.isfinite(room), room, np.nan)
+
+
+def _gain_of_correlations(gradients):
+  """By how much `_log_room` is too small for chains at one place.
+
+  Args:
+    gradients: Array of shape [steps, chains, d].
+
+  Returns:
+    Float, not negative; zero where there are too few gradients to tell. Of
+    chains at several places it is rather too small.
+  """
+  rows = gradients.reshape([-1, gradients.shape[-1]]).astype(np.float64)
+  if len(rows) < _ROWS_PER_COORDINATE * rows.shape[-1]:
+    return 0.0
+  rows = rows[:, np.any(rows != 0.0, axis=0)]
+  moments = rows.T @ rows / len(rows)
+  _, log_det = np.linalg.slogdet(moments)
+  gain = 0.5 * (np.log(np.diag(moments)).sum() - log_det)
+  return float(gain) if np.isfinite(gain) else 0.0
 
 
 def autocorrelation_time(draws):
