@@ -55,6 +55,7 @@ def columns(fn):
 M23, M24, M32, M34, M43 = (
   constant(*shape) for shape in [(2, 3), (2, 4), (3, 2), (3, 4), (4, 3)]
 )
+SYSTEM = 4.0 * tf.eye(4, dtype=tf.float64) + M43 @ M34
 BATCH = constant(3, 2, 4)
 KERNEL = constant(2, 2, 2, 3)
 DEPTHWISE = constant(2, 2, 2, 2)
@@ -189,6 +190,16 @@ SUMMED = {
 }
 MULTIPLIED = {
   'matrix': (4, lambda x: tf.matmul(x, M43)),
+  'triangular system': (
+    4,
+    columns(lambda x: tf.linalg.triangular_solve(SYSTEM, x)),
+  ),
+  'system': (
+    4,
+    lambda x: tf.linalg.solve(
+      tf.broadcast_to(SYSTEM, [tf.shape(x)[0], 4, 4]), x[..., tf.newaxis]
+    ),
+  ),
   'transposed matrix': (4, lambda x: tf.matmul(x, M34, transpose_b=True)),
   'from the left': (4, columns(lambda x: tf.matmul(M34, x))),
   'transposed from the left': (
