@@ -43,6 +43,13 @@ LABELS = {
   'ours MALA': 'windowed_adaptive_mala',
 }
 
+# Standard errors that a mean may be off in the median of the seeds.
+_MOST_OFF = 10.0
+MARKS = f"""† R-hat is above {CONVERGED} in some run: effective sample sizes mean
+little. ‡ Means or standard deviations are more than {_MOST_OFF:.0f} standard
+errors off. – No answer in time.
+"""
+
 # Those that are compiled once for all seeds, as ours are.
 BEST = ('numpyro NUTS', 'blackjax NUTS')
 
@@ -93,8 +100,45 @@ def table(rows):
       if sampler in row['tools']:
         title = f'{row.get("title", name)}, d = {row.get("size", "?")}'
         lines.append(_line([title, sampler, *_cells(row['tools'][sampler])]))
-  parts = [ratios(rows), ratios(rows, 'seconds'), beside_the_better(rows)]
+  parts = [
+    by_posterior(rows),
+    by_posterior(rows, 'seconds'),
+    ratios(rows),
+    ratios(rows, 'seconds'),
+    beside_the_better(rows),
+  ]
   return '\n'.join(lines) + '\n' + '\n'.join([NOTES, *filter(None, parts)])
+
+
+def by_posterior(rows, what='gradients'):
+  """What an effective draw costs, warm-up included, a column per sampler.
+
+  Args:
+    rows: Dict, the group 'zoo' of a file of results.
+    what: Python str, 'gradients' or 'seconds'; of those the milliseconds.
+
+  Returns:
+    Python str, a table in Markdown; cells are marked as `MARKS` says.
+  """
+  unit = 1e3 if what == 'seconds' else 1.0
+  head = 'ms' if what == 'seconds' else what
+  samplers = [s for s in STYLES if any(s in r['tools'] for r in rows.values())]
+  lines = [_line([f'{head}/draw', *samplers])]
+  lines.append(_line(['---'] + ['---:'] * len(samplers)))
+  for name, row in rows.items():
+    cells = [_marked(row['tools'].get(s), what, unit) for s in samplers]
+    lines.append(_line([row.get('title', name), *cells]))
+  return '\n'.join([*lines, '', MARKS])
+
+
+def _marked(cell, what, unit):
+  if not cell or not cell['runs']:
+    return '–'
+  number = _number(cell[f'{what}_per_draw']['with_warmup'], unit)
+  if (cell['r_hat'] or math.inf) > CONVERGED:
+    return f'{number} †'
+  off = max(cell.get('z_mean') or 0.0, cell.get('z_sd') or 0.0)
+  return f'{number} ‡' if off > _MOST_OFF else number
 
 
 def ratios(rows, what='gradients', ours='ours auto'):
