@@ -45,7 +45,7 @@ LABELS = {
 
 # Standard errors that a mean may be off in the median of the seeds.
 _MOST_OFF = 10.0
-MARKS = f"""† R-hat is above {CONVERGED} in some run: effective sample sizes mean
+MARKS = f"""† R-hat is above {CONVERGED} in some run: effective sample sizes say
 little. ‡ Means or standard deviations are more than {_MOST_OFF:.0f} standard
 errors off. – No answer in time.
 """
