@@ -164,6 +164,20 @@ def test_chains_that_never_moved_are_named():
   assert found.stuck_chains == ((1, 3),)
 
 
+def test_numbers_that_are_too_far_apart():
+  """Near 1e5 those of float32 are 0.0078 apart."""
+  draws = {'a': ar1(0.3, [400, 8]), 'b': 1e5 + 0.01 * ar1(0.3, [400, 8, 2])}
+  assert not summarize(draws).warnings
+  draws = {name: part.astype(np.float32) for name, part in draws.items()}
+  [warning] = summarize(draws).warnings
+  assert warning.startswith(
+    'b[0], b[1] vary by little more than the numbers of'
+  )
+  assert '(0.0078 near 100000)' in warning
+  draws['b'] = (1e5 + 0.1 * ar1(0.3, [400, 8, 2])).astype(np.float32)
+  assert not summarize(draws).warnings
+
+
 def test_a_parameter_that_never_moved_is_named():
   draws = {'a': ar1(0.3, [1000, 8, 3]), 'b': np.full([1000, 8], 0.1)}
   found = summarize(draws)

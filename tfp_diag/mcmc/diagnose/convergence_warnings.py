@@ -44,7 +44,13 @@ _MOST_SPACING = 0.25
 
 
 def parameter_warnings(
-  names, part_sizes, columns, num_draws, num_chains, group_size, min_ess
+  names,
+  part_sizes,
+  columns,
+  num_draws,
+  num_chains,
+  group_size,
+  min_ess,
 ):
   """What is wrong with parameters.
 
@@ -54,7 +60,8 @@ def parameter_warnings(
       One that is the same in all draws is no fault where others of its part
       move, as the zeros of a triangular matrix.
     columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
-      'ess_tail', and 'nested_r_hat', which is judged in the place of 'r_hat'
+      'ess_tail'; 'spacing', how far numbers near the mean are apart; and
+      'nested_r_hat', which is judged in the place of 'r_hat'
       where there is one.
     num_draws: Python `int`, of each chain.
     num_chains: Python `int`.
@@ -78,6 +85,7 @@ def parameter_warnings(
       'R-hat and ESS are not defined.'
     )
   usable = is_finite & ~is_constant
+  found += _rounded(names, columns, usable)
   r_hat, limit, what = columns['r_hat'], R_HAT_LIMIT, 'R-hat'
   if 'nested_r_hat' in columns:
     # What one independent draw of each chain would come to.
@@ -111,6 +119,20 @@ def parameter_warnings(
       'R-hat and MCSE are themselves uncertain.'
     )
   return found
+
+
+def _rounded(names, columns, usable):
+  """Whether numbers are too far apart for parameters that vary so little."""
+  spacing = columns['spacing']
+  bad = usable & (spacing > _MOST_SPACING * columns['sd'])
+  if not np.any(bad):
+    return []
+  worst = int(np.argmax(np.where(bad, spacing, 0.0)))
+  return [
+    f'{_listed(names, bad)} vary by little more than their numbers are apart '
+    f'({spacing[worst]:.2g} near {columns["mean"][worst]:.6g}): {IS_ROUNDED}. '
+    'Subtract an offset in the model, or sample in float64.'
+  ]
 
 
 def _of_parts(flags, sizes):

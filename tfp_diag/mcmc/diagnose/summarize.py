@@ -153,6 +153,12 @@ def summarize(
     for part in parts
     for some in in_groups(part.parameters())
   )
+  columns['spacing'] = np.concatenate(
+    [
+      _spacing(mean, part.values.dtype)
+      for mean, part in zip(_of_parts(columns['mean'], parts), parts)
+    ]
+  )
   names = tuple(name for part in parts for name in part.coordinate_names())
   stuck_chains = _stuck_chains(parts, chain_shape)
   num_not_finite = _count(statistics, 'log_accept_ratio', _is_not_finite)
@@ -177,6 +183,7 @@ def summarize(
     ),
   ]
   nested_r_hat = columns.pop('nested_r_hat', None)
+  del columns['spacing']
   return Summary(
     names=names,
     probs=probs,
@@ -190,6 +197,20 @@ def summarize(
     nested_r_hat=nested_r_hat,
     **columns,
   )
+
+
+def _of_parts(column, parts):
+  """A column in pieces, one for each part."""
+  sizes = [len(part.coordinate_names()) for part in parts]
+  return np.split(column, np.cumsum(sizes)[:-1])
+
+
+def _spacing(mean, dtype):
+  """How far numbers of a dtype near some means are apart."""
+  if dtype.kind != 'f':
+    return np.zeros(mean.shape)
+  with np.errstate(invalid='ignore', over='ignore'):
+    return np.spacing(np.abs(mean).astype(dtype)).astype(np.float64)
 
 
 def warn_if_not_converged(summary, way_out):
