@@ -170,9 +170,7 @@ def test_numbers_that_are_too_far_apart():
   assert not summarize(draws).warnings
   draws = {name: part.astype(np.float32) for name, part in draws.items()}
   [warning] = summarize(draws).warnings
-  assert warning.startswith(
-    'b[0], b[1] vary by little more than the numbers of'
-  )
+  assert warning.startswith('b[0], b[1] vary by little more than their numbers')
   assert '(0.0078 near 100000)' in warning
   draws['b'] = (1e5 + 0.1 * ar1(0.3, [400, 8, 2])).astype(np.float32)
   assert not summarize(draws).warnings
