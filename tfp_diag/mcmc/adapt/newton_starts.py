@@ -81,7 +81,7 @@ def newton_starts(target_log_prob_fn, state, max_num_steps):
 
   def step(i, point, proposal, radius, _):
     log_prob, [gradient], [second] = unmixed_derivatives(
-      target_log_prob_fn, [proposal], order=2
+      target_log_prob_fn, [proposal], order=2, sample_shape=proposal.shape[:1]
     )[:3]
     is_first = tf.equal(i, 0)
     # Beyond what a dtype can hold, gradients are none before values are.
