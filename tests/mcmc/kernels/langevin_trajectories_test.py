@@ -459,3 +459,27 @@ def test_a_target_may_lose_its_shape_in_a_graph():
   )
   expected, _ = kernel.one_step(state, results, seed=seed)
   np.testing.assert_allclose(step(state), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize('max_num_steps', [1, 8])
+def test_a_state_that_overflows_is_refused(max_num_steps):
+  """Though density and gradient are finite there."""
+
+  def flat(x):
+    return tf.reduce_sum(tf.minimum(tf.abs(x), 1.0), axis=-1)
+
+  kernel = MetropolisAdjustedLangevinTrajectories(
+    flat,
+    step_size=1e19,
+    integration_time=3e19,
+    damping=0.0,
+    preconditioner=tf.fill([2], 3e19),
+    max_num_steps=max_num_steps,
+  )
+  state = tf.constant(np.random.default_rng(7).normal(size=[50, 2]), tf.float32)
+  results = kernel.bootstrap_results(state)
+  moved, results = kernel.one_step(state, results, seed=(1, 2))
+  is_lost = ~np.all(np.isfinite(results.proposed_state), axis=-1)
+  assert 10 < is_lost.sum()
+  np.testing.assert_array_equal(results.log_accept_ratio[is_lost], -np.inf)
+  assert np.all(np.isfinite(moved))
