@@ -1714,6 +1714,7 @@ _NOT_OURS = {
   'evaluate',
   'draw_noise',
   'move',
+  'refused',
   'whiten',
   'products',
   'check',
