@@ -34,9 +34,7 @@ SQUARE = RNG.standard_normal((N, N)) / 4.0
 NARROW = RNG.standard_normal((N, 3)) / 4.0
 WIDE_MEANS = RNG.standard_normal((N // 2, N))
 WIDE = RNG.standard_normal((3, N)) / 4.0
-
-
-FIRST_RATES = np.random.default_rng(31).normal(size=[20, 20])
+RATES = RNG.standard_normal((N, N))
 
 
 def constant(value):
@@ -147,7 +145,7 @@ def shrunk_layer(x):
 
 def rates_of_a_network(x):
   """The matrix is the last thing that happens."""
-  weights = tf.cast(FIRST_RATES, x.dtype)
+  weights = tf.cast(RATES, x.dtype)
   return -x + tf.linalg.matvec(weights, tf.tanh(x))
 
 
@@ -725,3 +723,49 @@ def test_an_op_that_cannot_be_repeated():
   diag = diagonal(x, fn, plan=plan)
   np.testing.assert_allclose(diag, tf.nn.softmax(x), rtol=1e-12)
   assert len(calls) == 1
+
+
+def layers(seed):
+  """A network of two layers, some of whose matrices are dense, some banded."""
+  rng = np.random.default_rng(seed)
+  distance = np.abs(np.subtract.outer(np.arange(24), np.arange(24)))
+
+  def matrix():
+    entries = rng.normal(size=distance.shape) / 3.0
+    return tf.constant(entries * (distance <= rng.choice([0, 1, 24, 24])))
+
+  def activation():
+    return [tf.tanh, tf.sin, tf.exp, tf.sigmoid, tf.square][rng.integers(5)]
+
+  matrices = [matrix() for _ in range(5)]
+  activations = [activation() for _ in range(3)]
+  first, second, last, more = rng.integers(6, size=4)
+
+  def times(k, x):
+    return tf.linalg.matvec(matrices[k], x)
+
+  def fn(x):
+    a = activations[0](x if first < 2 else times(0, x))
+    b = activations[1]([x, times(1, x), times(1, x), a, a, a][second])
+    b = b * a if second % 2 else b
+    y = times(2, a) + times(3, b)
+    if last < 4:
+      y = y * activations[2](x) if last < 2 else activations[2](y)
+    return y + times(4, a * b) - x if more < 2 else y - x
+
+  return fn
+
+
+# In some of these, what is dropped as sparse leads past what stays.
+@pytest.mark.parametrize('seed', range(16))
+def test_layers_that_are_dense_and_banded(seed):
+  """In a graph, where nothing is compared with a pass."""
+  fn = layers(seed)
+  x = constant(np.random.default_rng(seed).normal(size=[32, 24]) / 2.0)
+  found = tf.function(
+    lambda x: tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[32])[1][0]
+  )(x)
+  expected = jacobian_by_copies(fn, x)
+  np.testing.assert_allclose(
+    found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max()
+  )

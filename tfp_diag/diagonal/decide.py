@@ -291,7 +291,7 @@ def _other_ways(
     # Terms are ops of this graph, not of functions that it calls.
     reading = reading.simplified() or reading
   except (CannotSay, budget.PatternTooDenseError) as e:
-    notes += (_NOT_INLINED.format(reason=e),)
+    notes += (_NOT_SIMPLIFIED.format(reason=e),)
   except Exception as e:
     notes += (fault(e, 'Another way'),)
   found = []
@@ -317,7 +317,7 @@ def _other_ways(
   return reading, ways, notes
 
 
-_NOT_INLINED = (
+_NOT_SIMPLIFIED = (
   '`fn` calls a function that cannot be written out op by op, so that the '
   'derivative is not taken apart: {reason}.'
 )

@@ -71,10 +71,9 @@ def _is_of_32_bits(pair: tf.Tensor) -> bool:
 def some_seed(seed: Any) -> tf.Tensor:
   """As `as_seed`, but None gives a new random seed each time.
 
-  These are the same again after `tf.random.set_seed`.
+  These are the same again after `tf.random.set_seed`, but under XLA.
   """
   found = as_seed(seed)
   if found is None:
-    bounds = tf.int32.limits
-    return tf.random.uniform([2], *bounds, dtype=tf.int32)
+    return tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32)
   return found

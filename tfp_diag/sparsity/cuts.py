@@ -358,16 +358,18 @@ class _Finder:
     if 2 * len(found) > n:
       return []  # Each takes two passes at least.
     # Of each one while the others are held: the fewer these are, the more paths
-    # to ys there are besides.
-    outers = self._outers_of(found)
-    while not all(outers.values()):
-      found = {value: found[value] for value in found if outers[value]}
+    # to ys there are besides. So whatever is dropped, all are looked at again.
+    while True:
       outers = self._outers_of(found)
-    found = {
-      value: bases
-      for value, bases in found.items()
-      if max(map(facts.density, {*bases, *outers[value]})) >= MIN_DENSITY
-    }
+      kept = {
+        value: bases
+        for value, bases in found.items()
+        if outers[value]
+        and max(map(facts.density, {*bases, *outers[value]})) >= MIN_DENSITY
+      }
+      if len(kept) == len(found):
+        break
+      found = kept
     entries = sum(
       len(bases) * len(outers[value]) * facts.width(value) * n
       for value, bases in found.items()

@@ -139,7 +139,7 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
   reached = {x.ref() for x in graph.xs}
   # TensorFlow takes small ones as `Const`, but they are not the same for the
   # next call that has this graph.
-  captured = {inner.ref() for _, inner in graph.graph.captures}
+  captured = {i.ref() for _, i in getattr(graph.graph, 'captures', ())}
   needed = needed_ops(graph.ops, [*graph.ys, *more])
   again = set()
   for op in graph.ops:
@@ -155,6 +155,7 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
     if before is not op:
       again.add(op)
       same.update((y.ref(), x) for y, x in zip(op.outputs, before.outputs))
+  # Equal constants are equal inputs, and stay as they are.
   again = {op for op in again if op.outputs[0].ref() in reached}
   if not any(map(_joins, again)):
     return None

@@ -188,8 +188,12 @@ def are_alone(walked: Walked, single: Walked) -> bool:
 
   def first_block(value, alone, counts, is_first):
     """The elements at the first place along the axis of samples."""
-    axis, block = value.shape or (), np.arange(alone.rows)
-    is_axis = axis and (axis[0], 1) == (walked.num_samples, alone.shape[0])
+    block, num_samples = np.arange(alone.rows), walked.num_samples
+    is_axis = (
+      value.rows == num_samples * alone.rows
+      and value.shape
+      and (value.shape[0], alone.shape[0]) == (num_samples, 1)
+    )
     own = is_first | (counts == 0)
     if not is_axis or not own[block].all() or is_first[alone.rows :].any():
       raise _NotAloneError

@@ -106,7 +106,7 @@ def _by_arviz_stats(draws, kinds):
   # Scores may be constant within half-chains.
   with np.errstate(divide='ignore', invalid='ignore'):
     if 'r_hat' in kinds or 'bulk' in kinds:
-      halves = _in_halves(chains)
+      halves = _without_middle(chains)
       scores = _scores(halves)
     if 'bulk' in kinds:
       found['bulk'] = ess(scores)
@@ -129,9 +129,8 @@ def _by_arviz_stats(draws, kinds):
   return found
 
 
-def _in_halves(chains):
-  """Chains [parameter, chain, draw] without the draw in the middle of an odd
-  number: what is in the halves of chains."""
+def _without_middle(chains):
+  """What the halves of chains [parameter, chain, draw] have together."""
   half, is_odd = divmod(chains.shape[-1], 2)
   return np.delete(chains, half, axis=-1) if is_odd else chains
 

@@ -173,7 +173,6 @@ def is_usable(terms, part, axes):
 
   Returns:
     bool Tensor of the chain shape: all is finite and the volatility positive.
-    The log density, whose differences decide, is left to `accept`.
   """
   tensors = terms if isinstance(terms, LangevinTerms) else [terms]
   usable = tf.reduce_all(tf.math.is_finite(part), axis=axes)

@@ -457,8 +457,9 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
   def refused(self, parts, results, correction):
     """A correction, or -inf where a state must not be accepted.
 
-    What is not finite on the way stays so: after several moves it is enough to
-    look at the last state.
+    A state or a gradient that is not finite on the way makes all later states
+    so: after several moves it is enough to look at the last one. The log
+    density is left to `accept`.
 
     Args:
       parts: List of Tensors, the state that is proposed.

@@ -80,14 +80,16 @@ class UnconstrainedTarget(typing.NamedTuple):
   def check_start(self, log_prob):
     """Refuses a start at which the log density is not finite.
 
+    Warns, in eager mode, of a log density without a model that is another one
+    for another chain.
+
     Args:
       log_prob: Tensor of the chain shape, what `log_prob_fn` gives there.
 
     Raises:
       ValueError: if it is not, in eager mode. Names the variable of the model;
         a kernel says so for a log density without one. Also if the model has
-        more axes than its chains. Warns, in eager mode, of a log density that
-        is another one for another chain.
+        more axes than its chains.
     """
     if self.model is None:
       if tf.executing_eagerly():
