@@ -69,9 +69,8 @@ _FIRST_TIMES = Times(integration_time=2.0, damping=1.0)
 _TARGET = 0.9
 _HIGHER_TARGET = 0.97
 _TARGET_OF_ONE_STEP = 0.574
-# A constant scale whose draws cost less gradients is good enough: a draw by the
-# local curvature, of 700 steps or more with five gradients each on a funnel, a
-# Brownian motion and a stochastic volatility, cost 3,500 to 9,000.
+# A constant scale whose draws cost less gradients is good enough: by the local
+# curvature a draw takes hundreds of steps, each of several gradients.
 _DEAR = 2000.0
 # By how much a constant scale may look too good there: its steps are too long
 # for some places, and what the chains do not see does not count.
