@@ -219,8 +219,8 @@ def sample_posterior(
       long in some places; for 'mala', and with 'local', 0.574.
     max_num_steps: Python `int`, the largest number of steps of a trajectory.
       With 'mala' and 'local', whose trajectories have one step, it bounds only
-      `num_steps_between_results`. With 1, those of 'malt' are steps of MALA, and
-      aim at its acceptance.
+      `num_steps_between_results`. With 1, 'malt' makes steps of MALA, too, and
+      aims at the same acceptance.
     num_steps_between_results: Python `int`, how many trajectories to leave out
       between two draws that are kept. Default: so many that each draw is worth
       a fifth of an independent one, estimated at the end of the warm-up, but
