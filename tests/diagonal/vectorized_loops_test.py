@@ -203,7 +203,7 @@ def test_whole_jacobians_of_loops_are_vectorized(fn):
 
 
 def branching(x):
-  """pfor does not know a branch that the passes have in common."""
+  """A branch that the passes have in common."""
 
   def step(i, y):
     large = tf.reduce_sum(y) > 0
@@ -213,16 +213,33 @@ def branching(x):
   return tf.while_loop(lambda i, y: i < 6, step, [0, x])[1]
 
 
-def test_a_plan_knows_which_loops_pfor_cannot_vectorize():
+def dilated(x):
+  """pfor does not know the gradient of a dilation."""
+
+  def step(i, y):
+    image = tf.reshape(y, [1, -1, 1, 1])
+    filters = tf.zeros([2, 1, 1], x.dtype)
+    ones = [1, 1, 1, 1]
+    image = tf.nn.dilation2d(image, filters, ones, 'SAME', 'NHWC', ones)
+    return i + 1, tf.reshape(image, [-1]) * x
+
+  return tf.while_loop(lambda i, y: i < 3, step, [0, x])[1]
+
+
+@pytest.mark.parametrize(
+  ('fn', 'schedule'), [(branching, 'pfor'), (dilated, 'while_loop')]
+)
+def test_a_plan_knows_which_loops_pfor_cannot_vectorize(fn, schedule):
   x = draw(5)[0]
-  plan = tfp_diag.plan_diag_jacobian(branching, x)
-  assert plan.schedule == 'while_loop'
-  assert any('pfor cannot vectorize the op' in note for note in plan.notes)
+  plan = tfp_diag.plan_diag_jacobian(fn, x)
+  assert plan.schedule == schedule
+  is_noted = any('pfor cannot vectorize the op' in note for note in plan.notes)
+  assert is_noted == (schedule == 'while_loop')
   with warnings.catch_warnings():
     warnings.simplefilter('error')
     found = plan(x)[1][0]
   np.testing.assert_allclose(
-    found, jacobian_diagonal(branching, x), rtol=1e-10, atol=1e-12
+    found, jacobian_diagonal(fn, x), rtol=1e-10, atol=1e-12
   )
 
 

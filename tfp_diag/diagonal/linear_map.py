@@ -12,16 +12,16 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The one place that differentiates: linear maps from tapes, one per mode.
+"""The one place that differentiates: linear maps, one per mode.
 
 A function is evaluated once. What comes back is its value and a linear map
 that can be applied to any number of seeds, in any schedule, without
 evaluating the function again:
 
 * reverse mode applies the transposed Jacobian, `seed -> J^T seed`, with the
-  persistent tape that recorded the evaluation;
+  persistent tape that recorded the evaluation, or with `tf.gradients`;
 * forward mode applies the Jacobian, `seed -> J seed`. The vector-Jacobian
-  product `u -> J^T u` is recorded once, for a placeholder `u`; it is linear
+  product `u -> J^T u` is written once, for a placeholder `u`; it is linear
   in `u`, so its own transpose is the Jacobian, whatever `u` is, and whatever
   of the evaluation only `u` needed is pruned from the graph.
 
@@ -30,6 +30,15 @@ for each seed, knows nothing of what was computed before it was opened, and in
 graphs fails on loops and on functions that are called twice. Transposing twice
 gives the same numbers and works on all of these; what XLA makes of it is faster
 too, since all seeds share one evaluation.
+
+Under a persistent tape TensorFlow puts each loop and each branch into a
+function, and builds the gradients of that function whether or not anybody asks
+for them: a trace of ten ops takes 50 ms. `tf.gradients` does without, but adds
+outputs to calls, loops and branches that are in the graph already. A tape of
+the caller has recorded them as they were, and XLA cannot compile what that
+makes of passes in a loop. So an eager call, which traces its function each
+time, has no tapes where the graph is its own; what may be recorded or compiled
+by others has.
 
 A map has parts on both sides. For a diagonal, part `i` of the outputs has the
 shape of part `i` of the inputs, and a pass stays within the parts it seeds; for
@@ -203,16 +212,17 @@ class LinearMap:
       MissingGradientError: If TensorFlow has no right derivative of a gradient
         by its cotangent.
     """
-    with tf.GradientTape(
-      persistent=True, watch_accessed_variables=False
-    ) as tape:
+    tapes = [] if self._gradient is _graph_gradient else _new_tapes(1)
+    with _recording(tapes):
       # TensorFlow divides by cotangents, or takes their logarithms, in places.
       placeholders = [tf.ones_like(t) for t in self._targets]
-      tape.watch(placeholders)
+      for tape in tapes:
+        tape.watch(placeholders)
       with recorded_ops() as ops:
         transposed = self._gradient(self._targets, self._sources, placeholders)
-    _check_paths(ops, tape, placeholders, transposed)
-    return LinearMap(_tape_gradient(tape), transposed, placeholders)
+    gradient = _gradient_by(tapes, 0)
+    _check_paths(ops, gradient, placeholders, transposed)
+    return LinearMap(gradient, transposed, placeholders)
 
 
 def _is_empty(x: Any) -> bool:
@@ -239,6 +249,7 @@ class Evaluation:
 
   Attributes:
     result: What the function has returned.
+    order: Python int, how often it will be differentiated.
     graph: `Graph`: the ops that it has added, between its parts and the Tensors
       that are differentiated.
     op_types: Set of the types of the ops, also of those within functions.
@@ -249,7 +260,8 @@ class Evaluation:
     self,
     result: Any,
     graph: Graph,
-    tapes: Sequence,
+    order: int,
+    tapes: Sequence = (),
     op_types: Set[str] = frozenset(),
     is_without_xla: bool = False,
   ) -> None:
@@ -257,6 +269,7 @@ class Evaluation:
     self.op_types = op_types
     self.is_without_xla = is_without_xla
     self.graph = graph
+    self.order = order
     self._tapes = tapes
 
   @property
@@ -276,7 +289,7 @@ class Evaluation:
         XLA does not compile this graph later, from somewhere else.
     """
     is_safe = self.is_without_xla or (is_asked and not _is_seen_by_xla())
-    return None if is_safe and len(self._tapes) == 1 else self.loop_type
+    return None if is_safe and self.order == 1 else self.loop_type
 
   @property
   def precision(self) -> tf.DType:
@@ -336,7 +349,12 @@ class Evaluation:
   def _of(self, result: Any, graph: Graph) -> 'Evaluation':
     """The same function with other ops."""
     return type(self)(
-      result, graph, self._tapes, self.op_types, self.is_without_xla
+      result,
+      graph,
+      self.order,
+      self._tapes,
+      self.op_types,
+      self.is_without_xla,
     )
 
   def check_passes(self, num_passes: Any) -> None:
@@ -371,7 +389,14 @@ class Evaluation:
 
   def jacobian(self) -> LinearMap:
     """The transposed Jacobian of `ys` by `xs`."""
-    return LinearMap(_tape_gradient(self._tapes[0]), self.ys, self.xs)
+    return LinearMap(_gradient_by(self._tapes, 0), self.ys, self.xs)
+
+  @property
+  def _sources(self) -> list:
+    """The parts, as what is differentiated by in a graph inside of this one."""
+    if self._tapes:
+      return self.xs
+    return [_at_hand(x, self.graph.graph) for x in self.xs]
 
   def hessian(self, check_gradient: Callable | None = None) -> tuple:
     """The gradient and the Hessian of the value, which is the only one of `ys`.
@@ -388,15 +413,14 @@ class Evaluation:
       MissingGradientError: If an op has no derivative, or if TensorFlow would
         take its gradient for a constant.
     """
-    (value,) = self.ys
-    first, second, *_ = self._tapes
     with _recording(self._tapes[1:]), recorded_ops() as backward:
-      gradient = _tape_gradient(first)([value], self.xs, [tf.ones_like(value)])
+      gradient = self.jacobian().of_ones()
       if check_gradient is not None:
         check_gradient(gradient)
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
+    second = _gradient_by(self._tapes, 1)
     _check_paths(backward, second, self.xs, gradient)
     if any(
       facts(op_type).num_derivatives == 1
@@ -406,7 +430,7 @@ class Evaluation:
         '`fn` calls `tf.py_function`, whose gradient TensorFlow takes for a '
         'constant. Write that part of `fn` with TensorFlow ops.'
       )
-    return gradient, LinearMap(_tape_gradient(second), gradient, self.xs)
+    return gradient, LinearMap(second, gradient, self.xs)
 
   def hessian_between(self, tensors: Sequence) -> LinearMap:
     """The Hessian of the value, the only one of `ys`, by other Tensors.
@@ -417,11 +441,10 @@ class Evaluation:
     Returns:
       `LinearMap` in reverse mode, from the gradient by `tensors` to `tensors`.
     """
-    (value,) = self.ys
-    first, second, *_ = self._tapes
+    first, second = (_gradient_by(self._tapes, k) for k in range(2))
     with _recording(self._tapes[1:]):
-      adjoints = _tape_gradient(first)([value], tensors, [tf.ones_like(value)])
-    return LinearMap(_tape_gradient(second), adjoints, tensors)
+      adjoints = LinearMap(first, self.ys, tensors).of_ones()
+    return LinearMap(second, adjoints, tensors)
 
   def derivative_of(
     self, compute: Callable, tensors: Sequence | None = None
@@ -438,21 +461,20 @@ class Evaluation:
       results: What `compute` has returned.
       linear_map: `LinearMap`.
     """
-    third = self._tapes[2]
-    with _recording([third]):
+    with _recording(self._tapes[2:]):
       results = compute()
-    sources = self.xs if tensors is None else tensors
-    return results, LinearMap(_tape_gradient(third), results, sources)
+    sources = self._sources if tensors is None else tensors
+    return results, LinearMap(_gradient_by(self._tapes, 2), results, sources)
 
 
 def _check_paths(
-  ops: Any, tape: tf.GradientTape, xs: Sequence, ys: Sequence
+  ops: Any, gradient: Callable, xs: Sequence, ys: Sequence
 ) -> None:
   """Refuses a path that TensorFlow loses, as one through NumPy.
 
   Args:
     ops: What `recorded_ops` has yielded.
-    tape: A tape that has recorded them.
+    gradient: Callable that differentiates them.
     xs: List of Tensors or `tf.Variable`s.
     ys: List of Tensors, None among them.
 
@@ -462,7 +484,7 @@ def _check_paths(
   known = [facts(op_type) for op_type in ops]
   if not any(k.num_derivatives == 0 or k.lost_inputs for k in known):
     return
-  op = _op_on_a_dead_path(ops.operations, _tape_gradient(tape), xs, ys)
+  op = _op_on_a_dead_path(ops.operations, gradient, xs, ys)
   if op is None:
     return
   if facts(op.type).num_derivatives == 0:
@@ -552,16 +574,16 @@ def _op_on_a_dead_path(
 
 
 def evaluate(
-  call: Callable, outputs: Callable, xs: Sequence, times: int
+  call: Callable, outputs: Callable, xs: Sequence, order: int
 ) -> Evaluation:
-  """Calls a function under tapes: the only place where one is called.
+  """Calls a function: the only place where one is called.
 
   Args:
     call: Python callable, list of parts to what the function returns.
     outputs: Python callable, what it returned and the parts to the list of
       Tensors that are differentiated.
     xs: List of Tensors or `tf.Variable`s.
-    times: How often it will be differentiated.
+    order: Python int, how often it will be differentiated.
 
   Returns:
     `Evaluation`. Derivatives are partial: a function that closes over a Tensor
@@ -571,26 +593,24 @@ def evaluate(
   _check_recording()
   is_within_another = may_be_recorded()  # Or a tape of the caller is around it.
   xs = [x if isinstance(x, tf.Variable) else tf.identity(x) for x in xs]
-  tapes = [
-    tf.GradientTape(persistent=True, watch_accessed_variables=False)
-    for _ in range(times)
-  ]
+  graph = tf.compat.v1.get_default_graph()
+  is_without_xla = graph is _own.graph and not is_within_another
+  tapes = [] if is_without_xla else _new_tapes(order)
   with _recording(tapes):
     for tape in tapes:
       tape.watch(xs)
     with recorded_ops() as ops:
       result = call(xs)
       ys = outputs(result, xs)
-  _check_paths(ops, tapes[0], xs, ys)
-  graph = Graph(
-    tf.compat.v1.get_default_graph(),
+  made = Graph(
+    graph,
     tuple(xs),
     tuple(ys),
     ops.operations,
     tf.get_current_name_scope(),
   )
-  is_without_xla = graph.graph is _own.graph and not is_within_another
-  return Evaluation(result, graph, tapes, ops, is_without_xla)
+  _check_paths(ops, _gradient_by(tapes, 0), xs, ys)
+  return Evaluation(result, made, order, tapes, ops, is_without_xla)
 
 
 class _OwnGraph(threading.local):
@@ -662,14 +682,7 @@ def evaluation_of_graph(result: Any, ys: Sequence, xs: Sequence) -> Evaluation:
     `Evaluation`, of which only `jacobian()` works.
   """
   graph = Graph(tf.compat.v1.get_default_graph(), tuple(xs), tuple(ys), ())
-  return _EvaluationOfGraph(result, graph, [])
-
-
-class _EvaluationOfGraph(Evaluation):
-  """Differentiated by going through the graph."""
-
-  def jacobian(self) -> LinearMap:
-    return LinearMap(_graph_gradient, self.ys, [_handle(x) for x in self.xs])
+  return Evaluation(result, graph, 1)
 
 
 def linearize(fn: Callable, xs: Sequence) -> LinearMap:
@@ -682,15 +695,16 @@ def linearize(fn: Callable, xs: Sequence) -> LinearMap:
   Returns:
     `LinearMap`.
   """
-  with tf.GradientTape(persistent=True, watch_accessed_variables=False) as t:
-    t.watch(xs)
+  tapes = _new_tapes(1)
+  with _recording(tapes):
+    tapes[0].watch(xs)
     ys = fn()
-  return LinearMap(_tape_gradient(t), ys, xs)
+  return LinearMap(_gradient_by(tapes, 0), ys, xs)
 
 
 def linear_map_of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
   """The transposed Jacobian of Tensors of the graph that is being built."""
-  return LinearMap(_graph_gradient, ys, [_handle(x) for x in xs])
+  return LinearMap(_graph_gradient, ys, xs)
 
 
 def gradient_graph(graph: Graph) -> Graph:
@@ -734,7 +748,7 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
     )
     if not is_inside:
       outside.append(x)
-      x = _taken_in(x)
+      x = _taken_in(x, graph)
       if x is None:
         return None
     found.append(x)
@@ -742,7 +756,7 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
     return found
   others = [
     outer
-    for outer, _ in _captures()
+    for outer, _ in _captures(graph)
     if tf.is_symbolic_tensor(outer) and not any(outer is x for x in outside)
   ]
   if any(outer.dtype == tf.variant for outer in others):
@@ -753,26 +767,28 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
   return None if any(d is not None for d in derivatives) else found
 
 
-def _handle(x: Any) -> Any:
-  """The Tensor by which a Variable is in the current graph; other parts as is.
+def _at_hand(x: Any, graph: Any) -> Any:
+  """The Tensor by which a Variable is in a graph; other parts as they are.
 
-  A graph inside this one would take the Variable in again, as another Tensor.
+  A graph inside of that one may have taken the Variable in, too, as another
+  Tensor, which does not lead to what was computed before.
   """
-  if not isinstance(x, tf.Variable):
-    return x
-  inner = _taken_in(x.handle)
-  return x if inner is None else inner
+  while isinstance(x, tf.Variable) and graph is not None:
+    inner = _taken_in(x.handle, graph)
+    x = x if inner is None else inner
+    graph = getattr(graph, 'outer_graph', None)
+  return x
 
 
-def _captures() -> list:
-  """Pairs of a Tensor from outside and what stands for it in this graph."""
-  graph: Any = tf.compat.v1.get_default_graph()
+def _captures(graph: tf.Graph) -> list:
+  """Pairs of a Tensor from outside and what stands for it in a graph."""
   return list(getattr(graph, 'captures', ()))
 
 
-def _taken_in(tensor: tf.Tensor) -> tf.Tensor | None:
-  """What stands for a Tensor from outside in this graph, if it is read."""
-  return next((inner for outer, inner in _captures() if outer is tensor), None)
+def _taken_in(tensor: tf.Tensor, graph: tf.Graph) -> tf.Tensor | None:
+  """What stands for a Tensor from outside in a graph, if it is read there."""
+  found = (inner for outer, inner in _captures(graph) if outer is tensor)
+  return next(found, None)
 
 
 @contextlib.contextmanager
@@ -803,6 +819,18 @@ class _OpTypes(set):
   """Types of ops; `operations` are those that are in the graph itself."""
 
   operations = ()
+
+
+def _new_tapes(count: int) -> list:
+  return [
+    tf.GradientTape(persistent=True, watch_accessed_variables=False)
+    for _ in range(count)
+  ]
+
+
+def _gradient_by(tapes: Sequence, k: int) -> Callable:
+  """What differentiates by one of some tapes, or by the graph without tapes."""
+  return _tape_gradient(tapes[k]) if tapes else _graph_gradient
 
 
 def _tape_gradient(tape: tf.GradientTape) -> Callable:
@@ -836,5 +864,7 @@ def _of_connected(gradient: Callable) -> Callable:
 
 
 _graph_gradient = _of_connected(
-  lambda targets, sources, seeds: tf.gradients(targets, sources, grad_ys=seeds)
+  lambda targets, sources, seeds: tf.gradients(
+    targets, [_at_hand(x, targets[0].graph) for x in sources], grad_ys=seeds
+  )
 )

@@ -33,6 +33,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diagonal.replaced import Replaced
+from tfp_diag.sparsity.registry import facts
 
 try:
   from tensorflow.python.framework.ops import _gradient_registry
@@ -58,9 +59,16 @@ def _gradient_of_power(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
   else:
     lower = tf.constant(exponent - 1.0, base.dtype)
     by_base = cotangent * (float(exponent) * tf.pow(base, lower))
-  if 1 in (getattr(op, 'skip_input_indices', None) or ()):
+  if _is_constant(op, 1):
     return by_base, None
   return by_base, _ORIGINAL(op, cotangent)[1]
+
+
+def _is_constant(op: Any, k: int) -> bool:
+  """Whether nobody asks for the derivative by an input."""
+  if hasattr(op, 'skip_input_indices'):  # On a tape.
+    return k in (op.skip_input_indices or ())
+  return facts(op.inputs[k].op.type).is_constant
 
 
 def _whole_exponent(op: tf.Operation) -> int | None:

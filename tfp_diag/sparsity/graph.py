@@ -230,10 +230,12 @@ class Reader:
         }
         inner = {t.name: ('in', k) for k, t in enumerate(body.inputs)}
         yield 'function', len(inner)
+        # A gradient adds to the outputs of a function what it needs.
+        outputs = body.outputs[: len(node.op.outputs) if is_call else None]
         yield from self._read(
           body,
           body.get_operations(),
-          body.outputs,
+          outputs,
           inner,
           self._outside,
           depth,
