@@ -497,3 +497,56 @@ def test_batches_of_indices_are_counted_from_the_last_axis():
   # An eager call of so few coordinates would not look for structure.
   plan = tfp_diag.plan_diag_jacobian(fn, x, [3])
   np.testing.assert_allclose(plan(x)[1][0], jacobian_diagonal(fn, x))
+
+
+_PAIR = tf.constant(np.random.default_rng(2).normal(size=[N, 2]))
+_SQUARE = tf.constant(np.random.default_rng(3).normal(size=[N, N]))
+# In value these are affine or quadratic, but TensorFlow's derivatives differ
+# where an argument is zero.
+SPECIAL_AT_ZERO = {
+  'product of two': lambda x: tf.reduce_prod(x @ _PAIR, -1),
+  'cumulative': lambda x: tf.reduce_sum(tf.math.cumprod(x @ _PAIR, -1), -1),
+  'powers': lambda x: tf.reduce_sum((x @ _PAIR) ** [1.0, 2.0], -1),
+  'xlogy': lambda x: tf.reduce_sum(
+    tf.nn.softplus(tf.math.xlogy(x, 2.0 + tf.cos(_SQUARE[0])) @ _SQUARE), -1
+  ),
+  'xdivy': lambda x: tf.reduce_sum(
+    (tf.math.xdivy(x, 2.0 + tf.cos(_SQUARE[1])) @ _SQUARE) ** 4, -1
+  ),
+}
+
+
+@pytest.mark.parametrize('first', [0.0, np.nan])
+@pytest.mark.parametrize('name', SPECIAL_AT_ZERO)
+def test_one_special_sample_changes_no_other(name, first):
+  fn = SPECIAL_AT_ZERO[name]
+  x = tf.concat([tf.fill([2, N], tf.constant(first, tf.float64)), state(3)], 0)
+  want = dense_diagonal(fn, x[2:])
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, N], tf.float64))
+  tfp_diag.diag_hessian(fn, x + 1.0)  # Its graph is remembered.
+  for call in (
+    tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2], autograph=False),
+    lambda x: tfp_diag.diag_hessian(fn, x)[2],
+    lambda x: plan(x)[2],
+  ):
+    np.testing.assert_allclose(call(x)[2:], want, rtol=1e-8)
+
+
+@pytest.mark.parametrize('name', ['xlogy', 'xdivy'])
+def test_one_special_sample_changes_no_other_jacobian(name):
+  op = getattr(tf.math, name)
+
+  def fn(x):
+    return tf.tanh(op(x, 2.0 + tf.cos(_SQUARE[0])) @ _SQUARE) @ _SQUARE
+
+  x = tf.concat([tf.zeros([2, N], tf.float64), state(3)], 0)
+  plan = tfp_diag.plan_diag_jacobian(
+    fn, tf.TensorSpec([None, N], tf.float64), [None]
+  )
+  in_graph = tf.function(
+    lambda x: tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[5])[1][0],
+    autograph=False,
+  )
+  want = jacobian_by_copies(fn, x[2:])
+  for got in (plan(x)[1][0], in_graph(x)):
+    np.testing.assert_allclose(got[2:], want, rtol=1e-8)

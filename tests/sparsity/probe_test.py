@@ -285,17 +285,23 @@ def test_other_dtypes(dtype):
 
 
 def test_an_op_with_a_rule_of_the_user(no_rule_left_behind):
-  @register_rule('AdjustContrastv2')
+  @register_rule('ScaleAndTranslate')
   def rule(op):
-    size = op.inputs[0].size
-    return Structure.linear({0: Flow.dense(size, size)})
+    (result,) = op.outputs
+    return Structure.linear({0: Flow.dense(result.size, op.inputs[0].size)})
 
   def fn(x):
     # Linear in each picture.
-    pictures = tf.reshape(x, [3, 2, 2, 1])
-    return tf.raw_ops.AdjustContrastv2(images=pictures, contrast_factor=0.5)
+    return tf.raw_ops.ScaleAndTranslate(
+      images=tf.reshape(x, [3, 2, 2, 1]),
+      size=[3, 3],
+      scale=[1.5, 1.5],
+      translation=[0.0, 0.0],
+      kernel_type='box',  # Its weights are exact.
+      antialias=False,
+    )
 
-  step = one_step(fn, 'AdjustContrastv2', (3, 4), dtype=tf.float32)
+  step = one_step(fn, 'ScaleAndTranslate', (3, 4), dtype=tf.float32)
   assert probe.has_fixed_matrix(step, 3)
 
 
@@ -324,6 +330,29 @@ NOT_QUADRATIC = {
   'EuclideanNorm': lambda x: tf.math.reduce_euclidean_norm(x, -1),
   'Prod': lambda x: tf.reduce_prod(x, -1),
 }
+# TensorFlow's derivatives of these are others where an argument is zero.
+AFFINE_IN_VALUE = {
+  'Xlogy': lambda x: tf.math.xlogy(x, ROW**2),
+  'Xlog1py': lambda x: tf.math.xlog1py(x, ROW**2),
+  'Xdivy': lambda x: tf.math.xdivy(x, ROW),
+}
+QUADRATIC_IN_VALUE = {
+  'Prod': lambda x: tf.reduce_prod(x, -1),
+  'Cumprod': lambda x: tf.math.cumprod(x, -1),
+  'Pow': lambda x: tf.pow(x, [1.0, 2.0]),
+}
+
+
+@pytest.mark.parametrize('op_type', AFFINE_IN_VALUE)
+def test_gradients_that_look_at_values_are_not_fixed(op_type):
+  step = one_step(AFFINE_IN_VALUE[op_type], op_type, (3, 4))
+  assert not probe.has_fixed_matrix(step, 3)
+
+
+@pytest.mark.parametrize('op_type', QUADRATIC_IN_VALUE)
+def test_second_derivatives_that_look_at_values_are_not_fixed(op_type):
+  step = one_step(QUADRATIC_IN_VALUE[op_type], op_type, (3, 2))
+  assert not probe.has_fixed_curvature(step, 3)
 
 
 @pytest.mark.parametrize('op_type', QUADRATIC)

@@ -37,7 +37,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfp_diag.diagonal.replaced import Replaced
+from tfp_diag.sparsity.replaced import Replaced
 
 try:
   from tensorflow.python.ops.parallel_for.pfor import (

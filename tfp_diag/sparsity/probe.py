@@ -20,15 +20,24 @@ with one matrix for all samples, each sample in its place, needs no rule: the op
 is run on a few random inputs, and the results are compared. Known constants
 have their values. An input of unknown value, such as a `tf.Variable`, is filled
 several times with random values that differ between samples.
+
+What is differentiated is not the function, but what TensorFlow has for its
+derivative. That of `tf.math.xlogy(x, 3.0)` is zero where `x` is; the second one
+of a product of two factors is, too, or NaN beside a NaN. So the graph of the
+derivative is read: it may not depend on the values of the inputs.
 """
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow as tf
 
-from tfp_diag.sparsity.evaluation import bound_op, run_op
+from tfp_diag.sparsity.evaluation import bound_op, repeat_op, run_op
+from tfp_diag.sparsity.graph import attributes_of, function_names
+from tfp_diag.sparsity.own_gradients import own_gradients
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 from tfp_diag.sparsity.tape import Step
 from tfp_diag.sparsity.value import Value
@@ -67,7 +76,7 @@ def has_fixed_matrix(
     return False
   if num_samples == 1 and step.is_linear:
     return True
-  return _holds(_is_affine, step, num_samples, orders or {})
+  return _holds(_is_affine, step, num_samples, orders or {}, 1)
 
 
 def has_fixed_curvature(
@@ -84,20 +93,25 @@ def has_fixed_curvature(
   Returns:
     `bool`: False also where the op cannot be run.
   """
-  return _holds(_is_quadratic, step, num_samples, orders or {})
+  return _holds(_is_quadratic, step, num_samples, orders or {}, 2)
 
 
 _KNOWN = weakref.WeakKeyDictionary()
 
 
 def _holds(
-  test: Callable, step: Step, num_samples: int, orders: Mapping
+  test: Callable, step: Step, num_samples: int, orders: Mapping, order: int
 ) -> bool:
-  """Whether equations between values of the op hold; tested once per step."""
+  """Whether equations between values of the op hold; tested once per step.
+
+  And whether TensorFlow's derivative of some order depends on no value.
+  """
   known = _KNOWN.setdefault(step, {})
   key = test, num_samples, tuple(orders.items())
   if key not in known:
-    known[key] = _try(test, step, num_samples, orders)
+    known[key] = _try(test, step, num_samples, orders) and not (
+      _derivative_varies(step, order)
+    )
   return known[key]
 
 
@@ -113,6 +127,96 @@ def _try(test: Callable, step: Step, num_samples: int, orders: Mapping) -> bool:
       )
   except (CannotSay, OpFailed):
     return False
+
+
+def _derivative_varies(step: Step, order: int) -> bool:
+  """Whether the derivatives of some order may depend on what is differentiated.
+
+  Args:
+    step: The op on the tape.
+    order: Python int.
+
+  Returns:
+    `bool`: True also where there are none.
+  """
+  op = step.op
+  assert op is not None
+  inputs = tuple(map(_Kind.of, step.inputs))
+  key = op.type, attributes_of(op), inputs, order
+  if key not in _VARIES:
+    try:
+      _VARIES[key] = _reads_values(op, inputs, order)
+    except (CannotSay, LookupError, TypeError, ValueError, tf.errors.OpError):
+      _VARIES[key] = True  # It raises again where it is differentiated.
+    while len(_VARIES) > _MOST_VARIES:
+      del _VARIES[next(iter(_VARIES))]
+  return _VARIES[key]
+
+
+_VARIES: dict = {}
+_MOST_VARIES = 10_000
+# Gradients may look at constants with so few elements while they are built.
+_FEW = 64
+
+
+class _Kind(NamedTuple):
+  """What the graph of a derivative may depend on, of an input of an op."""
+
+  depends: bool
+  dtype: Any
+  shape: tuple
+  content: bytes | None
+
+  @classmethod
+  def of(cls, value: Value) -> '_Kind':
+    """That of a `Value`."""
+    content = None
+    if not value.depends and math.prod(_shape(value)) <= _FEW:
+      array = _known(value, True)
+      content = None if array is None else array.tobytes()
+    return cls(value.depends, value.dtype, _shape(value), content)
+
+  def tensor(self) -> tf.Tensor:
+    """Such a Tensor in the graph that is being built."""
+    if self.content is None:
+      return tf.compat.v1.placeholder(self.dtype, self.shape)
+    dtype = self.dtype.as_numpy_dtype
+    is_float = self.dtype.is_floating
+    array = np.frombuffer(self.content, np.float64 if is_float else dtype)
+    return tf.constant(array.reshape(self.shape), self.dtype)
+
+
+def _reads_values(op: tf.Operation, inputs: Sequence, order: int) -> bool:
+  """`_derivative_varies`, by building the derivative in a graph of its own."""
+  with tf.Graph().as_default(), own_gradients:
+    tensors = [kind.tensor() for kind in inputs]
+    xs = [x for x, kind in zip(tensors, inputs) if kind.depends]
+    ys = repeat_op(op, tensors)
+    for _ in range(order):
+      ys = [y for y in ys if y is not None and y.dtype.is_floating]
+      seeds = [tf.compat.v1.placeholder(y.dtype, y.shape) for y in ys]
+      ys = tf.gradients(ys, xs, grad_ys=seeds) if ys else []
+    ys = [tf.convert_to_tensor(y) for y in ys if y is not None]
+    return _reads(ys, xs)
+
+
+def _reads(ys: Sequence, xs: Sequence) -> bool:
+  """Whether Tensors depend on more than the shapes of others."""
+  sources, seen = {x.ref() for x in xs}, set()
+  waiting = list(ys)
+  while waiting:
+    tensor = waiting.pop()
+    if tensor.ref() in seen:
+      continue
+    seen.add(tensor.ref())
+    if tensor.ref() in sources:
+      return True
+    op, known = tensor.op, facts(tensor.op.type)
+    if function_names(op):
+      return True
+    measured = known.measured(len(op.inputs))
+    waiting += [x for k, x in enumerate(op.inputs) if k not in measured]
+  return False
 
 
 def _agree(test: Callable, f: '_Samples') -> bool:

@@ -85,6 +85,7 @@ class OpFacts:
 
   Attributes:
     shape_inputs: Numbers of the inputs that only give a shape.
+    measured_inputs: Numbers of the inputs of which it only reads the shape.
     index_inputs: Numbers of the inputs of integers that TensorFlow's gradient
       passes on as Tensors. It may read the values of others, such as an axis,
       while it builds a graph.
@@ -163,6 +164,7 @@ class OpFacts:
   """
 
   shape_inputs: tuple[int, ...] = ()
+  measured_inputs: tuple[int, ...] | slice = ()
   index_inputs: tuple[int, ...] = ()
   elementwise: str | None = None
   orders_in_range: int = 1
@@ -202,9 +204,15 @@ class OpFacts:
 
   def moved(self, num_inputs: int) -> Sequence[int]:
     """The numbers in `moved_inputs`, for an op with `num_inputs` inputs."""
-    if isinstance(self.moved_inputs, slice):
-      return range(num_inputs)[self.moved_inputs]
-    return self.moved_inputs
+    return _numbers(self.moved_inputs, num_inputs)
+
+  def measured(self, num_inputs: int) -> Sequence[int]:
+    """Likewise those in `measured_inputs`."""
+    return _numbers(self.measured_inputs, num_inputs)
+
+
+def _numbers(which: tuple | slice, num_inputs: int) -> Sequence[int]:
+  return range(num_inputs)[which] if isinstance(which, slice) else which
 
 
 _NOTHING_KNOWN = OpFacts()

@@ -22,6 +22,12 @@ from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 
 register_facts('Const', is_constant=True)
 register_facts('Placeholder', is_placeholder=True)
+register_facts(
+  *('OnesLike', 'Rank', 'Shape', 'ShapeN', 'Size', 'ZerosLike'),
+  measured_inputs=slice(None),
+)
+# Not moved, but added up: what varies or is bounded is found in the same way.
+register_facts('ConcatOffset', moved_inputs=slice(1, None))
 
 
 @register_expansion('Shape')

@@ -384,6 +384,12 @@ def _max_pool_gradient(op):
   return Structure.linear({2: flow.transpose()})
 
 
+register_facts(
+  *('ResizeBicubicGrad', 'ResizeBilinearGrad', 'ScaleAndTranslateGrad'),
+  measured_inputs=(1,),
+)
+
+
 @register_rule('ResizeBicubic', 'ResizeBilinear')
 def _resized(op):
   """Each output is a mean of some pixels of its channel; linear.

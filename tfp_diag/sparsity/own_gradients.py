@@ -32,8 +32,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfp_diag.diagonal.replaced import Replaced
 from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.replaced import Replaced
 
 try:
   from tensorflow.python.framework.ops import _gradient_registry

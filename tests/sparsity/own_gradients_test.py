@@ -19,7 +19,8 @@ import pytest
 import tensorflow as tf
 
 from tfp_diag import diag_hessian, unmixed_derivatives
-from tfp_diag.diagonal import linear_map, own_gradients
+from tfp_diag.diagonal import linear_map
+from tfp_diag.sparsity import own_gradients
 
 REGIMES = ('eager', 'function', 'xla')
 X = np.array([[0.0, 1.5], [-2.0, 0.0]])
