@@ -113,6 +113,48 @@ def test_an_item_that_is_there_twice_is_refused(fn, kind):
     {'jacobian': first, **SECOND}[kind](fn, draw(2, 6))
 
 
+_K = tf.constant(0.4, tf.float64)
+# TensorFlow says that these are constants, or has no derivative by an input.
+WITHOUT_DERIVATIVE = {
+  'one_hot': lambda x: tf.one_hot(0, 6, on_value=x[0, 0], dtype=x.dtype) * x,
+  'hsv_to_rgb': lambda x: tf.reshape(
+    tf.image.hsv_to_rgb(tf.reshape(tf.sigmoid(x), [-1, 2, 3])), [-1, 6]
+  ),
+  'linspace': lambda x: x * tf.raw_ops.LinSpace(start=x[0, 0], stop=_K, num=6),
+  'betainc': lambda x: tf.math.betainc(tf.exp(x), 2.0 + 0.0 * x, _K + 0.0 * x),
+  'zeta': lambda x: tf.math.zeta(2.0 + x**2, 1.0 + x**2),
+  'in a branch': lambda x: tf.cond(
+    x[0, 0] > 0,
+    lambda: tf.math.zeta(2.0 + x**2, 1.0 + x**2),
+    lambda: x * tf.reduce_sum(tf.math.zeta(2.0 + x**2, 1.0 + x**2)),
+  ),
+}
+
+
+@pytest.mark.parametrize(
+  'fn', WITHOUT_DERIVATIVE.values(), ids=WITHOUT_DERIVATIVE
+)
+def test_what_counts_as_a_constant_is_refused(fn):
+  with pytest.raises(MissingGradientError, match='no right derivative of'):
+    first(fn, draw(1, 6))
+
+
+def test_constants_of_these_ops_are_not_refused():
+  def fn(x):
+    one = tf.one_hot([0, 5, 1, 2, 4, 3], 6, dtype=x.dtype)
+    a, b = tf.broadcast_to(_K + one[0], tf.shape(x)), 2.0 + tf.zeros_like(x)
+    by_x = tf.math.betainc(a, b, tf.sigmoid(x))
+    return x @ one + by_x + tf.math.zeta(b, 2.0 + x**2)
+
+  x = draw(2, 6)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    diag = first(fn, x)[1]
+  np.testing.assert_allclose(
+    tf.reshape(diag, x.shape), jacobian_by_copies(fn, x), rtol=1e-10
+  )
+
+
 def first(fn, x):
   return tfp_diag.diag_jacobian(x, sample_shape=x.shape[:1], fn=fn)
 

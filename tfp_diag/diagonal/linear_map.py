@@ -53,7 +53,6 @@ from typing import Any, Protocol
 
 import tensorflow as tf
 
-from tfp_diag.diagonal.own_gradients import own_gradients
 from tfp_diag.sparsity.expansion import expand, simplify
 from tfp_diag.sparsity.graph import (
   Graph,
@@ -61,6 +60,7 @@ from tfp_diag.sparsity.graph import (
   function_graph,
   function_names,
 )
+from tfp_diag.sparsity.own_gradients import own_gradients
 from tfp_diag.sparsity.registry import facts
 
 try:
@@ -484,6 +484,10 @@ def _check_paths(
   known = [facts(op_type) for op_type in ops]
   if not any(k.num_derivatives == 0 or k.lost_inputs for k in known):
     return
+  given = {x.ref() for x in xs if not isinstance(x, tf.Variable)}
+  given |= _from_before(ops.operations)
+  if not _may_lose_a_path(ops.operations, given):
+    return
   op = _op_on_a_dead_path(ops.operations, gradient, xs, ys)
   if op is None:
     return
@@ -511,6 +515,38 @@ def _lost_inputs(op: tf.Operation) -> Sequence[int]:
   if known.num_derivatives == 0:
     return range(len(op.inputs))
   return () if known.lost_inputs is None else known.lost_inputs(op)
+
+
+def _from_before(ops: Sequence) -> set:
+  """What some ops take from others, but for constants."""
+  own = {y.ref() for op in ops for y in op.outputs}
+  taken = {x.ref(): x.op.type for op in ops for x in op.inputs}
+  return {
+    ref
+    for ref, op_type in taken.items()
+    if ref not in own and not facts(op_type).is_constant
+  }
+
+
+def _may_lose_a_path(ops: Sequence, reached: set) -> bool:
+  """Whether an op loses derivatives by what may depend on some Tensors."""
+  for op in ops:
+    takes = [x.ref() in reached for x in op.inputs]
+    if not any(takes):
+      continue
+    reached.update(y.ref() for y in op.outputs)
+    if any(takes[k] for k in _lost_inputs(op)):
+      return True
+    for name in function_names(op):
+      body, is_loop = function_graph(op.graph, name), facts(op.type).is_loop
+      # Before them stands what says which function is called.
+      given = takes[len(takes) - len(body.inputs) :]
+      inner = {x.ref() for x, is_in in zip(body.inputs, given) if is_in}
+      if is_loop:
+        inner = {x.ref() for x in body.inputs}
+      if _may_lose_a_path(body.get_operations(), inner):
+        return True
+  return False
 
 
 def _op_on_a_dead_path(

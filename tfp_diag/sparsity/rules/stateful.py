@@ -50,6 +50,22 @@ register_facts(
   'SparseAddGrad',
   lost_inputs=lambda op: (0,),
 )
+# Differentiable, but TensorFlow says that they are not, or has no derivative by
+# these inputs.
+register_facts(
+  'ExtractGlimpse',
+  'HSVToRGB',
+  'RandomCrop',
+  'RandomShuffle',
+  'Zeta',
+  lost_inputs=lambda op: (0,),
+)
+register_facts('Betainc', 'LinSpace', lost_inputs=lambda op: (0, 1))
+register_facts('OneHot', lost_inputs=lambda op: (2, 3))
+register_facts(
+  'SparseConcat',
+  lost_inputs=lambda op: range(op.get_attr('N'), 2 * op.get_attr('N')),
+)
 register_facts(
   'RandomStandardNormal',
   'RandomUniform',
