@@ -698,3 +698,79 @@ def test_vectorized_products_keep_their_structure(fn, prefers_sweeps):
     want = hessian_diagonal(fn, copy_of(x))
     same(plan(x)[2], want)
     same(in_graph(x), want)
+
+
+def score_of(energy):
+  """The gradient of an energy, by a tape of the function's own."""
+
+  def score(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      value = energy(x)
+    return tape.gradient(value, x)
+
+  return score
+
+
+_IMAGES = tf.constant(np.linspace(0.1, 0.5, 9).reshape(3, 3, 1, 1))
+# What their gradients, or they themselves, compute from the shape of a batch
+# is the same for each number of samples, but for that number.
+FROM_SHAPES = {
+  'slices': (
+    score_of(lambda x: tf.reduce_sum((x[..., 1:] - x[..., :-1]) ** 4, -1)),
+    2,
+  ),
+  'columns': (
+    score_of(lambda x: tf.add_n([tf.sin(x[:, i] ** 3) for i in range(N)])),
+    1,
+  ),
+  'new axes': (
+    score_of(lambda x: tf.reduce_sum(tf.sin(x[..., tf.newaxis] ** 2), [1, 2])),
+    1,
+  ),
+  'joined': (
+    score_of(lambda x: tf.reduce_sum(tf.concat([x, x**2], -1) ** 3, -1)),
+    1,
+  ),
+  'a slice': (lambda x: tf.slice(x, [0, 0], [tf.shape(x)[0], N]) ** 3, 1),
+  'two shapes': (
+    lambda x: tf.tile(x[:, :1], [1, tf.shape_n([x, _IMAGES])[0][-1]]) * x,
+    2,
+  ),
+}
+
+
+@pytest.mark.parametrize('name', FROM_SHAPES)
+def test_what_is_computed_from_shapes_costs_no_structure(name):
+  fn, num_passes = FROM_SHAPES[name]
+  x = draw(B, N)
+  plan = tfp_diag.plan_diag_jacobian(
+    fn, tf.TensorSpec([None, N], tf.float64), [None]
+  )
+  assert plan.num_passes == num_passes
+  same(plan(x)[1][0], jacobian_diagonal(fn, x))
+
+
+# Along the axis of the samples a slice does not treat them alike.
+@pytest.mark.parametrize('way', WAYS)
+@pytest.mark.parametrize(
+  'rows',
+  [np.s_[1:], np.s_[:-1], np.s_[-1:], np.s_[::2], np.s_[0]],
+  ids=str,
+)
+def test_slices_of_samples(rows, way):
+  fn = score_of(lambda x: tf.reduce_sum(x[rows] ** 4) + tf.reduce_sum(x**3))
+  right_or_refused(way, jacobian, jacobian_diagonal, fn, draw(B, N))
+
+
+def test_a_filter_whose_size_is_computed_from_a_shape():
+  def fn(x):
+    [shape] = tf.shape_n([x])
+    filters = tf.tile(_IMAGES, [1, 1, shape[-1], 1])
+    y = tf.nn.depthwise_conv2d(x, filters, [1] * 4, 'VALID')
+    return tf.reduce_sum(tf.sin(y), [1, 2, 3])
+
+  x = draw(2, 5, 5, 1)
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 5, 5, 1], x.dtype))
+  assert plan.num_passes <= 9
+  same(plan(x)[2], hessian_diagonal(fn, x))

@@ -155,6 +155,9 @@ class InputView:
 
   def varies_along(self, axes: int | slice) -> bool:
     """Whether one of some sizes changes with the number of samples."""
+    value = self._value
+    if value.is_known and not value.depends and value.varies is None:
+      return False  # It is computed from nothing that does.
     return self._view.varies_along(self._number, axes)
 
   def zeros_may_be_read(self) -> bool:
