@@ -769,3 +769,17 @@ def test_layers_that_are_dense_and_banded(seed):
   np.testing.assert_allclose(
     found, expected, rtol=1e-9, atol=1e-9 * np.abs(expected).max()
   )
+
+
+@pytest.mark.parametrize('batch', [1, 2, 4])
+def test_matrices_are_cheaper_than_passes_for_few_samples_too(batch):
+  rng = np.random.default_rng(5)
+  weights = rng.normal(size=[N, 2 * N]), rng.normal(size=[2 * N, N])
+
+  def fn(x):
+    return tf.tanh(x @ weights[0]) @ weights[1]
+
+  x = tf.constant(rng.normal(size=[batch, N]))
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [batch])
+  assert [way.name for way in plan.ways] == ['around cuts', 'passes']
+  np.testing.assert_allclose(plan(x)[1][0], jacobian_diagonal(fn, x), 1e-10)

@@ -57,6 +57,12 @@ class JacobianTerms:
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
     count = sweep.num_colors(self.colors) + 2 * self.found.num_rows
+    return count + self.num_columns
+
+  @property
+  def num_columns(self) -> int:
+    """How many of them are products with one of the matrices around a cut."""
+    count = 0
     for product in self.found.products:
       # A pass carries a basis vector for each sample.
       per_matrix = math.ceil(product.num_rows / max(self.num_samples, 1))

@@ -43,6 +43,8 @@ _TERM_PASS = 1.5
 _ROW = 0.95
 # A row and a column for an element that is held, and a pass for what is left.
 _HELD_PASS = 2.0
+# A product with the matrix on one side of a cut.
+_SIDE = 0.4
 # A column of the matrix of a linear map, if a pass carries one per sample; so
 # many samples are reckoned with if nobody knows.
 _COLUMN = 1.0
@@ -250,7 +252,9 @@ def _around_cuts(reading: Reading, columns: int) -> Iterator[Proposal]:
   for cuts, pattern in reading.analysis.cuts():
     colors = color_diagonal(pattern).colors
     terms = JacobianTerms(cuts, colors, columns, expanded)
-    yield _of_terms('around cuts', terms, _HELD_PASS * terms.num_passes)
+    sides = terms.num_columns
+    cost = _HELD_PASS * (terms.num_passes - sides) + _SIDE * sides
+    yield _of_terms('around cuts', terms, cost)
 
 
 def _of_terms(name: str, terms: Terms, cost: float) -> Proposal:
