@@ -172,7 +172,7 @@ def compiled(
       then not traced again.
 
   Returns:
-    Python callable of a list of Tensors.
+    Python callable of a list of Tensors, whose results no tape records.
   """
   present = _Call((key, name, *specs, jit_compile))
 
@@ -204,7 +204,14 @@ def compiled(
       _remember(present.full_key, entry)
   except _Known as known:
     entry = known.entry
-  return lambda tensors: entry(tensors, present)
+
+  def run(tensors):
+    # What is made of the results is not for a tape of the caller, which would
+    # keep all that leads to them.
+    with tf.init_scope():
+      return entry(tensors, present)
+
+  return run
 
 
 class TracedOnce:

@@ -224,6 +224,14 @@ def test_short_chains_that_agree_are_told_what_the_limit_takes():
   assert 'the chains do not agree yet' in ' '.join(summarize(draws).warnings)
 
 
+def test_chains_that_differ_in_width_are_not_too_short():
+  widths = np.linspace(0.5, 2.0, 64)
+  draws = np.random.default_rng(0).normal(size=[500, 64]) * widths
+  (sentence,) = summarize(draws).warnings
+  assert 'do not agree, on where it is or on how wide' in sentence
+  assert 'takes an effective sample size' not in sentence
+
+
 def test_few_effective_draws_are_said():
   draws = ar1(0.0, [40, 4])
   (warning,) = summarize(draws).warnings[-1:]

@@ -501,6 +501,38 @@ def test_integers_are_taken_as_the_numbers_of_a_floating_variable():
   np.testing.assert_array_equal(one, other)
 
 
+def test_what_is_no_integer_would_be_cut_off():
+  """As a share of successes, or what pandas makes of a gap."""
+  init = {'p': tf.constant([[0.2], [0.4]])}
+
+  def target(y):
+    return target_of_model(_successes, {'y': y}, init, [2], (0, 1))
+
+  shares = np.array([0.9, 0.0, 1.0])
+  with pytest.raises(ValueError, match=r"'y'.*as 0\.9.*cut"):
+    target(shares)
+  with pytest.raises(ValueError, match=r"'y'.*not finite in 1 places"):
+    target([1.0, np.nan, 0.0])
+  # Tensors are passed on as they are.
+  known = target(tf.constant(shares, tf.float32))
+  p = tf.sigmoid(known.start[0])
+  prior = tf.math.log(p) + tf.math.log1p(-p)
+  wanted = 1.9 * tf.math.log(p) + 1.1 * tf.math.log1p(-p) + prior
+  np.testing.assert_allclose(
+    known.log_prob_fn(*known.start), tf.reshape(wanted, [-1]), rtol=1e-5
+  )
+  np.testing.assert_array_equal(
+    target(np.array([1.0, 0.0, 1.0])).log_prob_fn(*known.start),
+    target([1, 0, 1]).log_prob_fn(*known.start),
+  )
+
+
+@tfd.JointDistributionCoroutineAutoBatched
+def _successes():
+  p = yield tfd.Sample(tfd.Beta(1.0, 1.0), 1, name='p')
+  yield tfd.Sample(tfd.Bernoulli(probs=p[0]), 3, name='y')
+
+
 @tfd.JointDistributionCoroutine
 def _without_axes():
   rate = yield Root(tfd.Gamma(2.0, 1.0, name='rate'))

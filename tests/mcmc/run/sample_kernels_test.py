@@ -204,6 +204,27 @@ def test_graphs_are_refused():
     tf.function(lambda: sample(mala()), autograph=False)()
 
 
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_a_tape_of_the_caller_records_no_steps(jit_compile):
+  """Monte Carlo EM: the draws are constants of the loss."""
+  scale = tf.Variable(2.0)
+
+  def target(x):
+    return -0.5 * scale * tf.reduce_sum(x**2, -1)
+
+  def run():
+    kernel = tfp_diag.mcmc.PreconditionedMALA(target, 0.5)
+    return sample(kernel, jit_compile=jit_compile)
+
+  with tf.GradientTape() as tape:
+    found = run()
+    loss = tf.reduce_mean(target(found.final_state))
+  np.testing.assert_array_equal(found.draws, run().draws)
+  np.testing.assert_allclose(
+    tape.gradient(loss, scale), loss / scale, rtol=1e-5
+  )
+
+
 def test_what_xla_cannot_compile_is_named_with_the_way_out():
   def foreign(x):
     value = tf.numpy_function(lambda x: -np.sum(x**2, -1), [x], tf.float32)

@@ -190,6 +190,21 @@ def test_into_a_file_goes_a_line_at_the_end(capsys):
   assert line.startswith('sampling: 100 of 100 steps, acceptance 0.25')
 
 
+def test_the_r_hat_of_the_end_is_of_all_draws(capsys, monkeypatch):
+  seen = []
+
+  def quick_rhat(read_draws, *_):
+    seen.append(len(read_draws()))
+    return 1.5
+
+  monkeypatch.setattr(progress, '_quick_rhat', quick_rhat)
+  sample(progress_bar=True)
+  (line,) = capsys.readouterr().err.splitlines()
+  assert 'R-hat 1.500' in line
+  # Once when there are enough, and at the end.
+  assert len(seen) == 2 and seen[0] < seen[1] == 100
+
+
 def test_lines_say_how_much_time_is_left(capsys, monkeypatch):
   seconds = iter(np.arange(0.0, 1e5, 5.0))
   monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(seconds))

@@ -132,6 +132,16 @@ def test_a_callable_sees_draws_and_trace():
   assert (found.num_results, found.stopped_by) == (70, 'stop_when')
 
 
+def test_a_callable_cannot_change_the_draws():
+  def sort(draws, _):
+    draws.sort(axis=0)
+
+  with pytest.raises(ValueError, match='read-only'):
+    sample(100, sort)
+  # They are the caller's afterwards.
+  assert sample(20, None).draws.flags.writeable
+
+
 @pytest.mark.parametrize('pieces', [(7, 25, 1000), (1000, 1000)])
 def test_pieces_stop_where_the_whole_does(tmp_path, pieces):
   stop_when = StopWhen(min_ess=150.0)

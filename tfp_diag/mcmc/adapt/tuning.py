@@ -203,6 +203,7 @@ def _spread(log_prob):
   known = np.isfinite(log_prob.mean(axis=0))
   level = log_prob.mean(axis=0)[known]
   quarter, other = np.percentile(level, [25.0, 75.0])
+  log_prob = log_prob.astype(np.float64)  # Whose squares may be large.
   # A chain has a mean log density of its own; and all have alike ones early.
   return max((other - quarter) / 1.35, log_prob[:, known].std(axis=0).mean())
 
@@ -311,4 +312,6 @@ def times_of(whitened):
   else:
     covariance = np.cov(whitened, rowvar=False).reshape(size, size)
     deviation = np.sqrt(np.linalg.eigvalsh(covariance)[-1])
-  return Times(float(0.5 * np.pi * deviation), float(1.0 / deviation))
+  # Of chains that have not moved it is zero.
+  deviation = max(float(deviation), float(np.finfo(np.float64).tiny))
+  return Times(0.5 * np.pi * deviation, 1.0 / deviation)

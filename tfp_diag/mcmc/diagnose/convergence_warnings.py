@@ -101,10 +101,12 @@ def parameter_warnings(
     if what == 'R-hat' and size >= _MANY_OF_A_CHAIN * num_chains:
       # About sqrt(1 + 2 C / ESS), for the halves of C chains.
       needed = 2.0 * num_chains / (limit**2 - 1.0)
-      why = (
-        f'with {num_chains:,} chains that takes an effective sample size of '
-        f'{needed:,.0f}, and there are {size:,.0f}.'
-      )
+      why = 'the chains do not agree, on where it is or on how wide.'
+      if size < needed:
+        why = (
+          f'with {num_chains:,} chains that takes an effective sample size of '
+          f'{needed:,.0f}, and there are {size:,.0f}.'
+        )
     found.append(
       f'{what} is {limit:.4g} or more for {_listed(names, bad)}, at worst '
       f'{r_hat[worst]:.3f} for {names[worst]}: {why}'

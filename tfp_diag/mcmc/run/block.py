@@ -21,6 +21,7 @@ import typing
 import tensorflow as tf
 
 from tfp_diag.diagonal import graphs
+from tfp_diag.diagonal.linear_map import may_be_recorded
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.trace import acceptance
@@ -46,8 +47,12 @@ def explaining_xla(jit_compile):
       raise
     raise ValueError(
       f'XLA cannot compile a step of the kernel ({arguments.reason(e)}). '
-      'Pass `jit_compile=False`, or write the target with ops that XLA knows.'
+      'Pass `jit_compile=False`, or write the target with ops that XLA knows'
+      f'{_BESIDE_A_TAPE if may_be_recorded() else ""}.'
     ) from e
+
+
+_BESIDE_A_TAPE = '; or call this outside of the `tf.GradientTape`'
 
 
 def to_tensors(structure):

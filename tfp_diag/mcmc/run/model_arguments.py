@@ -141,6 +141,7 @@ def check_pins(model, pins, chain_shape):
         f'shape {expected}.'
       ) from e
     dtype = dtypes.get(name)
+    _check_whole(name, value, dtype)
     if tf.is_tensor(value) and dtype and tf.as_dtype(dtype).is_floating:
       if value.dtype.is_integer:
         checked[name] = tf.cast(value, dtype)
@@ -177,12 +178,40 @@ def check_pinned(model):
   """
   whole = getattr(model, 'distribution', model)
   event_shapes = by_name(whole, whole.event_shape)
+  dtypes = by_name(whole, whole.dtype)
   for name, value in (getattr(model, 'pins', None) or {}).items():
     expected = event_shapes.get(name)
+    if value is not None and isinstance(expected, tf.TensorShape):
+      _check_whole(name, value, dtypes.get(name))
     if value is not None and isinstance(expected, tf.TensorShape):
       _check_same_for_chains(
         name, value, tf.TensorShape(np.shape(value)), expected
       )
+
+
+def _check_whole(name, value, dtype):
+  """Refuses what no variable of integers can be, and TFP would cut off."""
+  if dtype is None or not tf.as_dtype(dtype).is_integer:
+    return
+  is_tensor = tf.is_tensor(value)
+  array = np.asarray(tf.get_static_value(value) if is_tensor else value)
+  if array.dtype.kind != 'f':
+    return
+  name = f'The value of {name!r}, a variable of integers,'
+  if not np.all(np.isfinite(array)):
+    raise ValueError(
+      f'{name} is not finite in {np.sum(~np.isfinite(array))} places. If these '
+      'are missing, pass the values that were observed, and build the model '
+      'for these.'
+    )
+  parts = array[array != np.trunc(array)]
+  # TFP passes Tensors on as they are, and casts all else.
+  if parts.size and not is_tensor:
+    raise ValueError(
+      f'{name} has entries that are none, as {parts[0]:g}, which would be cut '
+      'to whole numbers. Pass integers; or a Tensor, if the log density is '
+      'meant for other numbers, too.'
+    )
 
 
 def _check_same_for_chains(name, value, shape, event_shape):

@@ -88,12 +88,36 @@ class _Shown:
     self._first_row_seconds = None
     self._rhat = None
     self._rhat_seconds = -np.inf
+    self._last = None
 
   def __enter__(self):
     return self
 
-  def __exit__(self, *unused):
+  def __exit__(self, error, *unused):
+    if error is None and self._last is not None and self.is_pending:
+      # What a person reads at the end is of all draws.
+      self._rhat_seconds = -np.inf
+      self.show(*self._last)
     self.close()
+
+  def update(self, step, acceptance, read_draws):
+    """Shows how far the run has come.
+
+    Args:
+      step: Python `int`, how many steps there are.
+      acceptance: Python `float`; NaN if it is not known.
+      read_draws: Python callable that returns the draws so far.
+    """
+    self._last = step, acceptance, read_draws
+    self.show(*self._last)
+
+  def show(self, step, acceptance, read_draws):
+    """As `update`, of which it is the part of each display."""
+
+  @property
+  def is_pending(self):
+    """Whether the end is still to be shown."""
+    return True
 
   def close(self):
     """Ends the display."""
@@ -109,10 +133,10 @@ class _Shown:
     facts = []
     if np.isfinite(acceptance):
       facts.append(f'acceptance {acceptance:.2f}')
-    if now - self._rhat_seconds > _SECONDS_BETWEEN_RHATS:
-      self._rhat = _quick_rhat(
-        read_draws, self._schedule.num_rows(step), self._chain_ndims
-      )
+    num_rows = self._schedule.num_rows(step)
+    is_due = now - self._rhat_seconds > _SECONDS_BETWEEN_RHATS
+    if is_due and num_rows >= _LEAST_DRAWS:
+      self._rhat = _quick_rhat(read_draws, num_rows, self._chain_ndims)
       # Counted from the end, so that a slow one takes no more than its share.
       self._rhat_seconds = time.perf_counter() - self._start
     if self._rhat is not None:
@@ -152,7 +176,7 @@ class _Bar(_Shown):
       nrows=num_lines,
     )
 
-  def update(self, step, acceptance, read_draws):
+  def show(self, step, acceptance, read_draws):
     """Moves the bar."""
     self._bar.set_description_str(self.phase(step - 1), refresh=False)
     facts = self.facts(step, acceptance, read_draws)
@@ -194,7 +218,7 @@ class _Lines(_Shown):
     self._first = None
     self._next_seconds = _SECONDS_BETWEEN_LINES
 
-  def update(self, step, acceptance, read_draws):
+  def show(self, step, acceptance, read_draws):
     """Writes a line if the last one is old enough."""
     facts = [
       f'{self.phase(step - 1)}: {step:,} of {self._schedule.num_steps:,} steps',
@@ -217,14 +241,19 @@ class _Lines(_Shown):
       return []
     first_step, first_seconds = self._first
     num_left = self._schedule.num_steps - step
-    if not num_left:
+    if not num_left or step == first_step:
       return []
     seconds = num_left * (now - first_seconds) / (step - first_step)
     return [f'{tqdm.tqdm.format_interval(seconds)} left']
 
+  @property
+  def is_pending(self):
+    """Whether the last line is not written yet."""
+    return self._line is not None
+
   def close(self):
     """Writes the line of the end."""
-    if self._line is not None:
+    if self.is_pending:
       self._write()
 
   def _write(self):
@@ -234,7 +263,7 @@ class _Lines(_Shown):
 
 def _quick_rhat(read_draws, num_rows, chain_ndims):
   """The largest R-hat of some coordinates; None for a single chain, say."""
-  if chain_ndims == 0 or num_rows < _LEAST_DRAWS:
+  if chain_ndims == 0:
     return None
   found = []
   every = -(-num_rows // _MOST_DRAWS)

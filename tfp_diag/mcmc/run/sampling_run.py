@@ -218,7 +218,12 @@ class SamplingRun:
     """Asks `stop_when`, when it is time to."""
     if not self._schedule.is_time_to_judge(self._progress.step):
       return False
-    return bool(stop_when(*self.read_rows(in_memory=False)))
+    # What it does to them must not be done to the draws.
+    return bool(
+      stop_when(
+        *tf.nest.map_structure(_read_only, self.read_rows(in_memory=False))
+      )
+    )
 
   def read_draws(self):
     """The draws so far, in the structure of the state."""
@@ -428,3 +433,9 @@ def _describe(structure):
     return f'{x.dtype.name}{x.shape}'
 
   return repr(tf.nest.map_structure(describe, structure))
+
+
+def _read_only(array):
+  view = array.view()
+  view.flags.writeable = False
+  return view
