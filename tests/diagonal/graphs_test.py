@@ -728,6 +728,31 @@ def by_a_branch(x):
   return tf.cond(x[0] > 0, lambda: tf.sin(x) * x**2, lambda: x)
 
 
+@pytest.mark.parametrize('is_hessian', [False, True])
+def test_an_eager_trace_makes_no_gradients_of_branches(is_hessian):
+  """Which TensorFlow does at once where a persistent tape records them."""
+  around = []
+
+  def branch():
+    around.append(tf.compat.v1.get_default_graph().outer_graph.name)
+    return tf.constant(2.0)
+
+  def fn(x):
+    y = tf.cond(tf.reduce_sum(x) > 0, branch, lambda: tf.reduce_prod(x)) * x**2
+    return tf.reduce_sum(y) if is_hessian else y
+
+  x = tf.constant([1.0, 2.0])
+  for _ in range(3):
+    if is_hessian:
+      np.testing.assert_allclose(tfp_diag.diag_hessian(fn, x)[2], [4.0, 4.0])
+    else:
+      np.testing.assert_allclose(
+        tfp_diag.diag_jacobian(x, fn=fn)[1][0], [4.0, 8.0]
+      )
+  assert len(around) == 3
+  assert not any('gradient' in name for name in around)
+
+
 @pytest.mark.parametrize('persistent', [False, True])
 @pytest.mark.parametrize('fn', [by_a_call, by_a_loop, by_a_branch])
 def test_a_tape_in_the_graph_that_is_being_built(fn, persistent):
