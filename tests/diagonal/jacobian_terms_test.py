@@ -23,6 +23,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import jacobian_by_copies, jacobian_diagonal
+from tfp_diag.diagonal import proposals
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 
 RNG = np.random.default_rng(11)
@@ -639,10 +640,10 @@ def test_a_plan_for_another_function(term_calls):
   np.testing.assert_allclose(diag, dense(deep, x), rtol=1e-9)
 
 
-def test_a_plan_is_followed_where_passes_are_cheaper(term_calls):
-  """Fewer samples share the columns of the matrices."""
+def test_a_plan_is_followed_where_passes_are_cheaper(term_calls, monkeypatch):
   plan = tfp_diag.plan_diag_jacobian(hidden_layer, state(24), [24])
   x = state(2)
+  monkeypatch.setattr(proposals, '_SIDE', 100.0)
   assert not tfp_diag.plan_diag_jacobian(hidden_layer, x, [2]).uses_terms
   term_calls.count = 0
   with warnings.catch_warnings():
