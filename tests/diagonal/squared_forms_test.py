@@ -463,6 +463,7 @@ NOT_TRIED = {
     *('MatrixSetDiag', 'MatrixSetDiagV2', 'SpaceToBatch', 'SegmentSum'),
   },
   'no gradient, or no second one': {'OneHot', 'ResizeNearestNeighbor'},
+  'of integers': {'ConcatOffset'},
   'rounds': {'Cast'},
   'of variables': {'ResourceGather', 'ResourceGatherNd'},
 }
