@@ -29,7 +29,11 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import evaluate, sweep
 from tfp_diag.diagonal.decide import Decision
-from tfp_diag.diagonal.linear_map import may_be_recorded, without_xla
+from tfp_diag.diagonal.linear_map import (
+  again_with_tapes,
+  may_be_recorded,
+  without_xla,
+)
 from tfp_diag.diagonal.planning import try_out
 from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.internal import arguments, batching, nest
@@ -253,6 +257,7 @@ class Plan:
     }.get(self.schedule, self.schedule)
 
   @not_converted
+  @again_with_tapes
   def __call__(self, xs: Any) -> tuple:
     """Runs the plan, as one `tf.function` that traces once per shape.
 

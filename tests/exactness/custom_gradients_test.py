@@ -213,3 +213,34 @@ def test_a_gradient_that_reads_what_changes():
     factor[0] = value
     diag = tfp_diag.diag_jacobian(x, sample_shape=[3], fn=scaled)[1][0]
     same(diag, np.full([3, N], value))
+
+
+@tf.custom_gradient
+def _times(x, scale):
+  # By the scale it is not summed to its shape, which nobody asks for.
+  return tf.sin(x) * scale, lambda dy: (
+    dy * scale * tf.cos(x),
+    dy * tf.sin(x),
+  )
+
+
+def test_a_gradient_of_another_shape_that_is_not_asked_for():
+  x, two = (
+    tf.constant([0.5, 0.7, 0.9], tf.float64),
+    tf.constant(2.0, tf.float64),
+  )
+
+  def fn(x):
+    return _times(x, two)
+
+  want = 2 * np.cos(x)
+  plan = tfp_diag.plan_diag_jacobian(fn, x)
+  for call in (
+    lambda: tfp_diag.diag_jacobian(x, fn=fn),
+    lambda: tfp_diag.diag_jacobian(x, fn=fn),
+    tf.function(lambda: tfp_diag.diag_jacobian(x, fn=fn), autograph=False),
+    lambda: plan(x),
+  ):
+    np.testing.assert_allclose(call()[1][0], want)
+  hessian = tfp_diag.diag_hessian(lambda x: tf.reduce_sum(fn(x)), x)[2]
+  np.testing.assert_allclose(hessian, -2 * np.sin(x))

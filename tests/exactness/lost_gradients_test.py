@@ -120,6 +120,7 @@ WITHOUT_DERIVATIVE = {
   'hsv_to_rgb': lambda x: tf.reshape(
     tf.image.hsv_to_rgb(tf.reshape(tf.sigmoid(x), [-1, 2, 3])), [-1, 6]
   ),
+  'range': lambda x: x * tf.range(x[0, 0], x[0, 0] + 5.5, 1.0),
   'linspace': lambda x: x * tf.raw_ops.LinSpace(start=x[0, 0], stop=_K, num=6),
   'betainc': lambda x: tf.math.betainc(tf.exp(x), 2.0 + 0.0 * x, _K + 0.0 * x),
   'zeta': lambda x: tf.math.zeta(2.0 + x**2, 1.0 + x**2),
@@ -137,6 +138,29 @@ WITHOUT_DERIVATIVE = {
 def test_what_counts_as_a_constant_is_refused(fn):
   with pytest.raises(MissingGradientError, match='no right derivative of'):
     first(fn, draw(1, 6))
+
+
+@pytest.mark.parametrize('in_graph', [False, True])
+@pytest.mark.parametrize('name', ['numpy', 'zeta', 'item'])
+def test_by_a_variable_too(name, in_graph):
+  v = tf.Variable([0.5, 0.7, 0.9], dtype=tf.float64)
+
+  def fn():
+    if name == 'numpy':
+      return v**2 + tf.numpy_function(lambda a: 2 * a, [v + 0.0], tf.float64)
+    if name == 'zeta':
+      return tf.math.zeta(2.0 + v**2, 1.0 + v**2)
+    return tf.TensorArray(v.dtype, 3).unstack(v * 1.0).gather([0, 0, 2]) * v
+
+  def diagonal():
+    return tfp_diag.diag_jacobian([v], fn=fn)[1]
+
+  def hessian():
+    return tfp_diag.diag_hessian(lambda: tf.reduce_sum(fn()), [v])[2]
+
+  for call in (diagonal, hessian):
+    with pytest.raises(MissingGradientError):
+      tf.function(call, autograph=False)() if in_graph else call()
 
 
 def test_constants_of_these_ops_are_not_refused():

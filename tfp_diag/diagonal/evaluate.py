@@ -34,6 +34,7 @@ from tfp_diag.internal.problem import GaussNewtonProblem, Problem
 from tfp_diag.internal.warn import warn
 
 
+@linear_map.again_with_tapes
 def run(
   problem: Problem,
   key: tuple,

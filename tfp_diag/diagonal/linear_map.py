@@ -47,6 +47,7 @@ a whole Jacobian the two sides are whatever the function takes and returns.
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from typing import Any, Protocol
@@ -82,6 +83,15 @@ class MissingGradientError(LookupError):
   """An op of the function has no derivative, or not as many as needed."""
 
   # AutoGraph keeps the type of an error only if it has this constructor.
+  __init__ = Exception.__init__
+
+
+class NeedsTapesError(ValueError):
+  """A custom gradient has a shape that tapes do not mind.
+
+  So may be one by an argument that nobody differentiates by.
+  """
+
   __init__ = Exception.__init__
 
 
@@ -212,7 +222,8 @@ class LinearMap:
       MissingGradientError: If TensorFlow has no right derivative of a gradient
         by its cotangent.
     """
-    tapes = [] if self._gradient is _graph_gradient else _new_tapes(1)
+    is_of_graph = self._gradient is _graph_gradient and not may_be_recorded()
+    tapes = [] if is_of_graph else _new_tapes(1)
     with _recording(tapes):
       # TensorFlow divides by cotangents, or takes their logarithms, in places.
       placeholders = [tf.ones_like(t) for t in self._targets]
@@ -393,7 +404,10 @@ class Evaluation:
 
   @property
   def _sources(self) -> list:
-    """The parts, as what is differentiated by in a graph inside of this one."""
+    """The parts, as what is differentiated by in a graph inside of this one.
+
+    Which may have taken a Variable in by itself.
+    """
     if self._tapes:
       return self.xs
     return [_at_hand(x, self.graph.graph) for x in self.xs]
@@ -518,8 +532,13 @@ def _lost_inputs(op: tf.Operation) -> Sequence[int]:
 
 
 def _from_before(ops: Sequence) -> set:
-  """What some ops take from others, but for constants."""
-  own = {y.ref() for op in ops for y in op.outputs}
+  """What some ops take from others or from outside, but for constants."""
+  own = {
+    y.ref()
+    for op in ops
+    if not facts(op.type).is_placeholder  # Of a Variable that is read, say.
+    for y in op.outputs
+  }
   taken = {x.ref(): x.op.type for op in ops for x in op.inputs}
   return {
     ref
@@ -540,9 +559,9 @@ def _may_lose_a_path(ops: Sequence, reached: set) -> bool:
     for name in function_names(op):
       body, is_loop = function_graph(op.graph, name), facts(op.type).is_loop
       # Before them stands what says which function is called.
-      given = takes[len(takes) - len(body.inputs) :]
+      given = takes[-len(body.inputs) :] if body.inputs else []
       inner = {x.ref() for x, is_in in zip(body.inputs, given) if is_in}
-      if is_loop:
+      if is_loop or len(given) < len(body.inputs):
         inner = {x.ref() for x in body.inputs}
       if _may_lose_a_path(body.get_operations(), inner):
         return True
@@ -631,7 +650,8 @@ def evaluate(
   xs = [x if isinstance(x, tf.Variable) else tf.identity(x) for x in xs]
   graph = tf.compat.v1.get_default_graph()
   is_without_xla = graph is _own.graph and not is_within_another
-  tapes = [] if is_without_xla else _new_tapes(order)
+  needs_tapes = not is_without_xla or _own.needs_tapes
+  tapes = _new_tapes(order) if needs_tapes else []
   with _recording(tapes):
     for tape in tapes:
       tape.watch(xs)
@@ -650,12 +670,44 @@ def evaluate(
 
 
 class _OwnGraph(threading.local):
-  """A graph of this thread that XLA does not compile, or None."""
+  """A graph of this thread that XLA does not compile, or None.
+
+  Attributes:
+    graph: that graph.
+    needs_tapes: Whether tapes are used there nevertheless.
+  """
 
   graph: Any = None
+  needs_tapes: bool = False
 
 
 _own = _OwnGraph()
+
+
+def again_with_tapes(function: Callable) -> Callable:
+  """Calls a function once more, with tapes, if it does not work without them.
+
+  Args:
+    function: Python callable that evaluates functions.
+
+  Returns:
+    Python callable.
+  """
+
+  @functools.wraps(function)
+  def wrapper(*args, **kwargs):
+    try:
+      return function(*args, **kwargs)
+    except NeedsTapesError:
+      if _own.needs_tapes:
+        raise
+    _own.needs_tapes = True
+    try:
+      return function(*args, **kwargs)
+    finally:
+      _own.needs_tapes = False
+
+  return wrapper
 
 
 @contextlib.contextmanager
@@ -893,6 +945,10 @@ def _of_connected(gradient: Callable) -> Callable:
         f'{e}. Write that part of `fn` with other operations, or give it a '
         'derivative with `tf.custom_gradient`.'
       ) from e
+    except ValueError as e:
+      if 'calculated input gradient' not in str(e):
+        raise
+      raise NeedsTapesError(str(e)) from e
     # A gather has a gradient of type `tf.IndexedSlices`.
     return [None if g is None else tf.convert_to_tensor(g) for g in result]
 

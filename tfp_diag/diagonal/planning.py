@@ -22,7 +22,11 @@ import tensorflow as tf
 
 from tfp_diag.diagonal import checks, evaluate, graphs, sweep
 from tfp_diag.diagonal.decide import NOT_VECTORIZED, decide
-from tfp_diag.diagonal.linear_map import LinearMap, without_xla
+from tfp_diag.diagonal.linear_map import (
+  LinearMap,
+  again_with_tapes,
+  without_xla,
+)
 from tfp_diag.diagonal.request import Mode, Request
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import arguments
@@ -152,6 +156,7 @@ class Trial:
     self._set_mode('reverse')
 
 
+@again_with_tapes
 def try_out(
   problem: Problem, request: Request, is_without_xla: bool = False
 ) -> Trial:

@@ -139,18 +139,18 @@ def _derivative_varies(step: Step, order: int) -> bool:
   Returns:
     `bool`: True also where there are none.
   """
-  op = step.op
-  assert op is not None
   inputs = tuple(map(_Kind.of, step.inputs))
-  key = op.type, attributes_of(op), inputs, order
-  if key not in _VARIES:
+  key = step.op_type, attributes_of(step.op), inputs, order
+  found = _VARIES.get(key)
+  if found is None:
     try:
-      _VARIES[key] = _reads_values(op, inputs, order)
-    except (CannotSay, LookupError, TypeError, ValueError, tf.errors.OpError):
-      _VARIES[key] = True  # It raises again where it is differentiated.
-    while len(_VARIES) > _MOST_VARIES:
-      del _VARIES[next(iter(_VARIES))]
-  return _VARIES[key]
+      found = _reads_values(step.op, inputs, order)
+    except Exception:  # It raises again where it is differentiated.
+      found = True
+    if len(_VARIES) >= _MOST_VARIES:
+      _VARIES.clear()
+    _VARIES[key] = found
+  return found
 
 
 _VARIES: dict = {}

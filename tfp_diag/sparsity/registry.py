@@ -133,7 +133,8 @@ class OpFacts:
     is_slice: Whether it cuts slices out of its input.
     vectorizes: Whether pfor can vectorize its gradient under XLA.
     moved_inputs: Numbers of inputs whose elements it moves, and does nothing
-      else; the other inputs say where to. A `slice` is a range of numbers.
+      else; the other inputs say where to. A `slice` is a range of numbers. Of
+      integers, it may add some up.
     only_copies: Whether it has one such input, and each element of its results
       is an element of that.
     is_difference: Whether it is a function of the difference of its two inputs.

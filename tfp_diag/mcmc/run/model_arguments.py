@@ -190,7 +190,10 @@ def check_pinned(model):
 
 
 def _check_whole(name, value, dtype):
-  """Refuses what no variable of integers can be, and TFP would cut off."""
+  """Refuses what no variable of integers can be, and TFP would cut off.
+
+  Tensors may have fractions, which TFP does not cut off.
+  """
   if dtype is None or not tf.as_dtype(dtype).is_integer:
     return
   is_tensor = tf.is_tensor(value)
@@ -205,7 +208,6 @@ def _check_whole(name, value, dtype):
       'for these.'
     )
   parts = array[array != np.trunc(array)]
-  # TFP passes Tensors on as they are, and casts all else.
   if parts.size and not is_tensor:
     raise ValueError(
       f'{name} has entries that are none, as {parts[0]:g}, which would be cut '

@@ -94,7 +94,8 @@ class _Shown:
     return self
 
   def __exit__(self, error, *unused):
-    if error is None and self._last is not None and self.is_pending:
+    is_early = self._last and self._last[0] < self._schedule.num_steps
+    if error is None and is_early and self.is_pending:
       # What a person reads at the end is of all draws.
       self._rhat_seconds = -np.inf
       self.show(*self._last)
@@ -112,7 +113,8 @@ class _Shown:
     self.show(*self._last)
 
   def show(self, step, acceptance, read_draws):
-    """As `update`, of which it is the part of each display."""
+    """Displays what `update` was told; each display has its own."""
+    raise NotImplementedError
 
   @property
   def is_pending(self):
@@ -135,6 +137,7 @@ class _Shown:
       facts.append(f'acceptance {acceptance:.2f}')
     num_rows = self._schedule.num_rows(step)
     is_due = now - self._rhat_seconds > _SECONDS_BETWEEN_RHATS
+    is_due |= step >= self._schedule.num_steps
     if is_due and num_rows >= _LEAST_DRAWS:
       self._rhat = _quick_rhat(read_draws, num_rows, self._chain_ndims)
       # Counted from the end, so that a slow one takes no more than its share.

@@ -63,6 +63,10 @@ register_facts(
 register_facts('Betainc', 'LinSpace', lost_inputs=lambda op: (0, 1))
 register_facts('OneHot', lost_inputs=lambda op: (2, 3))
 register_facts(
+  'Range',
+  lost_inputs=lambda op: (0, 2) if op.outputs[0].dtype.is_floating else (),
+)
+register_facts(
   'SparseConcat',
   lost_inputs=lambda op: range(op.get_attr('N'), 2 * op.get_attr('N')),
 )
