@@ -139,12 +139,15 @@ def _derivative_varies(step: Step, order: int) -> bool:
   Returns:
     `bool`: True also where there are none.
   """
+  op = step.op
+  if op is None:
+    return True
   inputs = tuple(map(_Kind.of, step.inputs))
-  key = step.op_type, attributes_of(step.op), inputs, order
+  key = op.type, attributes_of(op), inputs, order
   found = _VARIES.get(key)
   if found is None:
     try:
-      found = _reads_values(step.op, inputs, order)
+      found = _reads_values(op, inputs, order)
     except Exception:  # It raises again where it is differentiated.
       found = True
     if len(_VARIES) >= _MOST_VARIES:
