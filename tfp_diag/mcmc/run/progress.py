@@ -94,11 +94,11 @@ class _Shown:
     return self
 
   def __exit__(self, error, *unused):
-    is_early = self._last and self._last[0] < self._schedule.num_steps
-    if error is None and is_early and self.is_pending:
-      # What a person reads at the end is of all draws.
-      self._rhat_seconds = -np.inf
-      self.show(*self._last)
+    if error is None and self._last is not None and self.is_pending:
+      # What a person reads at the end is of all draws, if it ends early, too.
+      if self._last[0] < self._schedule.num_steps:
+        self._rhat_seconds = -np.inf
+        self.show(*self._last)
     self.close()
 
   def update(self, step, acceptance, read_draws):
