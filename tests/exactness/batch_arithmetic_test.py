@@ -702,14 +702,7 @@ def test_vectorized_products_keep_their_structure(fn, prefers_sweeps):
 
 def score_of(energy):
   """The gradient of an energy, by a tape of the function's own."""
-
-  def score(x):
-    with tf.GradientTape() as tape:
-      tape.watch(x)
-      value = energy(x)
-    return tape.gradient(value, x)
-
-  return score
+  return lambda x: tfp.math.value_and_gradient(energy, x)[1]
 
 
 _IMAGES = tf.constant(np.linspace(0.1, 0.5, 9).reshape(3, 3, 1, 1))

@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""The one place that differentiates: linear maps, one per mode.
+"""The one place that differentiates functions: linear maps, one per mode.
 
 A function is evaluated once. What comes back is its value and a linear map
 that can be applied to any number of seeds, in any schedule, without
@@ -33,10 +33,10 @@ too, since all seeds share one evaluation.
 
 Under a persistent tape TensorFlow puts each loop and each branch into a
 function, and builds the gradients of that function whether or not anybody asks
-for them: a trace of ten ops takes 50 ms. `tf.gradients` does without, but adds
-outputs to calls, loops and branches that are in the graph already. A tape of
-the caller has recorded them as they were, and XLA cannot compile what that
-makes of passes in a loop. So an eager call, which traces its function each
+for them, which takes most of the time of a trace. `tf.gradients` does without,
+but adds outputs to calls, loops and branches that are in the graph already. A
+tape of the caller has recorded them as they were, and XLA cannot compile what
+that makes of passes in a loop. So an eager call, which traces its function each
 time, has no tapes where the graph is its own; what may be recorded or compiled
 by others has.
 

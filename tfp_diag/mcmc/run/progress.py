@@ -94,11 +94,12 @@ class _Shown:
     return self
 
   def __exit__(self, error, *unused):
-    if error is None and self._last is not None and self.is_pending:
-      # What a person reads at the end is of all draws, if it ends early, too.
-      if self._last[0] < self._schedule.num_steps:
+    if error is None and self._last is not None:
+      step, *more = self._last
+      if step < self._schedule.num_steps:
+        # What a person reads at an early end is of all draws, too.
         self._rhat_seconds = -np.inf
-        self.show(*self._last)
+        self.show(step, *more)
     self.close()
 
   def update(self, step, acceptance, read_draws):
@@ -115,11 +116,6 @@ class _Shown:
   def show(self, step, acceptance, read_draws):
     """Displays what `update` was told; each display has its own."""
     raise NotImplementedError
-
-  @property
-  def is_pending(self):
-    """Whether the end is still to be shown."""
-    return True
 
   def close(self):
     """Ends the display."""
@@ -249,14 +245,9 @@ class _Lines(_Shown):
     seconds = num_left * (now - first_seconds) / (step - first_step)
     return [f'{tqdm.tqdm.format_interval(seconds)} left']
 
-  @property
-  def is_pending(self):
-    """Whether the last line is not written yet."""
-    return self._line is not None
-
   def close(self):
     """Writes the line of the end."""
-    if self.is_pending:
+    if self._line is not None:
       self._write()
 
   def _write(self):
