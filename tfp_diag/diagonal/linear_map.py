@@ -855,17 +855,16 @@ def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
   return None if any(d is not None for d in derivatives) else found
 
 
-def _at_hand(x: Any, graph: Any) -> Any:
+def _at_hand(x: Any, graph: tf.Graph) -> Any:
   """The Tensor by which a Variable is in a graph; other parts as they are.
 
   A graph inside of that one may have taken the Variable in, too, as another
   Tensor, which does not lead to what was computed before.
   """
-  while isinstance(x, tf.Variable) and graph is not None:
-    inner = _taken_in(x.handle, graph)
-    x = x if inner is None else inner
-    graph = getattr(graph, 'outer_graph', None)
-  return x
+  if not isinstance(x, tf.Variable):
+    return x
+  inner = _taken_in(x.handle, graph)
+  return x if inner is None else inner
 
 
 def _captures(graph: tf.Graph) -> list:

@@ -381,7 +381,7 @@ class Walker:
   def _independent(self, instruction: Instruction, inputs: Sequence) -> list:
     """The outputs of an op none of whose inputs depends on xs."""
     outputs = _independent(instruction, inputs)
-    if any(v.shape is None for v in outputs):
+    if any(v.shape is None and not v.is_known for v in outputs):
       for value, shape in zip(outputs, _shapes(instruction, inputs)):
         value.shape = shape
     varying = self._varying_parts(instruction, inputs)

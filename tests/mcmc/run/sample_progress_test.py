@@ -205,6 +205,18 @@ def test_the_r_hat_of_the_end_is_of_all_draws(capsys, monkeypatch):
   assert len(seen) == 2 and seen[0] < seen[1] == 100
 
 
+def test_the_r_hat_of_an_early_end_is_of_all_draws(capsys, monkeypatch):
+  seen = []
+  monkeypatch.setattr(
+    progress,
+    '_quick_rhat',
+    lambda read_draws, *_: seen.append(len(read_draws())) or 1.5,
+  )
+  found = sample(progress_bar=True, stop_when=lambda draws, _: len(draws) >= 50)
+  assert seen[-1] == found.num_results < 100
+  assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_lines_say_how_much_time_is_left(capsys, monkeypatch):
   seconds = iter(np.arange(0.0, 1e5, 5.0))
   monkeypatch.setattr(progress.time, 'perf_counter', lambda: next(seconds))

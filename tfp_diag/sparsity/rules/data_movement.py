@@ -59,7 +59,6 @@ DATA_INPUTS = {
 
 register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))
 register_facts('Fill', 'StridedSliceGrad', shape_inputs=(0,))
-register_facts('Slice', shape_inputs=(2,))
 register_facts(
   'BroadcastTo',
   'ExpandDims',
