@@ -271,6 +271,25 @@ def test_structures(kind, regime):
     assert_close(tf.nest.flatten(actual), parts)
 
 
+@pytest.mark.parametrize('schedule', ['unrolled', 'while_loop', 'pfor'])
+def test_a_variable_in_passes_that_take_it_in_by_themselves(schedule):
+  x = tf.constant(np.linspace(0.2, 0.9, 12))
+  variable = tf.Variable(x)
+
+  def fn(x):
+    return tf.reduce_sum(tf.sin(tf.cumsum(x) * tf.reduce_sum(x)))
+
+  found = unmixed_derivatives(
+    lambda: fn(variable), [variable], schedule=schedule
+  )
+  # A sum of products sin(c_i s): by x_j the arguments have the derivatives
+  # a = c_i + [i >= j] s and 2 [i >= j].
+  c, s, tail = np.cumsum(x), np.sum(x), np.tri(12)
+  first = c[:, np.newaxis] + tail * s
+  wanted = -np.cos(c * s) @ first**3 - np.sin(c * s) @ (6.0 * first * tail)
+  np.testing.assert_allclose(found.third[0], wanted, rtol=1e-10)
+
+
 def test_variables():
   weights = [tf.Variable(draw([2, 3])), tf.Variable(draw([4], seed=1))]
   found = unmixed_derivatives(
