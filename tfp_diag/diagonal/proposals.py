@@ -151,7 +151,7 @@ def _sweeps(
     kept = list(sweeps.sweeps)
   if reading.problem.order == 3:
     kept = [s for s in kept if all(map(sweeps.gives_third, s.frontiers))]
-  if not kept:
+  if not kept or (sweeps.rest and reading.problem.order == 3):
     return
   sweeps = sweeps.only(kept).joined()
   left = np.flatnonzero(sweeps.left_over)
@@ -161,8 +161,17 @@ def _sweeps(
     colors[left] = color_diagonal(pattern.matrix[left][:, left]).colors
   matrices = {k for s in sweeps.sweeps for k in _links(s) if k.mapped}
   count = sum(link.matrix_passes for link in matrices)
-  terms = SquaredSweeps(sweeps, colors, reading.evaluation, count)
   cost = sum(map(_cost_of_sweep, sweeps.sweeps)) + sweep.num_colors(colors)
+  rest = None
+  if sweeps.rest:
+    assert reading.analysis is not None
+    ops, own = reading.analysis.curvature_of(sweeps.rest)
+    if ops is None:
+      return
+    samples = reading.num_samples or SAMPLES_IF_OPEN
+    rest = HessianTerms(ops, color_diagonal(own).colors, samples)
+    cost += _cost_op_by_op(rest)
+  terms = SquaredSweeps(sweeps, colors, reading.evaluation, count, rest)
   yield _of_terms(SquaredSweeps.how, terms, cost)
 
 

@@ -39,6 +39,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import basis, local, sweep
+from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
@@ -67,16 +68,26 @@ class SquaredSweeps:
       over, and -1 for the others.
     evaluation: `Evaluation` to which the ops of `found` belong.
     matrix_passes: How many passes give the fixed matrices of `found`.
+    rest: `HessianTerms` of the curved ops that the sweeps leave out, or None.
   """
 
   found: Sweeps
   colors: np.ndarray
   evaluation: Evaluation
   matrix_passes: int = 0
+  rest: HessianTerms | None = None
 
   how = 'squared sweeps'
-  max_order = 3
-  may_leak = False
+
+  @property
+  def max_order(self) -> int:
+    """As `Terms.max_order`."""
+    return 3 if self.rest is None else self.rest.max_order
+
+  @property
+  def may_leak(self) -> bool:
+    """As `Terms.may_leak`."""
+    return self.rest is not None and self.rest.may_leak
 
   @property
   def num_sweeps(self) -> int:
@@ -87,7 +98,8 @@ class SquaredSweeps:
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
     colors = sweep.num_colors(self.colors)
-    return self.num_sweeps + self.matrix_passes + colors
+    rest = 0 if self.rest is None else self.rest.num_passes
+    return self.num_sweeps + self.matrix_passes + colors + rest
 
   @property
   def note(self) -> str:
@@ -123,6 +135,9 @@ class SquaredSweeps:
         f'pass{"es" * (count != 1)}: '
         + (f'many paths to {why}.' if why else 'a sweep would save nothing.')
       )
+    if self.rest is not None:
+      labels = _listed(step.label for step in self.found.rest)
+      sentences.append(f'Many paths lead to {labels}. {self.rest.note}')
     return ' '.join(sentences)
 
   def diagonal(self, call: Call) -> list:
@@ -140,6 +155,9 @@ class SquaredSweeps:
             d = tf.reshape(tf.cast(d, xs[k].dtype), tf.shape(xs[k]))
             # Not a product: what is not wanted may be infinite.
             total[place] = d if mask.all() else tf.where(mask, d, total[place])
+    if self.rest is not None:
+      rest = self.rest.diagonal(call._replace(evaluation=self.evaluation))
+      total = local.add(total, rest)
     if self.found.left_over.any():
       rest = sweep.diagonal(
         passes_of(call.evaluation, call.derivative, order),

@@ -242,15 +242,25 @@ class Analysis:
       pattern: `SparsityPattern` of the second derivatives of `curved_ops.rest`,
         or None.
     """
+    return self.curvature_of(None)
+
+  def curvature_of(
+    self, steps: Collection | None
+  ) -> tuple[CurvedOps | None, SparsityPattern | None]:
+    """As `curvature`, of some of the steps on which `Sweeps` are found."""
     if not self._is_hessian or self.walked.graph.has_variables:
       return None, None
-    curved_ops = find_curved_ops(self.walked, self.facts)
+    wholes, tape = self._few.wholes, self._few.walked.tape
+    some = None if steps is None else {wholes.get(s, s) for s in steps}
+    curved_ops = find_curved_ops(self.walked, self.facts, some)
     if curved_ops is None:
       return None, None
-    if not curved_ops.cheap_steps:
+    others = self._few.some(curved_ops.cheap_steps)
+    if steps is not None:
+      others |= set(tape.steps).difference(steps)
+    if not others:
       return curved_ops, self.pattern
-    cheap = self._few.some(curved_ops.cheap_steps)
-    return curved_ops, self._pattern_of(without(self._few.walked.tape, cheap))
+    return curved_ops, self._pattern_of(without(tape, others))
 
   @functools.cached_property
   def _few(self) -> FewRows:
@@ -272,19 +282,28 @@ class Analysis:
       num_samples: of a call, about.
 
     Yields:
-      `Sweeps`, first with a frontier for each term, then with joint ones; at
-      last with products with the squares of fixed matrices.
+      `Sweeps`, first with a frontier for each term, then with joint ones, then
+      with products with the squares of fixed matrices; at last of some of the
+      curved ops, where these leave no coordinates over.
     """
     if not self._is_hessian or not self.walked.num_samples:
       return
     with contextlib.suppress(PatternTooDenseError):
       for is_joint in (False, True):
         yield find_sweeps(self.paths, is_joint, num_passes)
-      if not self.walked.graph.has_variables:
-        wholes = {few: whole for whole, few in self._few.values.items()}
-        matrices = FixedMatrices(self.facts, wholes, num_samples)
-        if any(map(matrices.is_fixed, self.paths.many())):
-          yield find_sweeps(self.paths, False, num_passes, matrices)
+      if self.walked.graph.has_variables:
+        return
+      wholes = {few: whole for whole, few in self._few.values.items()}
+      matrices = FixedMatrices(self.facts, wholes, num_samples)
+      if any(map(matrices.is_fixed, self.paths.many())):
+        yield find_sweeps(self.paths, False, num_passes, matrices)
+      else:
+        matrices = None
+      some = find_sweeps(
+        self.paths, False, num_passes, matrices, leaves_ops=True
+      )
+      if some.rest:
+        yield some
 
   def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.

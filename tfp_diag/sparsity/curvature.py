@@ -122,19 +122,26 @@ class CurvedOps:
     )
 
 
-def find_curved_ops(walked: Walked, facts: Facts) -> CurvedOps | None:
+def find_curved_ops(
+  walked: Walked, facts: Facts, steps: Collection | None = None
+) -> CurvedOps | None:
   """Sorts the curved ops of a function into `fixed`, `few` and `rest`.
 
   Args:
     walked: `Walked`, with second derivatives.
     facts: `Facts` of its values.
+    steps: the curved ops that count, or None for all.
 
   Returns:
     `CurvedOps`; None if there are no curved ops, or one that cannot be treated
     by itself.
   """
   tape = walked.tape
-  curved = [step for step in tape.steps if _is_curved(step)]
+  curved = [
+    step
+    for step in tape.steps
+    if _is_curved(step) and (steps is None or step in steps)
+  ]
   if not curved or not _can_be_taken_apart(curved, walked):
     return None
   leading, counts = facts.leading, facts.counts

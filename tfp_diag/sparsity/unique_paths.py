@@ -49,6 +49,9 @@ from tfp_diag.sparsity.walk import Walked
 
 # The most sweeps; coordinates of further classes take passes.
 _MAX_SWEEPS = 8
+# An op may be left out that leaves more coordinates to passes than this, or
+# whose frontiers take more.
+_MOST_LEFT = 4
 
 
 class Sweep(NamedTuple):
@@ -82,6 +85,8 @@ class Sweeps(NamedTuple):
     left_over: bool array over the coordinates of one sample that need passes.
     reasons: tuple of (label of an op, number of coordinates): the ops because
       of which coordinates are `left_over`.
+    rest: frozenset of the curved ops, as `Step`s, whose second derivatives the
+      sweeps leave out.
     reaches: Callable that takes a bool array over the coordinates of one
       sample, and a `Value` or `Term`. Tells whether any of them reaches it.
     gives_third: Callable that takes a `Frontier`. Tells whether third
@@ -94,6 +99,7 @@ class Sweeps(NamedTuple):
   sweeps: tuple
   left_over: np.ndarray
   reasons: tuple
+  rest: frozenset
   reaches: Callable
   gives_third: Callable
 
@@ -146,6 +152,7 @@ def find_sweeps(
   is_joint: bool = False,
   num_passes: float = np.inf,
   matrices: FixedMatrices | None = None,
+  leaves_ops: bool = False,
 ) -> Sweeps:
   """Looks for the coordinates that need no pass.
 
@@ -156,6 +163,8 @@ def find_sweeps(
     num_passes: how many passes can be saved; the more, the longer it may take.
     matrices: `FixedMatrices`, where products with the squares of some may take
       the place of paths; else None.
+    leaves_ops: whether to leave out curved ops for which many coordinates need
+      passes, so that all other ops have sweeps.
 
   Returns:
     `Sweeps`.
@@ -163,7 +172,7 @@ def find_sweeps(
   Raises:
     PatternTooDenseError: If the multisets have too many entries.
   """
-  return _Finder(paths, is_joint, num_passes, matrices).find()
+  return _Finder(paths, is_joint, num_passes, matrices, leaves_ops).find()
 
 
 class _Finder:
@@ -175,10 +184,12 @@ class _Finder:
     is_joint: bool,
     num_passes: float,
     matrices: FixedMatrices | None,
+    leaves_ops: bool,
   ) -> None:
     walked = paths.walked
     self._paths = paths
     self._is_joint = is_joint
+    self._leaves_ops = leaves_ops
     self._walked = walked
     self._steps = walked.tape.steps
     self._size = sum(v.rows for v in walked.inputs)
@@ -192,6 +203,7 @@ class _Finder:
   def find(self) -> Sweeps:
     """As `find_sweeps`."""
     self._squares, troubles, reasons = [], [], {}
+    self._rest = set()
     left_over = np.zeros(self._size, bool)
     for step in self._steps:
       if not self._is_alive(step):
@@ -216,11 +228,17 @@ class _Finder:
       bad = bad & ~left_over
       if term is not None and bad.any():
         for frontier, covered in self._frontiers.of(term, bad):
+          work = sum(link.cost for link in frontier.links)
+          if self._leaves_ops and work > _MOST_LEFT:
+            continue
           found.append((frontier, covered))
           bad &= ~covered
         self._leave(left_over, reasons, step, bad)
     if self._frontiers.is_late:
       reasons['what there was no time to look at'] = 0
+    rest = frozenset(self._rest)
+    self._squares = [t for t in self._squares if t.step not in rest]
+    found = [each for each in found if rest.isdisjoint(_steps_of(each[0]))]
     sweeps, left_over = self._classes(found, left_over)
     return Sweeps(
       self._walked,
@@ -228,6 +246,7 @@ class _Finder:
       sweeps,
       left_over,
       tuple(reasons.items()),
+      rest,
       self._reaches,
       self._gives_third,
     )
@@ -235,8 +254,11 @@ class _Finder:
   def _leave(
     self, left_over: np.ndarray, reasons: dict, step: Any, bad: np.ndarray
   ) -> None:
-    """Leaves some coordinates to passes; notes the op that is the reason."""
+    """Leaves some coordinates to passes, or the op that is the reason."""
     new = self._of_one_sample(bad & ~left_over)
+    if self._leaves_ops and new.sum() > _MOST_LEFT:
+      self._rest.add(step)
+      return
     left_over |= bad
     if new.any():
       label = 'a loop' if isinstance(step, Loop) else step.label
@@ -407,6 +429,13 @@ class _Finder:
       start += value.rows
       pieces.append(join(piece.reshape(self._walked.num_samples, -1), axis=0))
     return np.concatenate(pieces)
+
+
+def _steps_of(frontier: Frontier | JointFrontier) -> tuple:
+  """The curved ops of which a frontier replaces terms."""
+  if isinstance(frontier, Frontier):
+    return (frontier.term.step,)
+  return frontier.steps
 
 
 def _distinct_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
