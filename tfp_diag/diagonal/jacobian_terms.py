@@ -23,7 +23,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import basis, sweep
-from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
+from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
+from tfp_diag.diagonal.returning_paths import ReturningPaths
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import batching
 from tfp_diag.sparsity.cuts import Cuts, Product
@@ -40,6 +41,8 @@ class JacobianTerms:
     colors: int32 array, one color per coordinate: those of the Jacobian while
       the values of the cuts are held.
     num_samples: Python int, the number of samples.
+    levels: Tuple, as in `sparsity.returning.Returning`: where derivatives are
+      left out of that Jacobian; may be empty.
     evaluation: `Evaluation` of the same function with its normalizers written
       out, to which the ops belong; None if they belong to the one at hand.
   """
@@ -47,11 +50,21 @@ class JacobianTerms:
   found: Cuts
   colors: np.ndarray
   num_samples: int
+  levels: tuple = ()
   evaluation: Evaluation | None = None
 
-  how = 'around cuts'
   max_order = 1
   may_leak = False
+
+  @property
+  def is_cut(self) -> bool:
+    """Whether values are held."""
+    return bool(self.found.few or self.found.products)
+
+  @property
+  def how(self) -> str:
+    """As `Terms.how`."""
+    return 'around cuts' if self.is_cut else 'on returning paths'
 
   @property
   def num_passes(self) -> int:
@@ -77,7 +90,15 @@ class JacobianTerms:
       (len(self.found.products), 'by the matrices around it'),
     ]
     listed = ', '.join(f'{count} {how}' for count, how in pieces if count)
-    return f'The Jacobian is cut at values on the way: {listed}.'
+    sentences = []
+    if listed:
+      sentences.append(f'The Jacobian is cut at values on the way: {listed}.')
+    if count := sum(map(len, self.levels)):
+      sentences.append(
+        'Only paths from a coordinate to its own result count: derivatives of '
+        f'{count} op{"s" * (count != 1)} are left out.'
+      )
+    return ' '.join(sentences)
 
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
@@ -87,7 +108,7 @@ class JacobianTerms:
       derivative = self.evaluation.jacobian()
     within = _Call(derivative, xs, rank, self.found)
     diag = sweep.diagonal(
-      within.left(),
+      within.left(self.levels),
       sweep.Colors.of(self.colors, xs, rank),
       xs,
       'auto',
@@ -120,8 +141,10 @@ class _Call:
     self._few = [result.tensor(xs) for result in found.few]
     self._held = [result.tensor(xs) for result in found.held]
 
-  def left(self) -> LinearMap:
+  def left(self, levels: tuple) -> Linear:
     """What is left of the Jacobian while all values are held."""
+    if levels:
+      return ReturningPaths(self._derivative, self._xs, levels, self._held)
     return self.between(self._targets, self._xs, self._held)
 
   def between(

@@ -45,6 +45,8 @@ _ROW = 0.95
 _HELD_PASS = 2.0
 # A product with the matrix on one side of a cut.
 _SIDE = 0.4
+# A pass that leaves out what does not return.
+_RETURNING_PASS = 1.2
 # A column of the matrix of a linear map, if a pass carries one per sample; so
 # many samples are reckoned with if nobody knows.
 _COLUMN = 1.0
@@ -258,12 +260,13 @@ def _around_cuts(reading: Reading, columns: int) -> Iterator[Proposal]:
     # With normalizers written out they can be held.
     reading, expanded = written_out, written_out.evaluation
   assert reading.analysis is not None
-  for cuts, pattern in reading.analysis.cuts():
+  for cuts, pattern, levels in reading.analysis.cuts():
     colors = color_diagonal(pattern).colors
-    terms = JacobianTerms(cuts, colors, columns, expanded)
+    terms = JacobianTerms(cuts, colors, columns, levels, expanded)
     sides = terms.num_columns
-    cost = _HELD_PASS * (terms.num_passes - sides) + _SIDE * sides
-    yield _of_terms('around cuts', terms, cost)
+    each = _HELD_PASS if terms.is_cut else _RETURNING_PASS
+    cost = each * (terms.num_passes - sides) + _SIDE * sides
+    yield _of_terms(terms.how, terms, cost)
 
 
 def _of_terms(name: str, terms: Terms, cost: float) -> Proposal:

@@ -32,13 +32,14 @@ from tfp_diag.sparsity.curvature import (
   is_quadratic_form,
   without,
 )
-from tfp_diag.sparsity.cuts import Cuts, cut_tape, find_cuts
+from tfp_diag.sparsity.cuts import NO_CUTS, Cuts, cut_tape, find_cuts
 from tfp_diag.sparsity.dependency import Csr, Dependency
 from tfp_diag.sparsity.few_rows import FewRows, on_few_rows
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.returning import find_returning
 from tfp_diag.sparsity.samples import (
   SampleMixingError,
   are_alone,
@@ -305,17 +306,24 @@ class Analysis:
       if some.rest:
         yield some
 
-  def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern]]:
+  def cuts(self) -> Iterator[tuple[Cuts, SparsityPattern, tuple]]:
     """Where a Jacobian can be cut so that its diagonal is cheap.
 
     Yields:
       cuts: `Cuts`.
       pattern: `SparsityPattern` of the Jacobian while the values are held.
+      levels: as in `Returning`: where derivatives are left out of that; else
+        empty.
     """
     if self._is_hessian or self.walked.graph.has_variables:
       return
-    for cuts in find_cuts(self.walked, self.facts):
-      yield cuts, self._pattern_of(cut_tape(self.walked.tape, cuts.held_steps))
+    for cuts in (NO_CUTS, *find_cuts(self.walked, self.facts)):
+      tape = cut_tape(self.walked.tape, cuts.held_steps)
+      if cuts is not NO_CUTS:
+        yield cuts, self._pattern_of(tape), ()
+      with contextlib.suppress(PatternTooDenseError):
+        if found := find_returning(self.walked, tape, self.facts):
+          yield cuts, self._pattern_of(found.tape), found.levels
 
   def _pattern_of(
     self, tape: Tape, counts: dict | None = None

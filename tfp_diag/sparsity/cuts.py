@@ -122,6 +122,9 @@ class Cuts:
     return self.few + tuple(product.held for product in self.products)
 
 
+NO_CUTS = Cuts((), (), (), frozenset())
+
+
 def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
   """Looks for sets of values to hold.
 

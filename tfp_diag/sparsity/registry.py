@@ -162,6 +162,10 @@ class OpFacts:
     squares: How its squared derivatives are computed: a `Squares`, or a
       function of a `tf.Operation` that returns one or None. None if they cannot
       be. Elementwise ops, and inputs in `moved_inputs`, do not need it.
+    products: Of an op that adds up products of its two inputs: a function of a
+      `tf.Operation`, the shapes of its result and inputs, and the most products
+      to list. Three int arrays, the places of the result and of both factors of
+      each one; None if it does not say.
   """
 
   shape_inputs: tuple[int, ...] = ()
@@ -202,6 +206,7 @@ class OpFacts:
   written_out_but_for: tuple[int, ...] = ()
   linear_in: tuple[tuple[int, ...], ...] = ()
   squares: 'Squares | Callable | None' = None
+  products: Callable | None = None
 
   def moved(self, num_inputs: int) -> Sequence[int]:
     """The numbers in `moved_inputs`, for an op with `num_inputs` inputs."""

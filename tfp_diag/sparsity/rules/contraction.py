@@ -15,6 +15,7 @@
 """Products of matrices, and other sums of products (`tf.einsum`)."""
 
 import functools
+import math
 
 import numpy as np
 
@@ -38,20 +39,56 @@ register_facts(
 )
 
 
-@register_rule('MatMul', 'SparseMatMul', squares=Squares.OPERANDS)
-def _matmul(op):
-  """The product of two matrices, each of them possibly transposed."""
-  turned = op.attr('transpose_a'), op.attr('transpose_b')
-  return _contraction(op, *_matrix_labels(op, turned))
+def _products_of(labels_of):
+  """The fact `products`, where the labels are known."""
+
+  def products(op, shapes, most):
+    operands, result = labels_of(op.get_attr, [len(s) for s in shapes[1:]])
+    if len(operands) != 2 or len(set(result)) < len(result):
+      return None
+    axes = [*map(_Axes, (result, *operands), shapes)]
+    sizes = {
+      label: size for a in axes for label, size in zip(a.labels, a.shape)
+    }
+    if any(a.is_empty for a in axes) or math.prod(sizes.values()) > most:
+      return None
+    return [
+      np.broadcast_to(
+        _spread(a.places, a.labels, list(sizes)), list(sizes.values())
+      ).ravel()
+      for a in axes
+    ]
+
+  return products
+
+
+def _labels_of_matmul(attr, ranks):
+  return _matrix_labels(ranks, (attr('transpose_a'), attr('transpose_b')))
 
 
 @register_rule(
-  'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3', squares=Squares.OPERANDS
+  'MatMul',
+  'SparseMatMul',
+  squares=Squares.OPERANDS,
+  products=_products_of(_labels_of_matmul),
+)
+def _matmul(op):
+  """The product of two matrices, each of them possibly transposed."""
+  return _contraction(op, *_labels_of_matmul(op.attr, _ranks(op)))
+
+
+def _labels_of_batch_matmul(attr, ranks):
+  return _matrix_labels(ranks, (attr('adj_x'), attr('adj_y')))
+
+
+@register_rule(
+  *('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
+  squares=Squares.OPERANDS,
+  products=_products_of(_labels_of_batch_matmul),
 )
 def _batch_matmul(op):
   """Products of matrices, with broadcasting over the leading dimensions."""
-  turned = op.attr('adj_x'), op.attr('adj_y')
-  return _contraction(op, *_matrix_labels(op, turned))
+  return _contraction(op, *_labels_of_batch_matmul(op.attr, _ranks(op)))
 
 
 def _squares_of_einsum(op):
@@ -65,7 +102,15 @@ def _squares_of_einsum(op):
   return Squares.OPERANDS if one ^ other <= set(result) else None
 
 
-@register_rule('Einsum', squares=_squares_of_einsum)
+def _labels_of_einsum(attr, ranks):
+  return _labels(attr('equation'), ranks)
+
+
+@register_rule(
+  'Einsum',
+  squares=_squares_of_einsum,
+  products=_products_of(_labels_of_einsum),
+)
 def _einsum(op):
   """A sum of products; the equation says over which axes.
 
@@ -73,8 +118,11 @@ def _einsum(op):
   the matrix. If both tensors depend on xs, two elements have a mixed second
   derivative if they agree in all labels that the tensors share.
   """
-  ranks = [len(value.shape) for value in op.inputs]
-  return _contraction(op, *_labels(op.attr('equation'), ranks))
+  return _contraction(op, *_labels_of_einsum(op.attr, _ranks(op)))
+
+
+def _ranks(op):
+  return [len(value.shape) for value in op.inputs]
 
 
 def _labels(equation, ranks):
@@ -103,12 +151,11 @@ def _with_dots(labels, rank):
   return [*before, *range(-count, 0), *after]
 
 
-def _matrix_labels(op, turned):
+def _matrix_labels(ranks, turned):
   labels = []
-  for value, ends, turn in zip(op.inputs, ('ik', 'kj'), turned):
-    batch = range(2 - len(value.shape), 0)
-    labels.append([*batch, *(ends[::-1] if turn else ends)])
-  return labels, [*range(2 - len(op.outputs[0].shape), 0), 'i', 'j']
+  for rank, ends, turn in zip(ranks, ('ik', 'kj'), turned):
+    labels.append([*range(2 - rank, 0), *(ends[::-1] if turn else ends)])
+  return labels, [*range(2 - max(ranks), 0), 'i', 'j']
 
 
 def _contraction(op, operands, result):

@@ -1,0 +1,400 @@
+"""Which derivatives of a function lie on paths that return.
+
+An entry `dy_i / dx_i` of the diagonal is a sum over the paths from coordinate i
+to result i. Say that such a path returns. A derivative of one op, of element e
+of its result by element k of an argument, lies on a path that returns if and
+only if one coordinate is among those on which k depends and those of the
+results that e reaches. All others can be left out: the diagonal stays as it is,
+and what is left of the Jacobian may have few colors. In the forces of particles
+
+    y_i = sum over j of phi(x_i - x_j)
+
+element (i, j) of the difference reaches result i alone, and is derived by x_i,
+and by x_j where i = j: what was dense has one color for each dimension.
+
+A derivative is left out where a product with a bool array does it: with the
+cotangent of the result of an op, with that of an argument, or with the other
+factor, where an op adds up products. What these cannot tell apart is kept.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tfp_diag.sparsity import budget
+from tfp_diag.sparsity.dependency import Csr, Dependency
+from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.structure import Arrow, Structure
+from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
+from tfp_diag.sparsity.traits import Facts
+from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.walk import Walked
+
+# So many derivatives of one op are looked at; of one with more all are kept.
+_MOST_ENTRIES = 4_000_000
+# So many coordinates are compared for them.
+_MOST_COMPARED = 20_000_000
+
+
+class Argument(NamedTuple):
+  """An argument of an op, and by which of its elements the op is derived.
+
+  The arrays are of the shape of an event, or None for ones.
+
+  Attributes:
+    inputs: `tuple` of int, the numbers of the inputs that are this argument.
+    of_result: bool array, over the elements of the result.
+    of_argument: bool array, over those of the argument.
+    factor: int, the number of the input with which it is multiplied.
+    of_factor: bool array, over the elements of that input; of its whole shape
+      if it does not depend on xs.
+  """
+
+  inputs: tuple
+  of_result: np.ndarray | None
+  of_argument: np.ndarray | None
+  factor: int = -1
+  of_factor: np.ndarray | None = None
+
+
+class Part(NamedTuple):
+  """An op of which some derivatives are left out.
+
+  Attributes:
+    op: `tf.Operation` of the graph at hand.
+    arguments: `tuple` of `Argument`: those by which it is derived at all.
+  """
+
+  op: tf.Operation
+  arguments: tuple
+
+
+class Returning(NamedTuple):
+  """The derivatives that lie on paths that return.
+
+  Attributes:
+    levels: `tuple` of tuples of `Part`, from the results back to xs: a part
+      depends on parts of later levels only.
+    tape: `Tape` of what is left of the function.
+  """
+
+  levels: tuple
+  tape: Tape
+
+
+def find_returning(
+  walked: Walked, tape: Tape, facts_of_values: Facts
+) -> Returning | None:
+  """Looks for derivatives that no entry of the diagonal needs.
+
+  Args:
+    walked: `Walked`; its outputs have the shapes of the parts of xs.
+    tape: `Tape` of it, or of what is left of it while some values are held.
+    facts_of_values: `Facts` of its values.
+
+  Returns:
+    `Returning`, or None if nothing can be left out.
+
+  Raises:
+    PatternTooDenseError: If dependencies have too many entries.
+  """
+  if any(isinstance(step, Loop) for step in tape.steps):
+    return None
+  return _Finder(walked, tape, facts_of_values).find()
+
+
+class _Finder:
+  """The search in one function."""
+
+  def __init__(
+    self, walked: Walked, tape: Tape, facts_of_values: Facts
+  ) -> None:
+    self._walked = walked
+    self._tape = tape
+    self._facts = facts_of_values
+    size = sum(v.rows for v in walked.inputs)
+    self._before, self._after = (_Sets(size) for _ in range(2))
+    for sets, values in (
+      (self._before, walked.inputs),
+      (self._after, walked.outputs),
+    ):
+      start = 0
+      for value in values:
+        sets.add(value, Dependency.identity(value.rows, start))
+        start += value.rows
+
+  def find(self) -> Returning | None:
+    """As `find_returning`."""
+    steps = self._tape.steps
+    self._tape.forward(self._before.of, self._before.columns)
+    found, kept = {}, []
+    for step in reversed(steps):
+      part, step_kept = self._reduced(step)
+      if part is not None:
+        found[step] = part
+      kept.append(step_kept)
+      self._after.pull(step_kept)
+    if not found or not self._leave_out_the_cancelled(found):
+      return None
+    tape = Tape()
+    tape.steps = kept[::-1]
+    return Returning(self._levels(found), tape)
+
+  def _leave_out_the_cancelled(self, found: dict) -> bool:
+    """Whether what cancels can be left out: one side of it alone may be now."""
+    for step in self._tape.steps:
+      if step.cancelled is None:
+        continue
+      part = found.get(step) or self._whole(step)
+      if part is None:
+        return False
+      kept = ~step.cancelled
+      arguments = [
+        a._replace(
+          of_result=kept if a.of_result is None else kept & a.of_result
+        )
+        for a in part.arguments
+      ]
+      found[step] = part._replace(arguments=tuple(arguments))
+    return True
+
+  def _whole(self, step: Step) -> Part | None:
+    """A step of which nothing is left out, if that can be."""
+    op = self._walked.at_hand(step.op)
+    groups = _inputs_by_value(step)
+    if op is None or len(step.outputs) > 1:
+      return None
+    return Part(op, tuple(Argument(k, None, None) for k in groups.values()))
+
+  def _levels(self, found: dict) -> tuple:
+    """The parts, in an order in which cotangents are known."""
+    depth, levels = {}, {}
+    for step in self._tape.steps:
+      below = max((depth.get(v, 0) for v in step.inputs), default=0)
+      if step in found:
+        levels.setdefault(below, []).append(found[step])
+        below += 1
+      depth.update((y, below) for y in step.outputs)
+    return tuple(tuple(levels[k]) for k in sorted(levels, reverse=True))
+
+  def _reduced(self, step: Step) -> tuple[Part | None, Step]:
+    """A step without the derivatives that are not needed, and how."""
+    whole = self._whole(step)
+    result = step.outputs[0]
+    if (
+      whole is None
+      or step.is_fallback
+      or step.own_gradient is not None
+      or not result.dtype.is_floating
+      or result not in self._facts.leading
+      or result not in self._after.of
+    ):
+      return None, step
+    arguments, arrows, is_less = [], [], False
+    for value, inputs in _inputs_by_value(step).items():
+      own = [a for a in step.structure.arrows if set(a.inputs) & set(inputs)]
+      if any(len(a.inputs) > 1 for a in own):
+        return None, step
+      argument, flow = self._argument(step, value, inputs, own)
+      if flow is None:
+        arguments.append(Argument(inputs, None, None))
+        arrows += own
+        continue
+      is_less = True
+      if argument is not None:
+        arguments.append(argument)
+        arrows.append(Arrow(0, (inputs[0],), flow))
+    if not is_less:
+      return None, step
+    less = dataclasses.replace(step, structure=Structure(tuple(arrows)))
+    return whole._replace(arguments=tuple(arguments)), less
+
+  def _argument(
+    self, step: Step, value: Value, inputs: tuple, arrows: Sequence
+  ) -> tuple[Argument | None, Flow | None]:
+    """By which elements a result is derived by an argument, if not by all.
+
+    Returns:
+      argument: `Argument`; None if by none.
+      flow: `Flow` of these; None if all derivatives are kept.
+    """
+    if not arrows or value not in self._facts.leading:
+      return None, None
+    with contextlib.suppress(budget.PatternTooDenseError):
+      with budget.at_most(_MOST_ENTRIES):
+        if len(inputs) == 1 and facts(step.op_type).products:
+          return self._of_products(step, inputs[0])
+        return self._of_entries(step, value, inputs, arrows)
+    return None, None
+
+  def _of_entries(
+    self, step: Step, value: Value, inputs: tuple, arrows: Sequence
+  ) -> tuple[Argument | None, Flow | None]:
+    """As `_argument`, of an op of which no more is known than its arrows."""
+    result, flow = step.outputs[0], arrows[0].flow.to_dependency()
+    for arrow in arrows[1:]:
+      flow = flow.union(arrow.flow.to_dependency())
+    rows, columns = flow.row_of_entry, flow.indices
+    needed = self._meet(result, rows, value, columns)
+    if needed.all():
+      return None, None
+    of_result = self._of_event(result, rows[needed])
+    of_argument = self._of_event(value, columns[needed])
+    kept = self._in(result, of_result)[rows]
+    kept &= self._in(value, of_argument)[columns]
+    argument = Argument(inputs, of_result, of_argument)
+    return self._kept(argument, result, value, rows, columns, kept)
+
+  def _of_products(
+    self, step: Step, number: int
+  ) -> tuple[Argument | None, Flow | None]:
+    """As `_argument`, of an op that adds up products."""
+    result, value = step.outputs[0], step.inputs[number]
+    other = step.inputs[1 - number]
+    shapes = [v.known_shape for v in (result, *step.inputs)]
+    find = facts(step.op_type).products
+    places = find and find(step.op, shapes, _MOST_ENTRIES)
+    if places is None or (other.depends and other not in self._facts.leading):
+      return None, None
+    rows, *factors = places
+    columns, weights = factors[number], factors[1 - number]
+    needed = self._meet(result, rows, value, columns)
+    if needed.all():
+      return None, None
+    if other.depends:
+      of_factor = self._of_event(other, weights[needed])
+      kept = self._in(other, of_factor)[weights]
+    else:
+      of_factor = np.zeros(other.rows, bool)
+      of_factor[weights[needed]] = True
+      kept = of_factor[weights]
+      of_factor = of_factor.reshape(other.known_shape)
+    of_result = self._of_event(result, rows[needed])
+    of_argument = self._of_event(value, columns[needed])
+    kept &= self._in(result, of_result)[rows]
+    kept &= self._in(value, of_argument)[columns]
+    argument = Argument(
+      (number,), of_result, of_argument, 1 - number, of_factor
+    )
+    return self._kept(argument, result, value, rows, columns, kept)
+
+  def _kept(
+    self,
+    argument: Argument,
+    result: Value,
+    value: Value,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    kept: np.ndarray,
+  ) -> tuple[Argument | None, Flow | None]:
+    """The argument and the flow, where not all entries are kept."""
+    if kept.all():
+      return None, None
+    flow = Flow.pairs(rows[kept], columns[kept], result.rows, value.rows)
+    return (argument if kept.any() else None), flow
+
+  def _meet(
+    self, result: Value, rows: np.ndarray, value: Value, columns: np.ndarray
+  ) -> np.ndarray:
+    """Whether each derivative lies on a path that returns, or on none."""
+    reached, of_row = self._after.distinct(result)
+    known, of_column = self._before.distinct(value)
+    width = known.shape[0]
+    pairs, place = np.unique(
+      of_row[rows].astype(np.int64) * width + of_column[columns],
+      return_inverse=True,
+    )
+    first, second = np.divmod(pairs, width)
+    is_needed = _have_common(reached, first, known, second)
+    # What is zero anyway costs no mask.
+    is_needed |= (_counts(reached) == 0)[first]
+    is_needed |= (_counts(known) == 0)[second]
+    return is_needed[place]
+
+  def _of_event(self, value: Value, places: np.ndarray) -> np.ndarray:
+    """The elements of an event that are among some of any sample."""
+    mask = np.zeros(value.rows, bool)
+    mask[places] = True
+    rank = self._walked.sample_rank
+    shape = value.known_shape
+    mask = mask.reshape(self._walked.num_samples, *shape[rank:])
+    return mask.any(axis=0)
+
+  def _in(self, value: Value, mask: np.ndarray) -> np.ndarray:
+    """A mask over an event, for all elements of a value."""
+    return np.broadcast_to(
+      mask, (self._walked.num_samples, *mask.shape)
+    ).ravel()
+
+
+def _inputs_by_value(step: Step) -> dict:
+  """The numbers of the inputs that are the same value, of those that depend."""
+  found = {}
+  for k, value in enumerate(step.inputs):
+    if value.depends:
+      found[value] = (*found.get(value, ()), k)
+  return found
+
+
+def _have_common(
+  left: Csr, first: np.ndarray, right: Csr, second: np.ndarray
+) -> np.ndarray:
+  """Whether some pairs of sets, which are rows of two matrices, intersect."""
+  work = _counts(left)[first].sum() + _counts(right)[second].sum()
+  if work <= _MOST_COMPARED:
+    return _counts(left[first].multiply(right[second]).tocsr()) > 0
+  if max(left.shape[0], right.shape[0]) * left.shape[1] > _MOST_COMPARED:
+    raise budget.PatternTooDenseError('Too many elements reach too many.')
+  # As a product of matrices: exact, for the counts are small.
+  left, right = (m.astype(np.float32).toarray() for m in (left, right))
+  return (left @ right.T)[first, second] > 0
+
+
+def _counts(sets: Csr) -> np.ndarray:
+  return np.diff(sets.indptr)
+
+
+class _Sets:
+  """For values, the coordinates on which their elements depend, or reach."""
+
+  def __init__(self, size: int) -> None:
+    self.columns = Columns(Groups(size))
+    self.of: dict = {}
+    self._distinct: dict = {}
+    self._size = size
+
+  def add(self, value: Value, dependency: Dependency) -> None:
+    """Adds to what is known of a value."""
+    known = self.of.get(value)
+    self.of[value] = dependency if known is None else known.union(dependency)
+
+  def pull(self, step: Step) -> None:
+    """Adds what the arguments of a step reach through it."""
+    settle = self.columns.groups.settle
+    for arrow in step.structure.arrows:
+      reached = self.of.get(step.outputs[arrow.output])
+      if reached is None:
+        continue
+      pulled = arrow.flow.transpose().apply(reached, settle)
+      start = 0
+      for k in arrow.inputs:
+        value = step.inputs[k]
+        if value.depends:
+          rows = np.arange(start, start + value.rows)
+          self.add(value, pulled.gather(rows))
+        start += value.rows
+
+  def distinct(self, value: Value) -> tuple[Csr, np.ndarray]:
+    """The distinct sets of a value, and which one each element has."""
+    if value not in self._distinct:
+      dependency = self.of.get(value, Dependency.empty(value.rows))
+      first, inverse = dependency.distinct_rows()
+      sets = self.columns.groups.expand(dependency.gather(first))
+      self._distinct[value] = sets.to_matrix(self._size), inverse
+    return self._distinct[value]
