@@ -89,13 +89,17 @@ class ReturningPaths:
     """The cotangent of an argument, by the derivatives that are kept."""
     x = op.inputs[argument.inputs[0]]
     cotangent = _kept(argument.of_result, cotangent)
-    if argument.of_factor is None:
+    same = [k for k, y in enumerate(op.inputs) if y.ref() == x.ref()]
+    if argument.of_factor is None and same == list(argument.inputs):
       # By this argument alone, whatever else is computed from it.
       linear = self._derivative.between(op.outputs, [x], list(op.inputs))
     else:
-      factor = _kept(argument.of_factor, op.inputs[argument.factor])
-      groups = [argument.inputs, (argument.factor,)]
-      linear = local.local_jacobian(op, groups, [x, factor])
+      groups, tensors = [argument.inputs], [x]
+      if argument.of_factor is not None:
+        groups.append((argument.factor,))
+        factor = op.inputs[argument.factor]
+        tensors.append(_kept(argument.of_factor, factor))
+      linear = local.local_jacobian(op, groups, tensors)
     (found,) = linear.apply([0], [cotangent], [0])
     return None if found is None else _kept(argument.of_argument, found)
 

@@ -167,10 +167,9 @@ class _Finder:
   def _whole(self, step: Step) -> Part | None:
     """A step of which nothing is left out, if that can be."""
     op = self._walked.at_hand(step.op)
-    groups = _inputs_by_value(step)
     if op is None or len(step.outputs) > 1:
       return None
-    return Part(op, tuple(Argument(k, None, None) for k in groups.values()))
+    return Part(op, tuple(Argument(k, None, None) for k in _arguments(step)))
 
   def _levels(self, found: dict) -> tuple:
     """The parts, in an order in which cotangents are known."""
@@ -197,7 +196,7 @@ class _Finder:
     ):
       return None, step
     arguments, arrows, is_less = [], [], False
-    for value, inputs in _inputs_by_value(step).items():
+    for inputs, value in _arguments(step).items():
       own = [a for a in step.structure.arrows if set(a.inputs) & set(inputs)]
       if any(len(a.inputs) > 1 for a in own):
         return None, step
@@ -228,7 +227,7 @@ class _Finder:
       return None, None
     with contextlib.suppress(budget.PatternTooDenseError):
       with budget.at_most(_MOST_ENTRIES):
-        if len(inputs) == 1 and facts(step.op_type).products:
+        if facts(step.op_type).products:
           return self._of_products(step, inputs[0])
         return self._of_entries(step, value, inputs, arrows)
     return None, None
@@ -333,13 +332,18 @@ class _Finder:
     ).ravel()
 
 
-def _inputs_by_value(step: Step) -> dict:
-  """The numbers of the inputs that are the same value, of those that depend."""
+def _arguments(step: Step) -> dict:
+  """The inputs that depend on xs, as tuples of numbers, and their values.
+
+  The same value twice is one argument, but for an op that adds up products:
+  each factor has derivatives of its own.
+  """
   found = {}
   for k, value in enumerate(step.inputs):
     if value.depends:
-      found[value] = (*found.get(value, ()), k)
-  return found
+      key = k if facts(step.op_type).products else value
+      found.setdefault(key, []).append(k)
+  return {tuple(inputs): step.inputs[inputs[0]] for inputs in found.values()}
 
 
 def _have_common(
