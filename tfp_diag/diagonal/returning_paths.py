@@ -66,7 +66,9 @@ class ReturningPaths:
       ends, seeds = [], []
       for part in level:
         cotangent = at[part.op.outputs[0].ref()]
-        for argument in part.arguments if cotangent is not None else ():
+        if cotangent is None:
+          continue
+        for argument in part.arguments:
           seed = self._through(part.op, argument, cotangent)
           if seed is not None:
             ends.append(part.op.inputs[argument.inputs[0]])

@@ -42,16 +42,21 @@ class Call(NamedTuple):
 
 class Terms(Protocol):
   """A derivative that is taken apart into terms, so that its diagonal is cheap.
-
-  Attributes:
-    how: Python str, a few words for `str(plan)`, such as 'op by op'.
-    max_order: Python int, the highest order of derivatives that `diagonal` can
-      compute: 1 for a Jacobian, 2 for a Hessian, 3 for unmixed third
-      derivatives, too. A higher `call.order` is never passed.
   """
 
-  how: str
-  max_order: int
+  @property
+  def how(self) -> str:
+    """A few words for `str(plan)`, such as 'op by op'."""
+    ...
+
+  @property
+  def max_order(self) -> int:
+    """The highest order of derivatives that `diagonal` can compute.
+
+    1 for a Jacobian, 2 for a Hessian, 3 for unmixed third derivatives, too. A
+    higher `call.order` is never passed.
+    """
+    ...
 
   @property
   def may_leak(self) -> bool:

@@ -323,7 +323,7 @@ class _Finder:
     rank = self._walked.sample_rank
     shape = value.known_shape
     mask = mask.reshape(self._walked.num_samples, *shape[rank:])
-    return mask.any(axis=0)
+    return np.any(mask, axis=0)
 
   def _in(self, value: Value, mask: np.ndarray) -> np.ndarray:
     """A mask over an event, for all elements of a value."""
