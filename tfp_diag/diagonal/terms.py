@@ -41,8 +41,7 @@ class Call(NamedTuple):
 
 
 class Terms(Protocol):
-  """A derivative that is taken apart into terms, so that its diagonal is cheap.
-  """
+  """A derivative taken apart into terms, so that its diagonal is cheap."""
 
   @property
   def how(self) -> str:
