@@ -19,13 +19,14 @@ through these with what is kept, and on to the next ones, and to xs.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import local
 from tfp_diag.diagonal.linear_map import LinearMap
-from tfp_diag.sparsity.returning import Argument
+from tfp_diag.sparsity.returning import Argument, Part
 
 
 class ReturningPaths:
@@ -48,7 +49,7 @@ class ReturningPaths:
     """
     self._derivative = derivative
     self._xs = xs
-    self._levels = levels
+    self._levels = [_rounds(level) for level in levels]
     self._results = [part.op.outputs[0] for level in levels for part in level]
     self._held = [*held, *self._results]
 
@@ -61,18 +62,13 @@ class ReturningPaths:
     xs = [self._xs[i] for i in members]
     targets = [self._derivative.targets[i] for i in members]
     total = self._back(targets, seeds, xs)
-    for level in self._levels:
-      at = dict(zip((y.ref() for y in self._results), total[len(xs) :]))
+    for rounds in self._levels:
+      at = {y.ref(): t for y, t in zip(self._results, total[len(xs) :])}
       ends, seeds = [], []
-      for part in level:
-        cotangent = at[part.op.outputs[0].ref()]
-        if cotangent is None:
-          continue
-        for argument in part.arguments:
-          seed = self._through(part.op, argument, cotangent)
-          if seed is not None:
-            ends.append(part.op.inputs[argument.inputs[0]])
-            seeds.append(seed)
+      for one in rounds:
+        for x, seed in self._through(one, at):
+          ends.append(x)
+          seeds.append(seed)
       if ends:
         total = local.add(total, self._back(ends, seeds, xs))
     return total[: len(xs)]
@@ -85,25 +81,99 @@ class ReturningPaths:
       list(range(len(targets))), seeds, list(range(len(sources)))
     )
 
-  def _through(
-    self, op: tf.Operation, argument: Argument, cotangent: tf.Tensor
-  ) -> tf.Tensor | None:
-    """The cotangent of an argument, by the derivatives that are kept."""
-    x = op.inputs[argument.inputs[0]]
-    cotangent = _kept(argument.of_result, cotangent)
-    same = [k for k, y in enumerate(op.inputs) if y.ref() == x.ref()]
-    if argument.of_factor is None and same == list(argument.inputs):
-      # By this argument alone, whatever else is computed from it.
-      linear = self._derivative.between(op.outputs, [x], list(op.inputs))
+  def _through(self, jobs: Sequence, at: dict) -> list[tuple]:
+    """The cotangents of arguments, by the derivatives that are kept.
+
+    Args:
+      jobs: List of `_Job` that can share a pass, or one that has a factor.
+      at: From a reference to each result to its cotangent, or None.
+
+    Returns:
+      List of pairs of a Tensor, an argument, and its cotangent.
+    """
+    jobs = [job for job in jobs if at[job.result.ref()] is not None]
+    if not jobs:
+      return []
+    seeds = [
+      _kept(job.argument.of_result, at[job.result.ref()]) for job in jobs
+    ]
+    if jobs[0].is_alone:
+      (job,) = jobs
+      groups, tensors = [job.argument.inputs], [job.x]
+      if job.argument.of_factor is not None:
+        groups.append((job.argument.factor,))
+        factor = job.op.inputs[job.argument.factor]
+        tensors.append(_kept(job.argument.of_factor, factor))
+      linear = local.local_jacobian(job.op, groups, tensors)
     else:
-      groups, tensors = [argument.inputs], [x]
-      if argument.of_factor is not None:
-        groups.append((argument.factor,))
-        factor = op.inputs[argument.factor]
-        tensors.append(_kept(argument.of_factor, factor))
-      linear = local.local_jacobian(op, groups, tensors)
-    (found,) = linear.apply([0], [cotangent], [0])
-    return None if found is None else _kept(argument.of_argument, found)
+      # By these arguments alone, whatever else is computed from them.
+      results, held = [], []
+      for job in jobs:
+        results.append(job.result)
+        held += job.op.inputs
+      linear = self._derivative.between(results, [j.x for j in jobs], held)
+    found = linear.apply(list(range(len(jobs))), seeds, list(range(len(jobs))))
+    return [
+      (job.x, _kept(job.argument.of_argument, cotangent))
+      for job, cotangent in zip(jobs, found)
+      if cotangent is not None
+    ]
+
+
+class _Job(NamedTuple):
+  """An op and one of its arguments."""
+
+  op: tf.Operation
+  argument: Argument
+
+  @property
+  def result(self) -> tf.Tensor:
+    """What the op returns."""
+    return self.op.outputs[0]
+
+  @property
+  def x(self) -> tf.Tensor:
+    """The argument."""
+    return self.op.inputs[self.argument.inputs[0]]
+
+  @property
+  def others(self) -> set:
+    """References to the inputs of the op that are not the argument."""
+    return {
+      y.ref()
+      for k, y in enumerate(self.op.inputs)
+      if k not in self.argument.inputs
+    }
+
+  @property
+  def is_alone(self) -> bool:
+    """Whether the op is made again for it: its derivative by it is another."""
+    return self.argument.of_factor is not None or self.x.ref() in self.others
+
+
+def _rounds(level: Sequence[Part]) -> list[list[_Job]]:
+  """The arguments of some ops, in lists that share a pass.
+
+  In one pass each Tensor is an argument of one op, or is held.
+  """
+  rounds, wanted, held = [], [], []
+  for part in level:
+    for argument in part.arguments:
+      job = _Job(part.op, argument)
+      x, others = job.x.ref(), job.others
+      for k, jobs in enumerate(rounds):
+        is_free = x not in wanted[k] | held[k] and not others & wanted[k]
+        if is_free and not job.is_alone and not jobs[0].is_alone:
+          break
+      else:
+        k = len(rounds)
+        rounds.append([])
+        wanted.append(set())
+        held.append(set())
+      rounds[k].append(job)
+      wanted[k].add(x)
+      held[k] |= others
+  return rounds
 
 
 def _kept(mask: np.ndarray | None, x: tf.Tensor) -> tf.Tensor:
