@@ -810,3 +810,29 @@ def test_forward_mode_of_the_caller(is_variable):
       diag = diagonal(x)
     np.testing.assert_allclose(acc.jvp(diag), want, rtol=1e-10)
     tfp_diag.clear_cache()
+
+
+@tf.RegisterGradient('TfpDiagTestFlipped')
+def _flipped(op, dy):
+  del op
+  return -dy
+
+
+def test_an_op_whose_gradient_is_another_one_is_another_op():
+  """What is remembered of it is not taken for the op."""
+
+  def fn(x, is_flipped=False):
+    names = {'Identity': 'TfpDiagTestFlipped'} if is_flipped else {}
+    with tf.compat.v1.get_default_graph().gradient_override_map(names):
+      y = tf.identity(x)
+    return tf.exp(y)
+
+  x = tf.constant([0.0, 1.0])
+  for order in ((False, True), (True, False)):
+    tfp_diag.clear_cache()
+    for is_flipped in order:
+      _, diag = tfp_diag.diag_jacobian(
+        x, fn=functools.partial(fn, is_flipped=is_flipped)
+      )
+      sign = -1.0 if is_flipped else 1.0
+      np.testing.assert_allclose(diag[0], sign * np.exp(x), rtol=1e-6)

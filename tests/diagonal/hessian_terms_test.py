@@ -732,3 +732,21 @@ def test_a_long_recursion_is_not_taken_apart_for_a_small_gain():
 
   spec = tf.TensorSpec([None, 20], tf.float64)
   assert not tfp_diag.plan_diag_hessian(recursion, spec).uses_terms
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_functions_that_compute_in_two_dtypes(dtype):
+  """Terms of both are added up."""
+  other = tf.float32 if dtype == tf.float64 else tf.float64
+
+  def fn(x):
+    width = tf.math.reduce_std(tf.cast(x, other), -1, keepdims=True)
+    return tf.reduce_sum(tf.sin(x / tf.cast(width, dtype)), -1)
+
+  x = tf.constant(np.random.default_rng(3).standard_normal((2, 6)), dtype)
+  assert 'op by op' in str(tfp_diag.plan_diag_hessian(fn, x))
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    _, _, found = tfp_diag.diag_hessian(fn, x)
+  expected = hessian_diagonal(fn, x)
+  np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)

@@ -49,6 +49,18 @@ def cube_without_second(x):
   return x**3, lambda dz: dz * slope(x)
 
 
+@tf.custom_gradient
+def scaled(x):
+  """Returns its argument, as one that clips a gradient does."""
+  return x, lambda dz: 3.0 * dz
+
+
+@tf.custom_gradient
+def second_scaled(x, y):
+  del x
+  return y, lambda dz: (5.0 * dz, 3.0 * dz)
+
+
 FUNCTIONS = {
   'plain': lambda x: tf.reduce_sum(tf.exp(x) * x),
   'calls a function': lambda x: tf.reduce_sum(inner(x) * inner(x + 1.0)),
@@ -56,6 +68,11 @@ FUNCTIONS = {
     lambda y: tf.reduce_sum(inner(tf.linalg.matvec(ROWS, y)))
   )(x),
   'a gradient of its own': lambda x: tf.reduce_sum(cube(inner(x))),
+  'returns its argument': lambda x: tf.reduce_sum(scaled(x) ** 3),
+  'returns one of two': lambda x: tf.reduce_sum(second_scaled(x**2, x) ** 3),
+  'recomputed, a first derivative alone': lambda x: tf.reduce_sum(
+    tf.recompute_grad(lambda y: y**2)(tf.sin(x))
+  ),
   'a first derivative alone': lambda x: tf.reduce_sum(cube_without_second(x)),
   'reads a variable': lambda x: tf.reduce_sum(tf.cos(x) * SCALE**2),
   'vectorized': lambda x: tf.reduce_sum(

@@ -124,6 +124,29 @@ WITHOUT_DERIVATIVE = {
   'linspace': lambda x: x * tf.raw_ops.LinSpace(start=x[0, 0], stop=_K, num=6),
   'betainc': lambda x: tf.math.betainc(tf.exp(x), 2.0 + 0.0 * x, _K + 0.0 * x),
   'zeta': lambda x: tf.math.zeta(2.0 + x**2, 1.0 + x**2),
+  'pad': lambda x: tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=x[0, 1]),
+  'diag': lambda x: tf.reduce_sum(
+    tf.linalg.diag(x[:, 1:], k=1, padding_value=x[0, 1]), 1
+  ),
+  'diag_part': lambda x: tf.reduce_sum(
+    tf.linalg.diag_part(
+      x[:, :, tf.newaxis] * x[:, tf.newaxis],
+      k=(-1, 0),
+      padding_value=x[0, 0],
+    ),
+    1,
+  ),
+  'batch_norm': lambda x: tf.reshape(
+    tf.compat.v1.nn.fused_batch_norm(
+      tf.reshape(tf.cast(x, tf.float32), [-1, 2, 3, 1]),
+      [1.0],
+      [0.0],
+      tf.cast(x[0, :1], tf.float32),
+      tf.cast(x[0, 1:2], tf.float32),
+      is_training=False,
+    )[0],
+    [-1, 6],
+  ),
   'in a branch': lambda x: tf.cond(
     x[0, 0] > 0,
     lambda: tf.math.zeta(2.0 + x**2, 1.0 + x**2),
@@ -168,7 +191,9 @@ def test_constants_of_these_ops_are_not_refused():
     one = tf.one_hot([0, 5, 1, 2, 4, 3], 6, dtype=x.dtype)
     a, b = tf.broadcast_to(_K + one[0], tf.shape(x)), 2.0 + tf.zeros_like(x)
     by_x = tf.math.betainc(a, b, tf.sigmoid(x))
-    return x @ one + by_x + tf.math.zeta(b, 2.0 + x**2)
+    padded = tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=_K)
+    padded *= tf.linalg.diag_part(tf.linalg.diag(x, padding_value=_K))
+    return x @ one + by_x + tf.math.zeta(b, 2.0 + x**2) + padded
 
   x = draw(2, 6)
   with warnings.catch_warnings():
@@ -286,6 +311,39 @@ WHOLE = {
     fn, x, schedule='while_loop', mode='reverse_over_reverse'
   ),
 }
+
+
+def _cross_entropy(labels):
+  return lambda x: tf.nn.softmax_cross_entropy_with_logits(labels(x), x)
+
+
+@pytest.mark.parametrize('in_graph', [False, True])
+def test_labels_that_are_held_constant_are_told(in_graph):
+  x = draw(3, 4)
+  fn = _cross_entropy(tf.nn.softmax)
+  run = lambda x: tfp_diag.diag_hessian(fn, x)[2]  # noqa: E731
+  run = tf.function(run, autograph=False) if in_graph else run
+  with pytest.warns(RuntimeWarning, match='the labels of a cross entropy'):
+    diag = run(x)
+  np.testing.assert_allclose(diag, hessian_by_copies(fn, x), rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+  'labels',
+  [
+    lambda x: tf.stop_gradient(tf.nn.softmax(x)),
+    lambda x: tf.one_hot(tf.argmax(x, -1), 4, dtype=x.dtype),
+    lambda x: tf.ones_like(x) / 4.0,
+  ],
+  ids=['stopped', 'hard', 'constant'],
+)
+def test_labels_without_a_derivative_are_not(labels):
+  x, fn = draw(3, 4), _cross_entropy(labels)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    _, _, diag = tfp_diag.diag_hessian(fn, x)
+  p = tf.nn.softmax(x)
+  np.testing.assert_allclose(diag, p * (1 - p), rtol=1e-10)
 
 
 @pytest.mark.parametrize('way', WHOLE)

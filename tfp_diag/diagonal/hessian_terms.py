@@ -445,15 +445,16 @@ class _Rest:
     if not used:
       return [None] * len(results)
     if self._is_by_coordinate:
-      curvature = tf.add_n(
-        [
-          self._call.sum_over_event(
-            self._call.times(cotangents[i], tangents[i])
-          )
-          for i in used
-        ]
-      )
-      return [self._call.times_samples(curvature, seed) for seed in seeds]
+      pieces = [
+        self._call.sum_over_event(self._call.times(cotangents[i], tangents[i]))
+        for i in used
+      ]
+      # A function may compute in several dtypes.
+      curvature = tf.add_n(local.alike(pieces))
+      return [
+        self._call.times_samples(tf.cast(curvature, seed.dtype), seed)
+        for seed in seeds
+      ]
     return self._reverse.apply(used, [cotangents[i] for i in used], results)
 
   def _tangents(self, members: Sequence[int], seeds: Sequence) -> list:

@@ -187,6 +187,12 @@ def add(total: Sequence, update: Sequence) -> list:
   ]
 
 
+def alike(tensors: Sequence) -> list:
+  """Tensors in the most precise dtype that one of them has."""
+  dtype = max((t.dtype for t in tensors), key=lambda dtype: dtype.size)
+  return [tf.cast(t, dtype) for t in tensors]
+
+
 def sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
   """The sum of `x` over the axes along which `like` was broadcast to it."""
   missing = x.shape.rank - like.shape.rank

@@ -44,6 +44,8 @@ from tfp_diag.sparsity.graph import (
 from tfp_diag.sparsity.pattern import SparsityPattern
 from tfp_diag.sparsity.registry import CannotSay, facts
 
+# Of ops without a derivative, such as `tf.stop_gradient`; see `OpFacts`.
+_STEPS = 'z'
 # So many nonzeros a pattern may have that nobody has asked for.
 _MAX_UNASKED = 4_000_000
 
@@ -269,7 +271,7 @@ def fault(error: Exception, instead: str) -> str:
 def _has_linear_gradients(graph: Graph, analysis: Analysis | None) -> bool:
   if analysis is not None:
     return analysis.walked.tape.has_linear_gradients
-  return not any(map(has_own_gradient, _ops_between(graph)))
+  return not any(has_own_gradient(op) for op, _ in _ops_between(graph))
 
 
 def has_linear_gradients(problem: Problem, graph: Graph) -> bool:
@@ -292,9 +294,9 @@ def held_constant(problem: Problem, graph: Graph) -> str | None:
   """A note of what TensorFlow holds constant in second derivatives, or None."""
   if problem.kind != 'hessian' or isinstance(problem, GaussNewtonProblem):
     return None
-  for op in _ops_between(graph):
+  for op, takes in _ops_between(graph):
     held = facts(op.type).held
-    if held and (found := held(op)):
+    if held and (found := held(op, takes)):
       what, instead = found
       return (
         f'TensorFlow holds {what} constant (op {op.name!r}): the second '
@@ -304,8 +306,12 @@ def held_constant(problem: Problem, graph: Graph) -> str | None:
   return None
 
 
-def _ops_between(graph: Graph) -> Iterator[tf.Operation]:
-  """The ops between xs and ys, also those of functions that are called."""
+def _ops_between(graph: Graph) -> Iterator[tuple]:
+  """The ops between xs and ys, also those of functions that are called.
+
+  With each goes a list of bools: which of its inputs depend on xs; None if it
+  is not known.
+  """
   needed = needed_ops(graph.ops, graph.ys)
   reached = None
   if not graph.has_variables:  # They are read anywhere.
@@ -316,15 +322,19 @@ def _ops_between(graph: Graph) -> Iterator[tf.Operation]:
 
 def _dependent_ops(
   graph: tf.Graph, ops: Sequence, reached: set | None
-) -> Iterator[tf.Operation]:
+) -> Iterator[tuple]:
   """Ops that depend on some Tensors; with None, all ops that take any."""
   for op in ops:
     takes = [reached is None or x.ref() in reached for x in op.inputs]
     if not any(takes):
       continue
-    yield op
-    if reached is not None:
-      reached.update(y.ref() for y in op.outputs)
+    yield op, takes if reached is not None else None
+    if reached is not None and facts(op.type).elementwise != _STEPS:
+      reached.update(
+        y.ref()
+        for y in op.outputs
+        if not (y.dtype.is_integer or y.dtype.is_bool)
+      )
     for name in function_names(op):
       body = function_graph(graph, name)
       inner = None

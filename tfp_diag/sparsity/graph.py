@@ -19,6 +19,7 @@ ops that it added to that graph, and from nothing else. Their digest tells
 whether it is the same function as before, whatever Python has changed since.
 """
 
+import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
@@ -42,10 +43,10 @@ NO_GRADIENT = 'no gradient'
 _all_reads: contextvars.ContextVar = contextvars.ContextVar(
   'all_reads', default=None
 )
-# Attributes that are only names, or repeat the shapes.
-_NAMES = frozenset(
-  ['_class', '_gradient_op_type', '_output_shapes', 'output_shapes']
-)
+# Attributes that are only names, or repeat the shapes; and, of an op with a
+# gradient that is read, the name of that.
+_NAMES = frozenset(['_class', '_output_shapes', 'output_shapes'])
+_GRADIENT = '_gradient_op_type'
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -320,11 +321,13 @@ def attributes_of(op: tf.Operation) -> tuple:
   Returns:
     tuple of (name, bytes), without names and without functions.
   """
-  attrs = op.node_def.attr
+  attrs, names = op.node_def.attr, _NAMES
+  if facts(op.type).follows_gradient:
+    names = names | {_GRADIENT}
   return ('device', op.device.encode()), *(
     (name, attrs[name].SerializeToString(deterministic=True))
     for name in sorted(attrs)
-    if not _functions(attrs[name]) and name not in _NAMES
+    if not _functions(attrs[name]) and name not in names
   )
 
 
@@ -395,7 +398,7 @@ def has_own_gradient(op: tf.Operation) -> bool:
   if not facts(op.type).ends_custom_gradient:
     return False
   try:
-    op.get_attr('_gradient_op_type')
+    op.get_attr(_GRADIENT)
   except ValueError:
     return False
   return True
@@ -417,6 +420,15 @@ def beside(graph: tf.Graph) -> Iterator[Any]:
     yield aside
 
 
+def is_recording() -> bool:
+  """Whether tapes record here: `tf.init_scope`, say, keeps them from it."""
+  with tf.Graph().as_default(), tf.GradientTape() as tape:
+    x = tf.zeros([])
+    tape.watch(x)
+    y = tf.identity(x)
+    return tape.gradient(y, x) is not None
+
+
 def gradient_of(op: tf.Operation) -> Gradient:
   """Traces the gradient of an op in another graph; its own does not change.
 
@@ -424,26 +436,41 @@ def gradient_of(op: tf.Operation) -> Gradient:
     op: `tf.Operation`.
 
   Returns:
-    `Gradient`.
+    `Gradient`. Of a Tensor that is several inputs the first one has all of it.
   """
   # Kept on the graph, so that it lives as long.
   known = getattr(op.graph, '_tfp_diag_gradients', None)
   if known is None:
     known = op.graph._tfp_diag_gradients = {}
   if op.name not in known:
-    with beside(op.graph) as graph:
-      cotangents = [
-        tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
-      ]
-      results = tf.gradients(
-        list(op.outputs),
-        list(op.inputs),
-        grad_ys=cotangents,
-        stop_gradients=list(op.inputs),
-      )
-      results = [r if r is None else tf.convert_to_tensor(r) for r in results]
-    known[op.name] = Gradient(graph, cotangents, results)
+    if is_recording():
+      known[op.name] = _traced_gradient(op)
+    else:
+      # The gradient may have a tape of its own, as `tf.recompute_grad`. Whether
+      # tapes record is a matter of the thread.
+      with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        known[op.name] = thread.submit(_traced_gradient, op).result()
   return known[op.name]
+
+
+def _traced_gradient(op: tf.Operation) -> Gradient:
+  inputs = {x.ref(): k for k, x in reversed(list(enumerate(op.inputs)))}
+  with beside(op.graph) as graph:
+    cotangents = [
+      tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
+    ]
+    # For each input that is the same Tensor this is what they have in all.
+    found = tf.gradients(
+      list(op.outputs),
+      list(op.inputs),
+      grad_ys=cotangents,
+      stop_gradients=list(op.inputs),
+    )
+    results = [
+      None if r is None or inputs[x.ref()] < k else tf.convert_to_tensor(r)
+      for k, (x, r) in enumerate(zip(op.inputs, found))
+    ]
+  return Gradient(graph, cotangents, results)
 
 
 class _Hasher:

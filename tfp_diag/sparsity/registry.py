@@ -113,7 +113,8 @@ class OpFacts:
     lost_inputs: A function of a `tf.Operation` that returns the numbers of some
       inputs. With respect to these TensorFlow takes the result as constant, or
       differentiates it wrongly, without an error.
-    held: A function of a `tf.Operation` that returns a pair of phrases, or
+    held: A function of a `tf.Operation`, and of a list of bools that tells
+      which of its inputs depend on xs, or None. Returns a pair of phrases, or
       None. The first names what TensorFlow holds constant in the op though it
       depends on the inputs. The second names something to use instead. First
       derivatives are right nevertheless, others are not.

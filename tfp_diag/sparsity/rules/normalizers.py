@@ -83,12 +83,13 @@ def _batch_norm(op, x, scale, offset, mean, variance):
   return tf.cast(x * of_channels(scale) + of_channels(offset), dtype)
 
 
-def _mean_of_moments(op):
+def _mean_of_moments(op, takes):
   """For `OpFacts.held`: the mean in the variance of `tf.nn.moments`.
 
   Deviations from a mean add up to zero, so the first derivative is right though
   the mean is held constant. The second derivative is not.
   """
+  del takes
   for x, mean in (op.inputs, tuple(op.inputs)[::-1]):
     if mean.op.type == 'StopGradient':
       (held,) = mean.op.inputs
@@ -100,11 +101,22 @@ def _mean_of_moments(op):
   return None
 
 
+def _labels(op, takes):
+  """For `OpFacts.held`: labels that are no constants, in second derivatives."""
+  if takes is None or not takes[1]:
+    return None
+  return (
+    'the labels of a cross entropy',
+    '`-tf.reduce_sum(labels * tf.nn.log_softmax(logits), axis=-1)`',
+  )
+
+
 register_facts('SquaredDifference', held=_mean_of_moments)
 register_facts('Softmax', written_out=_softmax)
 register_facts('LogSoftmax', written_out=_log_softmax)
 register_facts(
   'SoftmaxCrossEntropyWithLogits',
+  held=_labels,
   written_out=_cross_entropy,
   written_out_but_for=(1,),
 )

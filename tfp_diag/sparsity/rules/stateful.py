@@ -62,6 +62,20 @@ register_facts(
 )
 register_facts('Betainc', 'LinSpace', lost_inputs=lambda op: (0, 1))
 register_facts('OneHot', lost_inputs=lambda op: (2, 3))
+# What fills the places that nothing else does.
+register_facts(
+  *('PadV2', 'MatrixDiagPartV2', 'MatrixDiagPartV3'),
+  lost_inputs=lambda op: (2,),
+)
+register_facts('MatrixDiagV2', 'MatrixDiagV3', lost_inputs=lambda op: (4,))
+register_facts('ImageProjectiveTransformV2', lost_inputs=lambda op: (1,))
+register_facts('ImageProjectiveTransformV3', lost_inputs=lambda op: (1, 3))
+register_facts('ScaleAndTranslate', lost_inputs=lambda op: (2, 3))
+# The mean and the variance that are given.
+register_facts(
+  *('FusedBatchNorm', 'FusedBatchNormV2', 'FusedBatchNormV3'),
+  lost_inputs=lambda op: () if op.get_attr('is_training') else (3, 4),
+)
 register_facts(
   'Range',
   lost_inputs=lambda op: (0, 2) if op.outputs[0].dtype.is_floating else (),
