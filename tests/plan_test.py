@@ -112,7 +112,7 @@ def test_fields_of_a_hessian_plan(chain_plan):
 
 def test_fields_of_a_jacobian_plan(parts_plan):
   assert parts_plan.kind == 'jacobian'
-  assert (parts_plan.num_coordinates, parts_plan.num_passes) == (5, 2)
+  assert (parts_plan.num_coordinates, parts_plan.num_passes) == (5, 1)
   # The first entry of y meets all of x, and the others nothing.
   colors = parts_plan.colors
   assert colors[3] not in colors[:3]

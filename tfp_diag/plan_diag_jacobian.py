@@ -93,7 +93,7 @@ def plan_diag_jacobian(
     fn, tf.TensorSpec([None, 1000]), sample_shape=[None]
   )
   plan.num_passes
-  # ==> 2
+  # ==> 1
   ys, diag = plan(tf.ones([5, 1000]))
   diag[0][0, :3]
   # ==> [2., 2., 2.]

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal import local, sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.sparsity import traits
@@ -106,31 +106,51 @@ def images_of_basis(
 
 def columns(
   derivative: LinearMap,
-  tensor: tf.Tensor,
+  tensors: Sequence,
   xs: Sequence,
   rank: int,
-  axis: int = 0,
-) -> tf.Tensor:
-  """The transposed matrix of the linear map from some Tensors to another one.
+  axes: Sequence[int],
+) -> list:
+  """The transposed matrices of the linear maps from some Tensors to others.
+
+  All of them by the same passes.
 
   Args:
     derivative: `LinearMap` of the function in which they are computed.
-    tensor: Tensor, the same linear function of `xs` for each sample.
+    tensors: List of Tensors, each the same linear function of `xs` for each
+      sample.
     xs: List of Tensors.
     rank: Python int, the number of sample dimensions.
-    axis: Python int, where these begin in `tensor`.
+    axes: List of Python ints, where these begin in each of `tensors`.
 
   Returns:
-    Tensor of shape `[number of coordinates, elements of tensor per sample]`.
+    List of Tensors of shape `[number of coordinates, elements per sample]`.
   """
-  forward = derivative.between([tensor], xs).transposed()
-  parts = list(range(len(xs)))
+  forward = derivative.between(tensors, xs).transposed()
+  parts, results = list(range(len(xs))), list(range(len(tensors)))
+  sizes = []
 
   def apply(seeds):
-    (image,) = forward.apply(parts, seeds, [0])
-    return samples_first(image, rank, axis)
+    rows = []
+    for image, axis in zip(forward.apply(parts, seeds, results), axes):
+      image = samples_first(image, rank, axis)
+      size = num_elements(image, rank)
+      shape = tf.concat([tf.shape(image)[:rank], [size]], axis=0)
+      rows.append(tf.reshape(image, shape))
+    return tf.concat(local.alike(rows), axis=-1)
 
-  return images_of_basis(apply, xs, rank, tensor.dtype)
+  for tensor, axis in zip(tensors, axes):
+    sizes.append(num_elements(samples_first(tensor, rank, axis), rank))
+  dtype = max((t.dtype for t in tensors), key=lambda dtype: dtype.size)
+  found = images_of_basis(apply, xs, rank, dtype)
+  pieces = tf.split(found, sizes, axis=1)
+  return [tf.cast(piece, t.dtype) for piece, t in zip(pieces, tensors)]
+
+
+def num_elements(x: tf.Tensor, rank: int) -> Any:
+  """The number of elements per sample."""
+  size = x.shape[rank:].num_elements()
+  return tf.reduce_prod(tf.shape(x)[rank:]) if size is None else size
 
 
 def samples_first(

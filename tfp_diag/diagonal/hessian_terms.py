@@ -117,6 +117,7 @@ class HessianTerms:
     ops = [op for op, *_ in (*found.rest, *found.fixed, *found.few)]
     selects = any(facts(t).selects for t in call.evaluation.op_types)
     within = _Call(value, call.derivative, xs, ops, selects)
+    within.want_columns(found.fixed, self.bases)
     diag = [tf.zeros_like(x) for x in xs]
     if found.rest:
       diag = sweep.diagonal(
@@ -155,7 +156,16 @@ class _Call:
       [0], [tf.ones_like(value)], list(range(len(outputs)))
     )
     self._adjoints = {y.ref(): a for y, a in zip(outputs, adjoints)}
+    self._wanted: dict = {}
     self._matrices = {}
+
+  def want_columns(self, fixed: Sequence, bases: Sequence) -> None:
+    """Tells which fixed maps have columns, so that all have the same passes."""
+    for op, left, right, axes, _ in fixed:
+      if elementwise_pairs(op.type, [left, right]) is not None:
+        for k, axis in zip((left, right), axes):
+          self._wanted[op.inputs[k].ref()] = axis
+    self._wanted.update((base.ref(), 0) for base in bases)
 
   def adjoints(self, op: tf.Operation) -> list:
     """The derivative of the value by each output of an op, or None."""
@@ -225,12 +235,13 @@ class _Call:
     self, op: tf.Operation, left: int, right: int, axes: tuple
   ) -> tuple:
     """As `_products`, of an elementwise op; once where both are the same."""
+    del axes
     # Products alone may leave the range of their dtype, though they would not
     # with their weights.
-    columns, size = _scaled(self._columns(op.inputs[left], axes[0]))
+    columns, size = _scaled(self._columns(op.inputs[left]))
     if left == right:
       return size[:, tf.newaxis] * tf.square(columns), size
-    return 2.0 * columns * self._columns(op.inputs[right], axes[1]), size
+    return 2.0 * columns * self._columns(op.inputs[right]), size
 
   def _products(
     self, op: tf.Operation, left: int, right: int, axes: tuple
@@ -345,20 +356,26 @@ class _Call:
     result = tf.reshape(tf.add_n(products), self._event_shape(tensor))
     return tf.broadcast_to(result, tf.shape(tensor))
 
-  def _columns(self, tensor: tf.Tensor, axis: int = 0) -> tf.Tensor:
+  def _columns(self, tensor: tf.Tensor) -> tf.Tensor:
     """The transposed matrix of the linear map from `xs` to a Tensor.
 
     Args:
-      tensor: Tensor, the same linear function of `xs` for each sample.
-      axis: Python int, where its sample dimensions begin.
+      tensor: Tensor, the same linear function of `xs` for each sample, of which
+        `want_columns` was told.
 
     Returns:
       Tensor of shape `[number of coordinates, elements of tensor per sample]`.
     """
-    if tensor.ref() not in self._matrices:
-      self._matrices[tensor.ref()] = basis.columns(
-        self._derivative, tensor, self._xs, self._value.shape.rank, axis
+    if not self._matrices:
+      refs, axes = list(self._wanted), list(self._wanted.values())
+      matrices = basis.columns(
+        self._derivative,
+        [ref.deref() for ref in refs],
+        self._xs,
+        self._value.shape.rank,
+        axes,
       )
+      self._matrices = dict(zip(refs, matrices))
     return self._matrices[tensor.ref()]
 
   def _sizes(self) -> list:

@@ -17,7 +17,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -207,7 +206,9 @@ class _Call:
       if slope is None or not matrix.connects([0]):
         continue
       ends = (matrix, a) if by_row else (matrix.transposed(), x)
-      weights = tf.reshape(tf.cast(slope, x.dtype), [-1, _size(s, self._rank)])
+      weights = tf.reshape(
+        tf.cast(slope, x.dtype), [-1, basis.num_elements(s, self._rank)]
+      )
       inner.append((weights, self._images(*ends)))
     for u in outers:
       slope = _slope(self.between([y], [u], [*self._held, *outers]))
@@ -240,12 +241,6 @@ def _slope(linear_map: LinearMap) -> tf.Tensor:
   """The derivative of one Tensor by another, element by element."""
   (slope,) = linear_map.of_ones()
   return slope
-
-
-def _size(x: tf.Tensor, rank: int) -> Any:
-  """The number of elements per sample."""
-  size = x.shape[rank:].num_elements()
-  return tf.reduce_prod(tf.shape(x)[rank:]) if size is None else size
 
 
 def _is_smaller(a: tf.Tensor, b: tf.Tensor, rank: int) -> bool:

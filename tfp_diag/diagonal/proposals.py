@@ -70,6 +70,9 @@ _FEW_SWEEPS = 2.0
 # again for it.
 _TRACE = 0.006
 _TRACE_OF_ROW = 0.001
+# A function of more curved ops, such as a loop that Python has run, takes many
+# seconds to be taken apart: a little that is saved does not pay for that.
+_MANY_OPS, _TRACE_OF_MANY = 16, 1.25
 # With more passes than samples times this, samples do not share them.
 _MAX_SHARED = 8
 # Even where passes are few, so few coordinates are looked at op by op.
@@ -230,6 +233,8 @@ def taken_apart(
   num_ops = len(reading.evaluation.graph.ops)
   for name, terms in found.items():
     cost = _cost_op_by_op(terms)
+    if curved_ops.number > _MANY_OPS:
+      cost *= _TRACE_OF_MANY
     trace = _TRACE * curved_ops.number if is_few else 0.0
     trace += _TRACE_OF_ROW * terms.found.num_rows * num_ops
     # What costs less by so little is not worth a long trace.

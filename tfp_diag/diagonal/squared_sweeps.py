@@ -461,8 +461,8 @@ class _Walk:
     part = self._tensors[link.value]
     key = result.ref(), part.ref()
     if key not in self._matrices:
-      columns = basis.columns(
-        self._call.derivative, result, [part], self._call.rank, link.axis
+      (columns,) = basis.columns(
+        self._call.derivative, [result], [part], self._call.rank, [link.axis]
       )
       self._matrices[key] = _wide(columns)
     columns = self._matrices[key]
