@@ -66,6 +66,7 @@ CASES = [
   ['matrix_factorization', [60, 40, 3, 1000, 8]],
   ['phi4', [64, 4]],
   ['brusselator', [32, 4]],
+  ['forces', [40, 16]],
 ]
 
 QUICK_CASES = [

@@ -22,7 +22,7 @@ from benchmarks.cases.dense import (
   logistic_regression,
   network_weights,
 )
-from benchmarks.cases.fields import brusselator, mlp_field, softmax
+from benchmarks.cases.fields import brusselator, forces, mlp_field, softmax
 from benchmarks.cases.models import (
   classifier_weights,
   deep_network_weights,
@@ -62,6 +62,7 @@ __all__ = [
   'cox',
   'deep_network_weights',
   'elementwise',
+  'forces',
   'gaussian',
   'gaussian_3d',
   'hierarchical',

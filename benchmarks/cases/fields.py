@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.cases.case import Case
 
-__all__ = ['brusselator', 'mlp_field', 'softmax']
+__all__ = ['brusselator', 'forces', 'mlp_field', 'softmax']
 
 
 def brusselator(size=32, batch=4, a=1.0, b=3.0, diffusion=0.2):
@@ -45,6 +45,29 @@ def brusselator(size=32, batch=4, a=1.0, b=3.0, diffusion=0.2):
   name = f'Brusselator 2 x {size} x {size}, batch {batch}'
   shape = (2, size, size)
   return Case(name, batch, shape, field, diagonal, kind='jacobian')
+
+
+def forces(particles=40, batch=16):
+  """Between all pairs of particles: the field of an equivariant flow."""
+
+  def field(ops, x, scale):
+    del scale
+    d = x[..., :, None, :] - x[..., None, :, :]
+    near = ops.exp(-ops.sum_axis(d**2, -1))
+    return ops.sum_axis(near[..., None] * d, -2)
+
+  def diagonal(x):
+    d = x[..., :, None, :] - x[..., None, :, :]
+    near = np.exp(-np.sum(d**2, axis=-1, keepdims=True))
+    # That of a particle by itself is zero wherever it is.
+    near *= 1.0 - np.eye(particles)[..., None]
+    return np.sum(near * (1.0 - 2.0 * d**2), axis=-2)
+
+  name = f'forces of {particles} particles, batch {batch}'
+  shape = (particles, 3)
+  return Case(
+    name, batch, shape, field, diagonal, kind='jacobian', structured=False
+  )
 
 
 def mlp_field(n=64, num_hidden=64, batch=64):

@@ -36,6 +36,7 @@ TINY = {
   'cox': [3, 6, 2],
   'deep_network_weights': [2, 3, 2, 4, 2],
   'elementwise': [4, 2],
+  'forces': [3, 2],
   'gaussian': [4, 3],
   'gaussian_3d': [2],
   'hierarchical': [3, 8, 2],
