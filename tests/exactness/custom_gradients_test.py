@@ -140,7 +140,7 @@ def test_an_open_plan_for_a_hessian(name):
 def test_an_open_plan_for_a_jacobian(name):
   fn, num_passes = JACOBIANS[name]
   plan = tfp_diag.plan_diag_jacobian(fn, OPEN, sample_shape=[None])
-  assert plan.num_passes == num_passes
+  assert plan.coloring.num_colors == num_passes
   x = draw(4, N)
   same(plan(x)[1][0], jacobian_diagonal(fn, copy_of(x)))
 
@@ -177,7 +177,7 @@ def test_each_call_makes_its_gradient_anew():
     return bent(x) * tf.roll(x, 1, axis=-1)
 
   plan = tfp_diag.plan_diag_jacobian(fn, OPEN, sample_shape=[None])
-  assert plan.num_passes == 2
+  assert plan.coloring.num_colors == 2
   x = draw(5, N)
   want = jacobian_diagonal(fn, copy_of(x))
   same(plan(x)[1][0], want)
