@@ -90,7 +90,7 @@ def test_prints_what_str_of_the_plan_says(user_file, tmp_path, capsys):
     (['school', '--shape', '([], [7])'], 1, 8 + 2 * 7, [[], [7]]),
     (['school', '--shape', '{"theta": [7], "mu": []}'], 1, 22, [[7], []]),
     (['school', '--init', '(0., [1., 2.])'], 1, 3 + 2 * 2, [[], [2]]),
-    (['ring', '--jacobian', '--shape', '[8]'], 2, 16, [[8]]),
+    (['ring', '--jacobian', '--shape', '[8]'], 1, 16, [[8]]),
     (
       ['one_state', '--init', '[0.,0.,0.]', '--sample-shape', '[]'],
       1,
@@ -125,7 +125,12 @@ def test_text_and_picture_agree(user_file, tmp_path, capsys):
   pytest.importorskip('matplotlib')
   for name, shape, colors, passes in (
     ('chain', '[50]', '2; squared sweeps instead of a pass for each', '1 pass'),
-    ('ring --jacobian', '[8]', '2, with a pass for each', '2 passes'),
+    (
+      'ring --jacobian',
+      '[8]',
+      '2; on returning paths instead of a pass for each',
+      '1 pass',
+    ),
   ):
     path = tmp_path / 'pattern.svg'
     name, *more = name.split()

@@ -77,7 +77,7 @@ def test_a_plan_of_vectorized_map_serves_any_number_of_samples():
     tf.TensorSpec([None, 6], tf.float64),
     [None],
   )
-  assert plan.num_passes == 2
+  assert plan.coloring.num_colors == 2
   for size in (0, 1, 2, 50):
     x = tf.constant(np.random.default_rng(size).normal(size=[size, 6]))
     _, (diag,) = plan(x)

@@ -193,12 +193,13 @@ ELEMENTWISE = [
   *(softplus, floor_with_a_gradient, calls_itself, takes_its_value, chooses),
   *(tf.nn.silu, lambda x: no_gradient_for_the_second(x, tf.constant(2.0))),
   *(lambda x: product(x, 2 * x), lambda x: product(tf.sin(x), 2 * x)),
+  lambda x: product(x, x),
 ]
 OTHERS = [
   *(reversed_gradient, stops, signs, compares, branches, shifted, replaced),
   *(clipped, squared, rounded, by_the_sum, by_a_branch, one_for_all),
   *(two_results, beside),
-  *(lambda x: product(x, x), lambda x: tf.nn.silu(x, beta=x[:1])),
+  lambda x: tf.nn.silu(x, beta=x[:1]),
 ]
 
 
