@@ -288,7 +288,6 @@ def single(fn):
     (layer_by_matvec, 3),
     (normalized_layer, 7),
     (second_half, 3),
-    (rates_of_a_network, 3),
     (cumulative_exponentials, 3),
   ],
 )

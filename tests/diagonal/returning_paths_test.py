@@ -125,6 +125,10 @@ def gate_of_itself(x):
   return x * tf.sigmoid(tf.linalg.matmul(x, constant(KEYS, x)))
 
 
+def rates_of_a_network(x):
+  return tf.linalg.matmul(constant(RATES, x), tf.tanh(x)) - x
+
+
 def pairs_by_number(x):
   """The differences of all pairs in a list, i = j among them."""
   first, second = np.meshgrid(range(N), range(N), indexing='ij')
@@ -152,6 +156,7 @@ MODELS = [
   (species, 1),
   (oscillators, 1),
   (gate_of_itself, 1),
+  (rates_of_a_network, 1),
   (pairs_by_number, 1),
   (normalized_forces, 5),
 ]
