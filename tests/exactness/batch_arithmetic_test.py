@@ -728,7 +728,7 @@ FROM_SHAPES = {
   'a slice': (lambda x: tf.slice(x, [0, 0], [tf.shape(x)[0], N]) ** 3, 1),
   'two shapes': (
     lambda x: tf.tile(x[:, :1], [1, tf.shape_n([x, _IMAGES])[0][-1]]) * x,
-    2,
+    1,
   ),
 }
 
