@@ -59,6 +59,8 @@ SYSTEM = 4.0 * tf.eye(4, dtype=tf.float64) + M43 @ M34
 BATCH = constant(3, 2, 4)
 KERNEL = constant(2, 2, 2, 3)
 DEPTHWISE = constant(2, 2, 2, 2)
+BACK = constant(3, 2, 1, 2)
+CUBE = constant(2, 2, 2, 2, 1)
 IMAGE = constant(1, 4, 4, 2)
 VOLUME = constant(1, 3, 3, 3, 1)
 PICKED = [2, 0, 2, 2, 3]
@@ -155,12 +157,45 @@ MOVED = {
     each(lambda s: RAW.DiagPart(input=tf.reshape(s, [3, 3]))),
   ),
 }
+LARGEST = {
+  'sorted': (5, tf.sort),
+  'largest': (5, lambda x: tf.math.top_k(x, 3)[0]),
+  'largest of windows': (
+    9,
+    lambda x: tf.nn.max_pool2d(shaped(x, 3, 3, 1), 2, 1, 'VALID'),
+  ),
+  'maximum': (6, lambda x: tf.reduce_max(shaped(x, 2, 3), 1)),
+  'minimum': (6, lambda x: tf.reduce_min(x, 1, keepdims=True)),
+  'median': (5, lambda x: RAW.NthElement(input=x, n=2)),
+  'largest of segments': (
+    5,
+    columns(lambda x: tf.math.segment_max(x, [0, 0, 1, 1, 1])),
+  ),
+  'least of segments': (
+    5,
+    columns(lambda x: tf.math.segment_min(x, [0, 0, 0, 1, 1])),
+  ),
+  'largest, unsorted': (
+    5,
+    columns(lambda x: tf.math.unsorted_segment_max(x, [1, -1, 1, 1, 0], 2)),
+  ),
+  'least, unsorted': (
+    5,
+    columns(lambda x: tf.math.unsorted_segment_min(x, [1, 0, 1, 1, 0], 2)),
+  ),
+  'scatter the largest': (
+    6,
+    columns(lambda x: tf.tensor_scatter_nd_max(x[:3], [[0], [2], [0]], x[3:])),
+  ),
+  'scatter the least': (
+    6,
+    columns(lambda x: tf.tensor_scatter_nd_min(x[:3], [[0], [2], [0]], x[3:])),
+  ),
+}
 SUMMED = {
   'sum': (6, lambda x: tf.reduce_sum(shaped(x, 2, 3), 1)),
   'sum of all': (6, lambda x: tf.reduce_sum(x, 1, keepdims=True)),
   'mean': (6, lambda x: tf.reduce_mean(shaped(x, 2, 3), 2)),
-  'maximum': (6, lambda x: tf.reduce_max(shaped(x, 2, 3), 1)),
-  'minimum': (6, lambda x: tf.reduce_min(x, 1, keepdims=True)),
   'cumulative': (4, lambda x: tf.cumsum(x, 1)),
   'exclusive': (4, lambda x: tf.cumsum(x, 1, exclusive=True, reverse=True)),
   'several': (6, lambda x: tf.add_n([x[:, :2], x[:, 2:4], x[:, 4:]])),
@@ -305,6 +340,32 @@ MULTIPLIED = {
       )
     ),
   ),
+  'transposed convolution': (
+    8,
+    lambda x: tf.nn.conv2d_transpose(
+      shaped(x, 2, 2, 2), BACK, [SAMPLES, 4, 2, 1], [2, 1], 'SAME'
+    ),
+  ),
+  'back by a kernel': (
+    8,
+    each(
+      lambda s: tf.nn.conv2d_transpose(
+        IMAGE, tf.reshape(s, [2, 2, 1, 2]), [1, 4, 4, 1], 1, 'SAME'
+      )
+    ),
+  ),
+  'back from a volume': (
+    8,
+    lambda x: tf.nn.conv3d_transpose(
+      shaped(x, 2, 2, 2, 1), CUBE, [SAMPLES, 3, 3, 3, 2], 1, 'VALID'
+    ),
+  ),
+  'back from each channel': (
+    16,
+    lambda x: tf.nn.depthwise_conv2d_backprop_input(
+      [SAMPLES, 3, 3, 2], DEPTHWISE, shaped(x, 2, 2, 4), [1] * 4, 'VALID'
+    ),
+  ),
   'sparse': (4, columns(lambda x: tf.sparse.sparse_dense_matmul(ROWS, x))),
   'dense by sparse': (4, lambda x: tf.sparse.sparse_dense_matmul(x, ROWS_T)),
   'sparse and turned': (
@@ -355,6 +416,7 @@ ELEMENTWISE = {
 FAMILIES = {
   'elementwise': ELEMENTWISE,
   'moved': MOVED,
+  'largest': LARGEST,
   'summed': SUMMED,
   'multiplied': MULTIPLIED,
   'unfit': UNFIT,
@@ -388,23 +450,28 @@ def side_by_side(forms):
   return fn, starts
 
 
-def dense_diagonal(fn, x, starts):
+def dense_diagonal(fn, x, starts, order=2):
   """By tapes; coordinates of different forms meet the last one alone."""
   result = np.zeros(x.shape)
-  with tf.GradientTape(persistent=True) as outer:
-    outer.watch(x)
-    with tf.GradientTape() as inner:
-      inner.watch(x)
-      value = fn(x)
-    gradient = inner.gradient(value, x)
+
+  @tf.function(autograph=False)
+  def derivative(seed):
+    def along(k):
+      with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = along(k - 1) if k else fn(x)
+      found = tape.gradient(value, x, seed if k else None)
+      return tf.convert_to_tensor(found)
+
+    return along(order - 1)
+
   seeds = [
     starts[:-1][np.diff(starts) > k] + k for k in range(np.diff(starts).max())
   ]
   for places in [*seeds, [-1]]:
     seed = np.zeros(x.shape)
     seed[:, places] = 1.0
-    row = tf.convert_to_tensor(outer.gradient(gradient, x, seed))
-    result[:, places] = row.numpy()[:, places]
+    result[:, places] = derivative(tf.constant(seed)).numpy()[:, places]
   return result
 
 
@@ -455,6 +522,31 @@ def test_forms(family, prefers_sweeps):
   assert not odd
 
 
+@pytest.mark.parametrize('how', ['eager', 'graph', 'xla'])
+def test_where_elements_are_equal(how, prefers_sweeps):
+  # For these XLA has no kernel.
+  missing = {'median', 'largest of segments', 'least of segments'}
+  forms = {
+    name: form
+    for name, form in LARGEST.items()
+    if how != 'xla' or name not in missing
+  }
+  fn, starts = side_by_side(forms)
+  x = RNG.uniform(0.2, 0.9, [SAMPLES, starts[-1] + 1])
+  x[1] = RNG.choice([0.3, 0.6], len(x[1]))
+  x = tf.constant(x)
+
+  def third(x):
+    return tfp_diag.unmixed_derivatives(fn, x)
+
+  if how != 'eager':
+    third = tf.function(third, jit_compile=how == 'xla')
+  found = third(x)
+  for order, got in ((2, found.second), (3, found.third)):
+    want = dense_diagonal(fn, x, starts, order)
+    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-11)
+
+
 # Op types of squared forms that are not tried here, and why.
 NOT_TRIED = {
   'no kernel, or another name of one that is tried': {
@@ -470,7 +562,7 @@ NOT_TRIED = {
 
 
 def test_every_op_type_with_squares_is_tried():
-  for forms in (MOVED, SUMMED, MULTIPLIED):
+  for forms in (MOVED, LARGEST, SUMMED, MULTIPLIED):
     fn, starts = side_by_side(forms)
     swept_everywhere(fn, SAMPLES, starts[-1] + 1)
   known = {

@@ -117,6 +117,15 @@ def added(model):
   model.set_to(model.sets.plus(model.numbers, other), sums)
 
 
+def added_together(model):
+  index = [model.selection(len(model)) for _ in range(model.rng.integers(1, 6))]
+  terms = [
+    model.sets.apply(Flow.gather(i, len(model)), model.numbers) for i in index
+  ]
+  sums = [total(each) for each in zip(*map(model.picked, index))]
+  model.set_to(model.sets.total(terms), sums)
+
+
 def made_many(model):
   doubled = [total([c, c]) for c in model.counters]
   model.set_to(model.sets.often(model.numbers), doubled)
@@ -141,6 +150,7 @@ METHODS = [
   multiplied,
   in_stages,
   added,
+  added_together,
   made_many,
   without_some,
   made_single,
@@ -165,7 +175,7 @@ def test_methods_one_after_the_other(seed):
 @pytest.mark.parametrize('seed', range(20))
 def test_members(seed):
   model = Model(seed)
-  for method in model.rng.choice(METHODS[:5], 3):
+  for method in model.rng.choice(METHODS[:6], 3):
     method(model)
     some = model.rng.integers(0, len(model), 3)
     for at_least in (1, MANY):
@@ -180,7 +190,7 @@ def test_members(seed):
 @pytest.mark.parametrize('seed', range(20))
 def test_common(seed):
   model = Model(seed)
-  for method in model.rng.choice(METHODS[:5], 3):
+  for method in model.rng.choice(METHODS[:6], 3):
     method(model)
     left, right = model.rng.integers(0, len(model), [2, 4])
     both = [model.counters[a] & model.counters[b] for a, b in zip(left, right)]
@@ -218,6 +228,23 @@ def test_equal_multisets_have_one_number_however_they_are_made():
   assert whole == again
   # Beside the two pairs nothing is new.
   assert sets.table.shape[0] == size + 2
+
+
+def test_partial_sums_are_not_kept():
+  sets = Multisets(12)
+  total = sets.total(np.roll(sets.singletons(12), k) for k in range(6))
+  assert sets.sizes(total).tolist() == [6] * 12
+  assert sets.table.shape[0] == 1 + 12 + 12
+
+
+def test_what_is_in_the_table_is_not_copied_for_what_is_added():
+  sets = Multisets(100)
+  numbers, tables = sets.singletons(100), set()
+  for k in range(1, 60):
+    numbers = sets.plus(numbers, np.roll(sets.singletons(100), k))
+    tables.add(sets.table.data.__array_interface__['data'])
+  assert sets.sizes(numbers).tolist() == [60] * 100
+  assert len(tables) <= 20
 
 
 def test_one_coordinate_is_its_singleton_again():

@@ -72,6 +72,16 @@ def multiplicities(walked):
 # Paths are counted.
 
 
+def test_partial_sums_of_many_terms_are_no_multisets():
+  def fn(x):
+    terms = [tf.roll(x, k, 1) for k in range(5)]
+    return tf.reduce_sum(tf.exp(tf.add_n(terms)), 1)
+
+  paths = Paths(walked_of(fn, SAMPLES, 9))
+  # The empty one, each coordinate, each sum of five, and that of all of these.
+  assert paths.sets.table.shape[0] == 1 + SAMPLES * (9 + 9 + 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Made:
   """One value of a random function.

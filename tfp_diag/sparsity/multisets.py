@@ -25,6 +25,8 @@ have the same hash with a probability of 3 in 100 million.
 
 import dataclasses
 import functools
+import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import scipy.sparse
@@ -44,8 +46,6 @@ from tfp_diag.sparsity.flow import Flow
 EMPTY = 0
 # The multiplicity that stands for two or more.
 MANY = 2
-# If there are more lists of known multisets than this, they are merged.
-_MAX_KNOWN = 8
 
 
 class Multisets:
@@ -60,15 +60,13 @@ class Multisets:
     self.num_coordinates = num_coordinates
     sizes = np.ones(num_coordinates + 1, np.int64)
     sizes[EMPTY] = 0
-    self._chunks = [
-      _Rows(
-        sizes, np.arange(num_coordinates), np.ones(num_coordinates, np.int8)
-      )
-    ]
-    self._size = num_coordinates + 1
+    self._rows = _Rows.of(
+      sizes, np.arange(num_coordinates), np.ones(num_coordinates, np.int8)
+    )
+    self._room = [_Growing(part) for part in self._rows.parts]
     self._known = []
     self._sums = {}
-    self._mixed = np.zeros(0, np.uint64)
+    self._mixed = _Growing(np.zeros(1, np.uint64))
 
   @property
   def table(self) -> Csr:
@@ -80,10 +78,16 @@ class Multisets:
     )
 
   @property
-  def _rows(self) -> '_Rows':
-    if len(self._chunks) > 1:
-      self._chunks = [_Rows.concat(self._chunks)]
-    return self._chunks[0]
+  def _size(self) -> int:
+    return len(self._rows.sizes)
+
+  def _append(self, rows: '_Rows') -> None:
+    """Adds multisets to the table, without a copy of those in it."""
+    first = len(self._rows.members)
+    later = dataclasses.replace(rows, starts=first + rows.starts)
+    for room, part in zip(self._room, later.parts):
+      room.extend(part)
+    self._rows = _Rows(*(room.values for room in self._room))
 
   def singletons(self, count: int, start: int = 0) -> np.ndarray:
     """The numbers of the multisets of single coordinates, from `start` on."""
@@ -110,6 +114,34 @@ class Multisets:
       known = left, right, self._plus(left, right)
       self._sums[key] = known
     return known[2]
+
+  def total(self, terms: Iterable[np.ndarray]) -> np.ndarray:
+    """Element by element the sum of several multisets.
+
+    They are not added one by one: partial sums would be multisets, too.
+
+    Args:
+      terms: int arrays of one length, one at least. If empty multisets are most
+        of each, they take little memory together.
+
+    Returns:
+      int array.
+    """
+    terms = iter(terms)
+    total = next(terms)
+    pair = next(terms, None)
+    if pair is None:
+      return total
+    third = next(terms, None)
+    if third is None:
+      return self.plus(total, pair)
+    places, numbers = [], []
+    for term in itertools.chain([total, pair, third], terms):
+      places.append(np.flatnonzero(term))
+      numbers.append(term[places[-1]])
+    return self._collected(
+      np.concatenate(numbers), np.concatenate(places), len(total)
+    )
 
   def _plus(self, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if not right.any():
@@ -155,7 +187,7 @@ class Multisets:
     """The same members, each of them once."""
     first, inverse = self.distinct(numbers)
     rows = self._rows.at(first)
-    rows = _Rows(rows.sizes, rows.members, np.ones_like(rows.often))
+    rows = dataclasses.replace(rows, often=np.ones_like(rows.often))
     return self._interned(rows)[inverse]
 
   def members(self, numbers: np.ndarray, at_least: int = 1) -> np.ndarray:
@@ -217,7 +249,7 @@ class Multisets:
     rows = self._rows.at(first)
     stays = kept[rows.members]
     sizes = np.bincount(rows.place[stays], minlength=len(first))
-    reduced = _Rows(sizes, rows.members[stays], rows.often[stays])
+    reduced = _Rows.of(sizes, rows.members[stays], rows.often[stays])
     return self._interned(reduced)[inverse]
 
   def _collected(
@@ -238,11 +270,10 @@ class Multisets:
   def _united(self, indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """The sum of the multisets of each run `numbers[indptr[k]:indptr[k+1]]`."""
     # Runs of the same numbers, in any order, have the same sum.
-    if len(self._mixed) < self._size:
-      self._mixed = scramble(np.arange(self._size))
-      self._mixed[EMPTY] = 0
+    mixed = self._mixed
+    mixed.extend(scramble(np.arange(len(mixed.values), self._size)))
     sums = np.zeros(len(numbers) + 1, np.uint64)
-    np.cumsum(self._mixed[numbers], out=sums[1:])
+    np.cumsum(mixed.values[numbers], out=sums[1:])
     keys = sums[indptr[1:]] - sums[indptr[:-1]]
     some, place = distinct_keys(keys)
     starts, sizes = indptr[some], np.diff(indptr)[some]
@@ -275,7 +306,7 @@ class Multisets:
       )
     sizes = np.bincount(run, minlength=len(sizes))
     rows = np.flatnonzero(sizes)
-    result[rows] = self._interned(_Rows(sizes[rows], members, often))
+    result[rows] = self._interned(_Rows.of(sizes[rows], members, often))
     return result
 
   def distinct(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -308,15 +339,37 @@ class Multisets:
     new = np.flatnonzero(numbers == 0)
     if len(new):
       numbers[new] = self._size + np.arange(len(new))
-      self._chunks.append(rows.at(rest[some[new]]))
-      self._size += len(new)
-      self._known.append((keys[new], numbers[new]))
-      if len(self._known) > _MAX_KNOWN:
-        all_keys, all_numbers = map(np.concatenate, zip(*self._known))
-        order = np.argsort(all_keys)
-        self._known = [(all_keys[order], all_numbers[order])]
+      self._append(rows.at(rest[some[new]]))
+      self._remember(keys[new], numbers[new])
     result[rest] = numbers[place]
     return result
+
+  def _remember(self, keys: np.ndarray, numbers: np.ndarray) -> None:
+    """Adds sorted keys to lists, each at most half as long as the last."""
+    while self._known and len(self._known[-1][0]) < 2 * len(keys):
+      known, known_numbers = self._known.pop()
+      keys = np.concatenate([known, keys])
+      numbers = np.concatenate([known_numbers, numbers])
+      order = np.argsort(keys, kind='stable')
+      keys, numbers = keys[order], numbers[order]
+    self._known.append((keys, numbers))
+
+
+class _Growing:
+  """An array to which others are added; its room doubles as it is used up."""
+
+  def __init__(self, values: np.ndarray) -> None:
+    self._room = values
+    self.values = values
+
+  def extend(self, more: np.ndarray) -> None:
+    """Adds an array at the end."""
+    before, size = len(self.values), len(self.values) + len(more)
+    if size > len(self._room):
+      self._room = np.empty(2 * size, self.values.dtype)
+      self._room[:before] = self.values
+    self._room[before:size] = more
+    self.values = self._room[:size]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -328,18 +381,27 @@ class _Rows:
 
   Attributes:
     sizes: int array, how many distinct members each multiset has.
+    starts: int array, the position of the first member of each multiset.
     members: int array, the members of all multisets, sorted in each.
     often: int8 array, the multiplicity of each of these members.
   """
 
   sizes: np.ndarray
+  starts: np.ndarray
   members: np.ndarray
   often: np.ndarray
 
-  @functools.cached_property
-  def starts(self) -> np.ndarray:
-    """The position of the first member of each multiset."""
-    return np.cumsum(self.sizes) - self.sizes
+  @classmethod
+  def of(
+    cls, sizes: np.ndarray, members: np.ndarray, often: np.ndarray
+  ) -> '_Rows':
+    """Multisets one after the other."""
+    return cls(sizes, np.cumsum(sizes) - sizes, members, often)
+
+  @property
+  def parts(self) -> tuple[np.ndarray, ...]:
+    """The arrays, in the order of the attributes."""
+    return self.sizes, self.starts, self.members, self.often
 
   @functools.cached_property
   def place(self) -> np.ndarray:
@@ -354,20 +416,11 @@ class _Rows:
     starts = self.starts
     return sums[starts + self.sizes] - sums[starts]
 
-  @classmethod
-  def concat(cls, chunks: list['_Rows']) -> '_Rows':
-    """The multisets of several tables, one after the other."""
-    return cls(
-      np.concatenate([rows.sizes for rows in chunks]),
-      np.concatenate([rows.members for rows in chunks]),
-      np.concatenate([rows.often for rows in chunks]),
-    )
-
   def at(self, numbers: np.ndarray) -> '_Rows':
     """The multisets at some positions, which may repeat."""
     sizes = self.sizes[numbers]
     place = ranges(self.starts[numbers], sizes)
-    return _Rows(sizes, self.members[place], self.often[place])
+    return _Rows.of(sizes, self.members[place], self.often[place])
 
 
 def _counted(

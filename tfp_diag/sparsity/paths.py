@@ -14,6 +14,7 @@
 # ============================================================================
 """How many paths lead from the coordinates to the values of a function."""
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -78,16 +79,15 @@ class Paths:
       if isinstance(step, Loop):
         self._spread_loop(sets, numbers, step)
         continue
-      results = {}
+      terms = {}
       for arrow, flow in _distinct_arrows(step):
         output = step.outputs[arrow.output]
         inputs = [step.inputs[k] for k in arrow.inputs]
-        if not output.depends or not any(v in numbers for v in inputs):
-          continue
-        before = [
-          numbers[v] if v in numbers else np.zeros(v.rows, np.int64)
-          for v in inputs
-        ]
+        if output.depends and any(v in numbers for v in inputs):
+          terms.setdefault(output, []).append((arrow, flow))
+
+      def reached(arrow, flow, step=step):
+        before = [_numbers_of(step.inputs[k], numbers) for k in arrow.inputs]
         after = sets.apply(
           flow, before[0] if len(before) == 1 else np.concatenate(before)
         )
@@ -95,8 +95,12 @@ class Paths:
           kind_of_squares(step, k, self.walked) is None for k in arrow.inputs
         ):
           after = sets.often(after)
-        known = results.get(output)
-        results[output] = after if known is None else sets.plus(known, after)
+        return after
+
+      results = {
+        output: sets.total(itertools.starmap(reached, arrows))
+        for output, arrows in terms.items()
+      }
       for output, after in results.items():
         if output is not held:
           numbers[output] = after

@@ -318,6 +318,7 @@ def _convolve(op):
   'Conv2DBackpropInput',
   'Conv3DBackpropInputV2',
   'DepthwiseConv2dNativeBackpropInput',
+  squares=Squares.OPERANDS,
 )
 def _convolve_back(op):
   """The transpose of a convolution, from results to images."""
@@ -374,6 +375,8 @@ def _overwritten(op):
 
 
 register_facts('MaxPool', 'MaxPool3D', bends=True)
+# TensorFlow has no MaxPool3D in double precision, which sweeps take.
+register_facts('MaxPool', squares=Squares.SAME)
 register_facts('MaxPoolGrad', lost_inputs=_overwritten)
 
 

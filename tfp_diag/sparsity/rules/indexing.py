@@ -373,6 +373,8 @@ register_facts(
   *('SegmentMax', 'SegmentMin', 'TensorScatterMax', 'TensorScatterMin'),
   *('UnsortedSegmentMax', 'UnsortedSegmentMin'),
   bends=True,
+  # Those that are equal share the derivative.
+  squares=Squares.ALONE,
 )
 
 

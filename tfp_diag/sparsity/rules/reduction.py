@@ -27,7 +27,7 @@ from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 register_facts('Sum', 'Cumsum', squares=Squares.SAME)
 register_facts('Sum', 'Mean', 'Cumsum', linear_in=((0,),))
-register_facts('Mean', 'Max', 'Min', squares=Squares.ALONE)
+register_facts('Mean', 'Max', 'Min', 'NthElement', squares=Squares.ALONE)
 register_facts('Max', 'Min', 'NthElement', 'TopKV2', bends=True)
 
 # The triangle is not listed for scans that are longer than the first number,
@@ -105,7 +105,7 @@ def _prefixes(op):
   return Flow.pairs(places[..., after], places[..., before], size, size)
 
 
-@register_rule('TopKV2')
+@register_rule('TopKV2', squares=Squares.SAME)
 def _largest(op):
   """Each value is some element of its line (the last axis); linear."""
   values, _ = op.outputs
