@@ -16,6 +16,7 @@
 
 import math
 import os
+import pickle
 import shutil
 import sys
 import warnings
@@ -830,6 +831,39 @@ def test_a_scale_that_cannot_be_tried_is_not(monkeypatch):
   assert found.warm_up.scale.kind == 'dense'
   with pytest.raises(ValueError, match=r"'local', which needs .* IgammaGradA"):
     run(preconditioner='local')
+
+
+def test_draws_of_a_model_that_lists_its_variables_have_their_names(tmp_path):
+  model = tfd.JointDistributionSequential(
+    [
+      tfd.Normal(0.0, 1.0),
+      lambda a: tfd.Gamma(tf.exp(a), 1.0),
+      lambda g, a: tfd.Normal(a, g),
+    ]
+  )
+  found = sample_posterior(
+    model,
+    20,
+    num_chains=8,
+    num_warmup_steps=10,
+    use_curvature=False,
+    jit_compile=False,
+    checkpoint=tmp_path,
+    seed=1,
+    x=1.0,
+  )
+  assert found.summary.names == ('a', 'g')
+  assert found.summary.warnings[0].startswith('R-hat is 1.01 or more for a, g')
+  assert set(tfp_diag.mcmc.to_arviz(found.draws)['posterior']) == {'a', 'g'}
+  draws, _ = tfp_diag.mcmc.load_draws(tmp_path)
+  assert list(draws) == ['unconstrained.a', 'unconstrained.g']
+  # As the list that it was: in order, for the model, and for another process.
+  a, g = found.draws
+  np.testing.assert_array_equal(found.draws.g, g)
+  model.experimental_pin(x=1.0).log_prob(found.draws)
+  copy = pickle.loads(pickle.dumps(found.draws))
+  np.testing.assert_array_equal(copy.a, a)
+  tf.nest.assert_same_structure(copy, found.draws)
 
 
 @pytest.mark.filterwarnings('ignore:Saw Tensor seed')

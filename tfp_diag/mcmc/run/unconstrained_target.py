@@ -38,6 +38,7 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_reached,
   check_start,
 )
+from tfp_diag.mcmc.run.variables import with_names
 
 _MODELS = (
   tfp.distributions.JointDistribution,
@@ -247,7 +248,8 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
 
   def constrain(parts):
     parts = [tf.convert_to_tensor(x) for x in parts]
-    return _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
+    state = _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
+    return with_names(pinned, state)
 
   log_prob_fn, traced = _once(log_prob_of, is_model=True)
   if near_zero is not None:

@@ -99,7 +99,8 @@ class DrawsAndTrace(_Pair):
 
   Attributes:
     draws: In the structure of the model's unpinned variables, or of `init`:
-      Tensors of shape [number of draws, chain shape..., event shape...].
+      Tensors of shape [number of draws, chain shape..., event shape...]. A
+      model that lists its variables gives a namedtuple of them.
     trace: What `trace_fn` returned, with a leading axis for the draws.
     final_state: The state after the last step, in the structure and the space
       of the model: an `init` for another call.
