@@ -365,8 +365,16 @@ def _shapes(batch_shape):
   return tf.nest.flatten(batch_shape)
 
 
-def _dtype_that_works(target_log_prob_fn, init):
-  """The other floating dtype, if a function that fails takes that."""
+def dtype_that_works(target_log_prob_fn, init):
+  """The other floating dtype, if a function that fails takes that.
+
+  Args:
+    target_log_prob_fn: Callable of the state.
+    init: Structure of Tensors, where it fails.
+
+  Returns:
+    `tf.DType`, or None.
+  """
   dtypes = {x.dtype for x in tf.nest.flatten(init)}
   for dtype, other in (tf.float64, tf.float32), (tf.float32, tf.float64):
     if dtypes == {dtype}:
@@ -409,7 +417,7 @@ def target_of_log_prob(
   try:
     value = nest.call_as_caller(target_log_prob_fn, init, name)
   except (tf.errors.InvalidArgumentError, TypeError, ValueError) as e:
-    other = _dtype_that_works(target_log_prob_fn, init)
+    other = dtype_that_works(target_log_prob_fn, init)
     if other is not None:
       raise ValueError(
         f'`{name}` fails at `init`, which has dtype {parts[0].dtype.name}, and '

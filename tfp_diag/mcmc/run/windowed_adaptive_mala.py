@@ -382,14 +382,14 @@ def windowed_adaptive_mala(
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
   step_size = tf.convert_to_tensor(init_step_size, log_prob.dtype)
-  target_accept_prob = tf.constant(target_accept_prob, log_prob.dtype)
+  accept_prob = tf.constant(target_accept_prob, log_prob.dtype)
   kernel = _kernel(
     target.log_prob_fn,
     step_size,
     preconditioner,
     discretization,
     num_adaptation_steps,
-    target_accept_prob,
+    accept_prob,
     is_spread=strategy is not None,
   )
 
@@ -425,7 +425,7 @@ def windowed_adaptive_mala(
     '`preconditioner`': _as_text(preconditioner),
     '`discretization`': discretization,
     '`init_step_size`': _as_text(step_size),
-    '`target_accept_prob`': _as_text(target_accept_prob),
+    '`target_accept_prob`': _as_text(accept_prob),
     '`discard_tuning`': discard_tuning,
     '`num_steps_between_results`': num_steps_between_results,
     # Without one, that of a checkpoint counts.
