@@ -35,6 +35,7 @@ from tfp_diag.command_line.diagonals import compare_diagonals
 from tfp_diag.command_line.judge import Judge
 from tfp_diag.command_line.listed_targets import LISTED_TARGETS
 from tfp_diag.command_line.main import main
+from tfp_diag.command_line.report import describe_report
 from tfp_diag.examples import targets
 from tfp_diag.mcmc.run import sample_posterior
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
@@ -58,6 +59,9 @@ def undefined(x):
 
 def doubled(x):
   return tf.cast(-tf.reduce_sum(x ** 2, axis=-1), tf.float64)
+
+def of_float64(x):
+  return tf.reduce_sum(x * tf.constant(2.0, tf.float64), axis=-1)
 
 def broken(x):
   return tf.linalg.matmul(x, x[:, :1])
@@ -173,6 +177,9 @@ def test_a_gaussian_is_recovered_and_called_converged(capsys, no_diagonals):
     # Twelve normal variates beyond 5: a false alarm in 10^6 seeds.
     assert abs(entry['mean']) < 5 * entry['mcse']
     assert abs(entry['sd'] / np.sqrt(variance) - 1) < 0.15
+  for notes, said in (['One.'], 'note.'), (['One.', 'Two.'], 'notes.'):
+    text = describe_report({**report, 'notes': notes})
+    assert text.endswith(f'but see the {said}')
 
 
 def test_non_convergence_is_said_plainly(capsys, no_diagonals):
@@ -361,6 +368,10 @@ def bad_words(user_file):
     (f'{fn}:undefined --init [-1.,1.]', 'is nan at the start'),
     (f'{fn}:doubled --init [0.]', 'returned float64 for a state of float32'),
     (f'{fn}:broken --init [0.,0.]', 'failed on a state of shape [64, 2]'),
+    (
+      f'{fn}:of_float64 --init [0.,0.]',
+      'The state is float32, and with float64 it works: cast its constants',
+    ),
     ('--save /nowhere/draws.npz', 'there is no folder'),
     (f'--save {"x" * 300}.npz', 'cannot be written: File name too long'),
     ('--save draws.txt', 'must end in .npz'),

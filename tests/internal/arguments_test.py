@@ -50,3 +50,18 @@ def test_callables():
   arguments.check_callable('fn', len)
   with pytest.raises(TypeError, match='`fn` is 3, which cannot be called'):
     arguments.check_callable('fn', 3)
+
+
+def test_arrays_are_shown_by_shape_and_dtype():
+  shown = arguments.shown(np.array([1.0, None]))
+  assert shown == 'an ndarray of shape (2,) and dtype object'
+
+
+def test_a_reason_takes_a_line_or_two():
+  body = '__inference_' + 40 * 'while_body_' + '123'
+  error = ValueError(f'Propagate: cannot find {body}.\nAt: {body}')
+  reason = arguments.reason(error)
+  assert reason.startswith('Propagate: cannot find __inference_while_body_')
+  assert len(reason) < 100
+  assert len(arguments.reason(ValueError(200 * 'words '))) <= 200
+  assert arguments.reason(ValueError('All of it.')) == 'All of it.'

@@ -140,6 +140,7 @@ def describe_report(report):
   blocks += [_wrapped(f'Note: {text}') for text in report['notes']]
   if report['converged']:
     but = '; but see the note' if report['notes'] else ''
+    but += 's' if len(report['notes']) > 1 else ''
     blocks.append(
       f'Converged: every R-hat is below 1.01, every ESS above 400{but}.'
     )

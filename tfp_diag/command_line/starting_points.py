@@ -17,6 +17,7 @@
 import tensorflow as tf
 
 from tfp_diag.command_line.input_error import InputError, one_line
+from tfp_diag.mcmc.run.unconstrained_target import dtype_that_works
 
 
 def starting_points(target, num_chains, seed):
@@ -67,9 +68,17 @@ def _evaluate(target, parts):
     return tf.convert_to_tensor(target.target_log_prob_fn(*parts))
   except Exception as e:
     shapes = ' and '.join(str(part.shape.as_list()) for part in parts)
+    other = dtype_that_works(target.target_log_prob_fn, parts)
+    dtypes = ''
+    if other is not None:
+      dtype = parts[0].dtype.name
+      dtypes = (
+        f' The state is {dtype}, and with {other.name} it works: cast its '
+        f'constants to {dtype}, or the state.'
+      )
     raise InputError(
       f'The log density {target.name} failed on a state of shape {shapes} with '
-      f'{one_line(e)}'
+      f'{one_line(e)}{dtypes}'
     ) from e
 
 

@@ -20,6 +20,7 @@ import math
 import numbers
 import os
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ import tensorflow as tf
 
 _MOST = 2**31 - 1
 _LONGEST = 80
+# Of a message that is quoted, and of a word in it, as a name that is mangled.
+_LONGEST_REASON, _LONGEST_WORD = 200, 60
 
 
 def shown(value: Any) -> str:
@@ -43,7 +46,9 @@ def shown(value: Any) -> str:
         if tf.is_tensor(value)
         else (value.dtype.name)
       )
-      return f'a {type(value).__name__} of shape {value.shape} and {dtype}'
+      kind = type(value).__name__
+      article = 'an' if kind[0] in 'AEIO' or kind == 'ndarray' else 'a'
+      return f'{article} {kind} of shape {value.shape} and dtype {dtype}'
   text = ' '.join(repr(value).split())
   return text if len(text) <= _LONGEST else f'{text[: _LONGEST - 3]}...'
 
@@ -370,7 +375,16 @@ def as_names(name: str, value: Any) -> list[str]:
 
 
 def reason(error: Exception) -> str:
-  """The message of an error in one line, without TensorFlow's trace."""
+  """The message of an error in a line or two, without TensorFlow's trace."""
+  words = [
+    word if len(word) <= _LONGEST_WORD else f'{word[:_LONGEST_WORD]}...'
+    for word in _first_line(error).split()
+  ]
+  return textwrap.shorten(' '.join(words), _LONGEST_REASON, placeholder=' ...')
+
+
+def _first_line(error: Exception) -> str:
+  """What an error says first."""
   # Without the name of the kernel that raised it, and of the op.
   text = re.sub(r'^\{\{.*?\}\} | \[Op:\w+\]( name:)?', '', str(error).strip())
   lines = text.strip().splitlines() or ['']

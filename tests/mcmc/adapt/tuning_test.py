@@ -29,11 +29,13 @@ from tfp_diag.mcmc.adapt.scales import (
   LowRankScale,
 )
 from tfp_diag.mcmc.adapt.tuning import (
+  Places,
   StepSizeTuner,
   autocorrelation_time,
   find_stuck,
   hardly_move,
   has_mass,
+  have_mass_after_all,
   is_unstable,
   times_of,
 )
@@ -173,6 +175,24 @@ def test_a_wide_mode_of_correlated_coordinates_is_not_left():
   log_prob[:, apart] -= 60.0
   found = find_stuck(is_accepted, log_prob, gradients)
   np.testing.assert_array_equal(found, apart)
+
+
+def test_places_that_were_left_are_judged_when_no_chain_travels_any_more():
+  rng = np.random.default_rng(5)
+  log_prob = -0.5 * rng.chisquare(3, size=[40, 20])
+  gradients = rng.normal(size=[40, 20, 3])
+  # Of widths of one, but far below; and a hundredth as wide, whose log density
+  # is as much higher as the mass is the same, or not higher at all.
+  higher = 3.0 * np.log(100.0)
+  places = Places(
+    np.array([-300.0, -1.5, higher - 1.5, -1.5]),
+    np.square([[1.0] * 3, [1.0] * 3, [100.0] * 3, [100.0] * 3]),
+  )
+  found = have_mass_after_all(places, log_prob, gradients)
+  np.testing.assert_array_equal(found, [False, True, True, False])
+  # Where chains are all over the place, nothing is ruled out.
+  travelling = log_prob + rng.normal(size=20) * 200.0
+  assert have_mass_after_all(places, travelling, gradients).all()
 
 
 @pytest.mark.filterwarnings('error')

@@ -32,6 +32,7 @@ from tfp_diag.mcmc import (
   windowed_adaptive_mala,
 )
 from tfp_diag.mcmc.diagnose import convergence_warnings
+from tfp_diag.mcmc.diagnose.summarize import warn_if_not_converged
 
 
 def ar1(coefficient, shape, seed=0):
@@ -288,6 +289,10 @@ def test_too_little_is_said():
   assert warning.startswith('Too few draws')
   (warning,) = summarize(draws[:, :1]).warnings
   assert warning.startswith('There is one chain')
+  with pytest.warns(UserWarning, match=r'run several\.$'):
+    warn_if_not_converged(summarize(draws[:, :1]), 'Draw more.')
+  with pytest.warns(UserWarning, match=r'run several\. .* Draw more\.$'):
+    warn_if_not_converged(summarize(draws[:9, :1]), 'Draw more.')
   assert summarize(draws[:1]).num_draws == 1
   with pytest.raises(ValueError, match='0 draws of 4 chains'):
     summarize(draws[:0])

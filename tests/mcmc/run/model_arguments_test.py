@@ -239,7 +239,7 @@ def run(model, n_draws=3, **kwargs):
     (
       _of(tfd.TruncatedNormal(0.0, 1.0, 0.0, np.inf)),
       {},
-      "'z' .* is a TruncatedNormal, .* does not reach all of its values",
+      "'z' .* is a TruncatedNormal, .* all of its values. Give it two finite",
     ),
     (
       _of(
@@ -559,6 +559,11 @@ def test_data_of_one_chain_each_are_refused():
   with pytest.raises(ValueError, match='the 5 chains would have'):
     run(_without_axes, n_chains=5, counts=[0.0] * 5)
   run(_without_axes, n_chains=5, counts=2.0)
+
+
+def test_objects_are_no_numbers():
+  with pytest.raises(TypeError, match=r"'counts' is an ndarray .*; convert it"):
+    run(_model, counts=_COUNTS.astype(object))
 
 
 def test_a_mask_would_be_lost():

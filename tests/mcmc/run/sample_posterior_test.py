@@ -16,6 +16,7 @@
 
 import math
 import os
+import pickle
 import shutil
 import sys
 import warnings
@@ -373,6 +374,28 @@ def test_a_narrow_mode_that_chains_were_moved_out_of_is_missed(tmp_path):
   np.testing.assert_allclose(found.warm_up.abandoned, -1.0, atol=0.2)
   with pytest.warns(UserWarning, match='no draw is there'):
     sample_posterior(log_prob, 400, resume=True, **options)
+
+
+def test_places_far_below_all_draws_are_no_mode():
+  """Chains that are far out do not move while others travel."""
+  data = 1.7 * np.random.default_rng(3).normal(size=40)
+
+  def log_prob(log_scale):
+    return -0.5 * log_scale**2 + tf.reduce_sum(
+      tfd.Normal(0.0, tf.exp(log_scale)[:, tf.newaxis]).log_prob(data), -1
+    )
+
+  found = sample_posterior(
+    log_prob,
+    100,
+    init=tf.random.stateless_uniform([64], [1, 1], -2.0, 2.0, tf.float64),
+    use_curvature=False,
+    num_warmup_steps=200,
+    jit_compile=False,
+    seed=1,
+  )
+  assert found.warm_up.windows[0].num_rescued > 4
+  assert found.warm_up.abandoned is None
 
 
 def test_it_says_what_has_not_converged():
@@ -753,6 +776,96 @@ def test_a_local_scale_needs_second_derivatives(monkeypatch):
     run('diagonal')
 
 
+def test_a_density_that_tensorflow_differentiates_once():
+  """Survival of a gamma variable, by its shape: an op without a gradient."""
+
+  def log_prob(log_shape):
+    survival = tf.math.igammac(tf.exp(log_shape)[:, tf.newaxis], [2.0, 3.0])
+    return tf.reduce_sum(tf.math.log(survival), -1) - 0.5 * log_shape**2
+
+  def run(**options):
+    return sample_posterior(
+      log_prob,
+      20,
+      init=tf.linspace(-1.0, 1.0, 16),
+      num_warmup_steps=20,
+      jit_compile=False,
+      seed=1,
+      **options,
+    )
+
+  with pytest.warns(UserWarning, match=r'without the diagonal .* IgammaGradA'):
+    run()
+  with pytest.raises(
+    ValueError, match=r"'local', which needs .* The log density .* IgammaGradA"
+  ):
+    run(preconditioner='local')
+
+
+def test_a_scale_that_cannot_be_tried_is_not(monkeypatch):
+  """Third derivatives, which only the local curvature takes."""
+
+  @tf.custom_gradient
+  def log_prob(x):
+    def gradient(dy):
+      return -dy * x * tf.math.igammac(tf.exp(0.01 * x), 1e-6)
+
+    return -0.5 * x**2, gradient
+
+  monkeypatch.setattr(warm_up_module, '_DEAR', 0.0)
+  monkeypatch.setattr(warm_up_module, 'varies', lambda _: True)
+
+  def run(**options):
+    return sample_posterior(
+      log_prob,
+      20,
+      init=tf.linspace(-1.0, 1.0, 16),
+      num_warmup_steps=20,
+      jit_compile=False,
+      seed=1,
+      **options,
+    )
+
+  with pytest.warns(UserWarning, match='not tried .* third .* IgammaGradA'):
+    found = run()
+  assert found.warm_up.scale.kind == 'dense'
+  with pytest.raises(ValueError, match=r"'local', which needs .* IgammaGradA"):
+    run(preconditioner='local')
+
+
+def test_draws_of_a_model_that_lists_its_variables_have_their_names(tmp_path):
+  model = tfd.JointDistributionSequential(
+    [
+      tfd.Normal(0.0, 1.0),
+      lambda a: tfd.Gamma(tf.exp(a), 1.0),
+      lambda g, a: tfd.Normal(a, g),
+    ]
+  )
+  found = sample_posterior(
+    model,
+    20,
+    num_chains=8,
+    num_warmup_steps=10,
+    use_curvature=False,
+    jit_compile=False,
+    checkpoint=tmp_path,
+    seed=1,
+    x=1.0,
+  )
+  assert found.summary.names == ('a', 'g')
+  assert found.summary.warnings[0].startswith('R-hat is 1.01 or more for a, g')
+  assert set(tfp_diag.mcmc.to_arviz(found.draws)['posterior']) == {'a', 'g'}
+  draws, _ = tfp_diag.mcmc.load_draws(tmp_path)
+  assert list(draws) == ['unconstrained.a', 'unconstrained.g']
+  # As the list that it was: in order, for the model, and for another process.
+  a, g = found.draws
+  np.testing.assert_array_equal(found.draws.g, g)
+  model.experimental_pin(x=1.0).log_prob(found.draws)
+  copy = pickle.loads(pickle.dumps(found.draws))
+  np.testing.assert_array_equal(copy.a, a)
+  tf.nest.assert_same_structure(copy, found.draws)
+
+
 @pytest.mark.filterwarnings('ignore:Saw Tensor seed')
 @pytest.mark.parametrize('init', [None, 'prior'])
 def test_a_density_that_is_never_finite_is_named(init):
@@ -785,6 +898,24 @@ def test_chains_that_the_starts_have_lost_go_where_others_are(monkeypatch):
   bad = tf.concat([tf.fill([1, 2], 300.0), init[1:]], 0)
   with pytest.raises(ValueError, match='-inf'):
     sample_posterior(log_prob, 10, init=bad, **options)
+
+
+@pytest.mark.parametrize('preconditioner', ['auto', 'local'])
+def test_chains_that_the_warm_up_has_lost_go_where_others_are(preconditioner):
+  def log_prob(x):
+    is_edge = tf.executing_eagerly() & (x > 0.8)
+    return tf.where(is_edge, np.inf, -0.5 * x**2)
+
+  found = sample_posterior(
+    log_prob,
+    20,
+    init=tf.linspace(-2.0, 0.5, 64),
+    preconditioner=preconditioner,
+    num_warmup_steps=20,
+    jit_compile=False,
+    seed=1,
+  )
+  assert np.max(found.warm_up.state) <= 0.8 < np.max(found.draws)
 
 
 def test_starts_do_not_go_where_no_gradient_is():

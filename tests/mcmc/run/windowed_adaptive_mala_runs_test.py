@@ -26,6 +26,7 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tfp_diag.diagonal import graphs
+from tfp_diag.mcmc import LocalHessianPreconditioner
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 
 _ADAPTATION = 130
@@ -121,8 +122,46 @@ def test_a_run_that_is_killed_while_it_adapts(whole, tmp_path, monkeypatch):
   # A shorter run than the whole: it ends right behind the adaptation.
   sample(1, checkpoint=path, resume=True)
   assert_same(sample(checkpoint=path, resume=True), whole)
-  with pytest.raises(ValueError, match='another `num_burnin_steps`'):
-    sample(checkpoint=path, resume=True, num_adaptation_steps=131)
+
+
+@pytest.fixture(scope='module')
+def begun(tmp_path_factory):
+  path = tmp_path_factory.mktemp('begun') / 'run'
+  sample(2, checkpoint=path, num_adaptation_steps=20)
+  return path
+
+
+@pytest.mark.parametrize(
+  ('other', 'said'),
+  [
+    ({'num_adaptation_steps': 21}, 'has 20, but this call has 21'),
+    (
+      {'init': tf.nest.map_structure(lambda x: x[:3], start())},
+      r'has \[4\], but this call has \[3\]',
+    ),
+    ({'target_accept_prob': 0.7}, 'has 0.574, but this call has 0.7'),
+    ({'init_step_size': 0.1}, r'has 0\.208\d*, but this call has 0.1\.'),
+    ({'discretization': 'exponential'}, 'has euler, but .* has exponential'),
+    ({'discard_tuning': False}, 'has True, but this call has False'),
+    (
+      {'preconditioner': 'fisher'},
+      'has full_fisher_divergence, but this call has fisher',
+    ),
+    (
+      {'preconditioner': LocalHessianPreconditioner()},
+      r'this call has LocalHessianPreconditioner\(softness=0.01, floor=',
+    ),
+    ({'seed': 2}, r'has \[1, 0\], but this call has \[2, 0\]'),
+  ],
+)
+def test_a_run_with_other_arguments_is_refused_in_their_words(
+  begun, other, said
+):
+  [name] = {'n_chains'} if 'init' in other else other
+  with pytest.raises(ValueError, match=f'another `{name}`: it .*{said}'):
+    sample(
+      2, checkpoint=begun, resume=True, **{'num_adaptation_steps': 20, **other}
+    )
 
 
 def test_a_run_without_a_seed_goes_on_with_its_own(tmp_path):

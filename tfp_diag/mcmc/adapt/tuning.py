@@ -173,6 +173,36 @@ def hardly_move(is_accepted):
   return moves < _LEAST_SHARE_OF_MOVES * np.median(moves)
 
 
+class Places(typing.NamedTuple):
+  """What is seen of the places that chains are in, in half a window.
+
+  Attributes:
+    log_prob: Array of shape [chains], the means.
+    squares: Array of shape [chains, d], mean squared gradients.
+  """
+
+  log_prob: typing.Any
+  squares: typing.Any
+
+
+def places_of(log_prob, gradients):
+  """The places of chains in the later half of a window.
+
+  Args:
+    log_prob: Array of shape [steps, chains].
+    gradients: Array of shape [some of the steps, chains, d].
+
+  Returns:
+    `Places`, of NaN if there is no gradient.
+  """
+  later = gradients[len(gradients) // 2 :].astype(np.float64)
+  squares = np.full(gradients.shape[1:], np.nan)
+  with np.errstate(all='ignore'):
+    if len(later):
+      squares = np.square(later).mean(axis=0)
+    return Places(log_prob[len(log_prob) // 2 :].mean(axis=0), squares)
+
+
 def has_mass(log_prob, gradients, apart=None):
   """Where chains are in places that hold not much less than those of most.
 
@@ -186,16 +216,42 @@ def has_mass(log_prob, gradients, apart=None):
   Returns:
     bool array of shape [chains].
   """
-  later = log_prob[len(log_prob) // 2 :]
   with np.errstate(all='ignore'):
-    mass = later.mean(axis=0) + _log_room(gradients[len(gradients) // 2 :])
+    mass = _log_mass(places_of(log_prob, gradients))
     if apart is not None:
       gains = [_gain_of_correlations(gradients[:, g]) for g in (apart, ~apart)]
       mass = mass + np.where(apart, *gains)
-    usual = mass[np.isfinite(mass)]
-    if not usual.size:
-      return np.zeros(mass.shape, bool)
-    return mass > np.median(usual) - _MOST_DEVIATIONS_OF_MASS * _spread(later)
+    return mass > _least_mass(mass, log_prob)
+
+
+def have_mass_after_all(places, log_prob, gradients):
+  """Which places hold not much less than those of most chains in the end.
+
+  While chains still travel, their log densities are far apart, and a place far
+  below all draws does not look like less.
+
+  Args:
+    places: `Places` that chains have left.
+    log_prob: Array of shape [steps, chains], of the last window.
+    gradients: Array of shape [some of the steps, chains, d].
+
+  Returns:
+    bool array of shape [places].
+  """
+  count = len(places.log_prob)
+  usual = places_of(log_prob, gradients)
+  with np.errstate(all='ignore'):
+    mass = _log_mass(Places(*map(np.concatenate, zip(places, usual))))
+    return mass[:count] > _least_mass(mass[count:], log_prob)
+
+
+def _least_mass(mass, log_prob):
+  """What is not much less than the mass of most chains."""
+  usual = mass[np.isfinite(mass)]
+  if not usual.size:
+    return np.inf
+  spread = _spread(log_prob[len(log_prob) // 2 :])
+  return np.median(usual) - _MOST_DEVIATIONS_OF_MASS * spread
 
 
 def _spread(log_prob):
@@ -208,26 +264,24 @@ def _spread(log_prob):
   return max((other - quarter) / 1.35, log_prob[:, known].std(axis=0).mean())
 
 
-def _log_room(gradients):
-  """The logs of the widths of the places of chains, added up.
+def _log_mass(places):
+  """Log densities, and the logs of the widths of the places, added up.
 
   Args:
-    gradients: Array of shape [steps, chains, d].
+    places: `Places`.
 
   Returns:
     Array of shape [chains]; NaN where a mean square is zero, or too large: of a
     plateau nothing is known. Coordinates that are flat for all do not count.
   """
-  if not len(gradients):
-    return np.full(gradients.shape[1], np.nan)
-  squares = np.square(gradients.astype(np.float64)).mean(axis=0)
-  squares = squares[:, np.any(squares > 0.0, axis=0)]
+  squares = places.squares
+  squares = squares[:, ~np.all(squares == 0.0, axis=0)]
   room = -0.5 * np.log(squares).sum(axis=-1)
-  return np.where(np.isfinite(room), room, np.nan)
+  return places.log_prob + np.where(np.isfinite(room), room, np.nan)
 
 
 def _gain_of_correlations(gradients):
-  """By how much `_log_room` is too small for chains at one place.
+  """By how much `_log_mass` is too small for chains at one place.
 
   Args:
     gradients: Array of shape [steps, chains, d].

@@ -27,6 +27,8 @@ IS_ROUNDED = 'rounding decides which proposals are accepted'
 
 IS_UNREACHED = 'no draw is there'
 
+IS_ONE_CHAIN = 'There is one chain'
+
 # Chains that are moved are no mode if they are fewer than so many, and fewer
 # than this share; nor is what lies beside the draws by less than this share of
 # their range.
@@ -92,7 +94,7 @@ def parameter_warnings(
     limit = max(limit, np.sqrt(1.0 + 1.0 / group_size))
     r_hat, what = columns['nested_r_hat'], 'Nested R-hat'
   elif num_chains < 2:
-    found.append('There is one chain, and R-hat compares chains: run several.')
+    found.append(f'{IS_ONE_CHAIN}, and R-hat compares chains: run several.')
   bad = usable & (r_hat >= limit)
   if np.any(bad):
     worst = int(np.argmax(np.where(bad, r_hat, 0.0)))

@@ -28,6 +28,7 @@ from tfp_diag.mcmc.diagnose.convergence import (
   in_groups,
 )
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  IS_ONE_CHAIN,
   parameter_warnings,
   sampler_warnings,
 )
@@ -218,12 +219,17 @@ def warn_if_not_converged(summary, way_out):
 
   Args:
     summary: `Summary`.
-    way_out: Python `str`, a sentence: what to try.
+    way_out: Python `str`, a sentence: what to try. Of one chain the warning
+      says that itself.
 
   Of draws that are too few to judge nothing is said.
   """
-  if summary.warnings and summary.num_draws >= LEAST_DRAWS:
-    warn(f'{" ".join(summary.warnings)} {way_out}')
+  if not summary.warnings or summary.num_draws < LEAST_DRAWS:
+    return
+  sentences = list(summary.warnings)
+  if not all(text.startswith(IS_ONE_CHAIN) for text in sentences):
+    sentences.append(way_out)
+  warn(' '.join(sentences))
 
 
 def _without_tuning(parts, statistics):

@@ -14,9 +14,12 @@
 # ============================================================================
 """The arguments of the Langevin kernels, checked and in one form."""
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.diagonal.linear_map import MissingGradientError
 from tfp_diag.internal import arguments, batching, nest
 
 
@@ -314,3 +317,20 @@ def per_part(step_size, parts):
       'parts; give one for all or one per part.'
     )
   return sizes
+
+
+@contextlib.contextmanager
+def in_words_of_a_target():
+  """Calls a function that lacks a derivative what it is: a log density.
+
+  Yields:
+    None.
+
+  Raises:
+    MissingGradientError: with the text of the one that was raised inside.
+  """
+  try:
+    yield
+  except MissingGradientError as e:
+    text = str(e).replace('`fn`', 'the log density')
+    raise MissingGradientError(text[:1].upper() + text[1:]) from e

@@ -29,6 +29,7 @@ from tfp_diag.internal.problem import ThirdOrderProblem
 from tfp_diag.mcmc.kernels.arguments import (
   check_gradients,
   check_target,
+  in_words_of_a_target,
   log_prob_at,
 )
 from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms
@@ -145,10 +146,11 @@ class LocalHessianPreconditioner:
       target_log_prob: Tensor of the chain shape.
       terms: A `LangevinTerms` of lists.
     """
-    found = run_diagonal(
-      _TargetProblem(target_log_prob_fn, list(parts)),
-      Request(chunk_size=parallel_iterations),
-    )
+    with in_words_of_a_target():
+      found = run_diagonal(
+        _TargetProblem(target_log_prob_fn, list(parts)),
+        Request(chunk_size=parallel_iterations),
+      )
     (target_log_prob,) = found.result
     scales = [self._scale(-h, -dh) for h, dh in zip(found.diag, found.third)]
 

@@ -164,10 +164,12 @@ class CheckpointDirectory:
     except Exception as e:
       # A damaged archive raises errors of many types in several libraries.
       raise unreadable(self.path, str(e) or type(e).__name__) from e
+    begun = meta['settings']
     for name, given in self._settings.items():
-      if meta['settings'].get(name) != given:
-        before = meta['settings'].get(name)
-        raise another_run(self.path, name, before, given)
+      # Another driver has other arguments; all have made a kernel of them.
+      if begun.get(name, given) != given:
+        raise another_run(self.path, name, begun[name], given)
+    self._settings = begun
     # Last: drivers derive different seeds from what they are given.
     if self.seed is None:
       self.seed = arrays['seed']

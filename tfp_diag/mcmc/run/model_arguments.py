@@ -157,7 +157,8 @@ def check_pins(model, pins, chain_shape):
     ):
       raise TypeError(
         f'The value of {name!r} is {arguments.shown(value)}, but must be an '
-        f'array of numbers of shape {expected}.'
+        f'array of numbers of shape {expected}; convert it, as by '
+        '`np.asarray(..., np.float32)`.'
       )
     if not _fits(shape, expected, _leading_shape(model, chain_shape)):
       raise ValueError(

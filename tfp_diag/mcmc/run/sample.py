@@ -245,28 +245,72 @@ def sample(
   if trace_fn is not None:
     arguments.check_callable('trace_fn', trace_fn, _TRACE)
     arguments.check_takes('trace_fn', trace_fn, [None] * 2, None, _TRACE)
-  if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
-    raise TypeError(
-      f'`strategy` is {arguments.shown(strategy)}, but must be a '
-      '`tf.distribute.MirroredStrategy`, or None for one device.'
-    )
   if not kernel.is_calibrated:
     warn(
       f'The kernel {type(kernel).__name__} is not calibrated: what it samples '
       'depends on its step size.'
     )
-  run = SamplingRun(
+  return sample_scheduled(
     kernel,
     _as_state(current_state),
     schedule,
     previous_kernel_results=previous_kernel_results,
     trace_fn=trace_fn,
     seed=as_seed(seed),
+    progress_bar=progress_bar,
     checkpoint=checkpoint,
     resume=resume,
+    draws_on_disk=draws_on_disk,
+    stop_when=stop_when,
     jit_compile=jit_compile,
     strategy=strategy,
     name=name or 'mcmc_sample',
+  )
+
+
+def sample_scheduled(
+  kernel,
+  state,
+  schedule,
+  *,
+  stop_when,
+  progress_bar,
+  checkpoint,
+  strategy,
+  draws_on_disk=False,
+  **options,
+):
+  """What `sample` does with arguments that were checked.
+
+  Args:
+    kernel: As for `sample`.
+    state: As for `sample`, of Tensors.
+    schedule: A `Schedule`.
+    stop_when: As for `sample`.
+    progress_bar: As for `sample`.
+    checkpoint: As for `sample`.
+    strategy: As for `sample`; it is checked.
+    draws_on_disk: As for `sample`.
+    **options: As for `SamplingRun`.
+
+  Returns:
+    A `SampleResults`.
+
+  Raises:
+    TypeError: if `strategy` is none.
+  """
+  if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):
+    raise TypeError(
+      f'`strategy` is {arguments.shown(strategy)}, but must be a '
+      '`tf.distribute.MirroredStrategy`, or None for one device.'
+    )
+  run = SamplingRun(
+    kernel,
+    state,
+    schedule,
+    checkpoint=checkpoint,
+    strategy=strategy,
+    **options,
   )
   return results_of(
     run, schedule, stop_when, progress_bar, checkpoint, draws_on_disk

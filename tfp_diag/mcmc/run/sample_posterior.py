@@ -94,7 +94,8 @@ class PosteriorDraws(typing.NamedTuple):
 
   Attributes:
     draws: In the structure of the model's unpinned variables, or of `init`:
-      Tensors of shape [draws, chains, event shape...].
+      Tensors of shape [draws, chains, event shape...]. A
+      model that lists its variables gives a namedtuple of them.
     trace: Dict of arrays with leading axes [draws] or [draws, chains]:
       'target_log_prob' (of the unconstrained state), 'is_accepted',
       'accept_ratio', 'log_accept_ratio', 'diverging', 'step_size' and

@@ -82,6 +82,7 @@ class SamplingRun:
     strategy,
     name,
     unconstrained=None,
+    given=None,
     make_block: Callable = SamplingBlock,
   ):
     """Begins a run, or takes it up where its checkpoint is, which it locks.
@@ -99,6 +100,9 @@ class SamplingRun:
       strategy: A `tf.distribute.Strategy`, or None.
       name: Python `str`.
       unconstrained: As `CheckpointDirectory` takes it.
+      given: Dict from the arguments of a driver, which a checkpoint may not
+        differ in, to what they are: numbers, texts or lists. They are compared
+        before what was made of them.
       make_block: What makes the block if there is no `strategy`, a callable of
         what `SamplingBlock` takes.
     """
@@ -109,6 +113,7 @@ class SamplingRun:
     self._trace_fn = what_records(kernel, trace_fn)
     self._structures = state, results
     self._schedule = schedule
+    self._given = given or {}
     if strategy is not None:
       make_block = functools.partial(ReplicatedBlock, strategy)
     self._block = make_block(
@@ -254,6 +259,7 @@ class SamplingRun:
     """What a checkpoint may not differ in."""
     state, results = self._structures
     return {
+      **self._given,
       '`num_burnin_steps`': self._schedule.num_burnin_steps,
       '`num_steps_between_results`': self._schedule.num_steps_between_results,
       '`current_state`': _describe(state),

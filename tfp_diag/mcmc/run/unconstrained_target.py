@@ -38,6 +38,7 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_reached,
   check_start,
 )
+from tfp_diag.mcmc.run.variables import with_names
 
 _MODELS = (
   tfp.distributions.JointDistribution,
@@ -247,7 +248,8 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
 
   def constrain(parts):
     parts = [tf.convert_to_tensor(x) for x in parts]
-    return _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
+    state = _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
+    return with_names(pinned, state)
 
   log_prob_fn, traced = _once(log_prob_of, is_model=True)
   if near_zero is not None:
@@ -363,8 +365,16 @@ def _shapes(batch_shape):
   return tf.nest.flatten(batch_shape)
 
 
-def _dtype_that_works(target_log_prob_fn, init):
-  """The other floating dtype, if a function that fails takes that."""
+def dtype_that_works(target_log_prob_fn, init):
+  """The other floating dtype, if a function that fails takes that.
+
+  Args:
+    target_log_prob_fn: Callable of the state.
+    init: Structure of Tensors, where it fails.
+
+  Returns:
+    `tf.DType`, or None.
+  """
   dtypes = {x.dtype for x in tf.nest.flatten(init)}
   for dtype, other in (tf.float64, tf.float32), (tf.float32, tf.float64):
     if dtypes == {dtype}:
@@ -407,7 +417,7 @@ def target_of_log_prob(
   try:
     value = nest.call_as_caller(target_log_prob_fn, init, name)
   except (tf.errors.InvalidArgumentError, TypeError, ValueError) as e:
-    other = _dtype_that_works(target_log_prob_fn, init)
+    other = dtype_that_works(target_log_prob_fn, init)
     if other is not None:
       raise ValueError(
         f'`{name}` fails at `init`, which has dtype {parts[0].dtype.name}, and '

@@ -14,7 +14,9 @@
 # ============================================================================
 """The variables of a model, by their names."""
 
+import collections
 import collections.abc
+import functools
 
 
 def free_names(model):
@@ -45,3 +47,43 @@ def by_name(model, structure):
     return dict(zip(structure._fields, structure))
   # Only a model without names for its variables makes them up in private.
   return dict(zip(model._flat_resolve_names(), structure))
+
+
+def with_names(model, state):
+  """A state of a model that lists its variables as a namedtuple of them.
+
+  Args:
+    model: A `tfd.JointDistribution`, pinned or not.
+    state: Structure of its variables.
+
+  Returns:
+    A namedtuple; `state` if it has names already, or one that cannot be a
+    field.
+  """
+  if isinstance(state, collections.abc.Mapping) or hasattr(state, '_fields'):
+    return state
+  return _state(free_names(model), state)
+
+
+def _state(names, parts):
+  kind = _type_of(names)
+  return parts if kind is None else kind(*parts)
+
+
+@functools.lru_cache
+def _type_of(names):
+  """The namedtuple, the same for equal names; None if one is no identifier."""
+  try:
+    fields = collections.namedtuple('State', names)
+  except ValueError:
+    return None
+
+  class State(fields):
+    """Can be pickled, though no module has it."""
+
+    __slots__ = ()
+
+    def __reduce__(self):
+      return _state, (names, tuple(self))
+
+  return State

@@ -14,6 +14,7 @@
 # ============================================================================
 """The warm-up of many chains: starts, windows, rescue, and what they learn."""
 
+import contextlib
 import dataclasses
 import typing
 
@@ -22,19 +23,23 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.diagonal import graphs
+from tfp_diag.diagonal.linear_map import MissingGradientError
 from tfp_diag.internal import arguments
 from tfp_diag.internal.text_table import as_html, text_table
 from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.adapt.newton_starts import newton_starts
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.adapt.tuning import (
+  Places,
   StepSizeTuner,
   Times,
   autocorrelation_time,
   find_stuck,
   hardly_move,
   has_mass,
+  have_mass_after_all,
   is_unstable,
+  places_of,
   times_of,
 )
 from tfp_diag.mcmc.adapt.windows import (
@@ -42,6 +47,7 @@ from tfp_diag.mcmc.adapt.windows import (
   SHARE_FOR_SCALE,
   adaptation_windows,
 )
+from tfp_diag.mcmc.kernels.arguments import in_words_of_a_target
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.block import as_tensors, packed, to_tensors
@@ -341,7 +347,7 @@ def warm_up(
   ends = adaptation_windows(int(SHARE_FOR_SCALE * num_steps))
   ends = [*ends, num_steps] if num_steps and not is_local else []
   windows, begin, slowness = [], 0, 1.0
-  abandoned = {}
+  abandoned, places = {}, None
   for i, end in enumerate(ends):
     is_last, is_early = end == num_steps, i < 2
     tuner.new_window(is_late=i >= len(ends) - 2)
@@ -355,8 +361,8 @@ def warm_up(
       if heavy.any():
         heavy &= has_mass(rows.log_prob, rows.gradients)
       # Of each chain the last.
-      places = block.state.numpy()
-      abandoned.update((k, places[k]) for k in np.flatnonzero(heavy))
+      left = block.state.numpy(), *places_of(rows.log_prob, rows.gradients)
+      abandoned.update((k, [x[k] for x in left]) for k in np.flatnonzero(heavy))
       block.move(stuck, rng)
       draws, gradients = rows.of_chains(~stuck)
       settings.scale = settings.scale.learned(draws, gradients)
@@ -371,6 +377,7 @@ def warm_up(
         tuner.target = _HIGHER_TARGET
     else:
       slowness = rows.every * autocorrelation_time(rows.draws)
+      places = _with_mass(abandoned.values(), rows)
     windows.append(
       Window(
         end - begin,
@@ -383,8 +390,9 @@ def warm_up(
       )
     )
     begin = end
+  reached = _brought_back(target_log_prob_fn, state, block.state, rng)
   found = WarmUp(
-    state=block.state.numpy(),
+    state=reached.numpy(),
     scale=settings.scale,
     step_size=tuner.step_size,
     integration_time=settings.time(tuner.step_size, max_num_steps),
@@ -394,31 +402,47 @@ def warm_up(
     num_newton_steps=num_newton_steps,
     # Of each step the gradient, and a diagonal of the Hessian.
     num_gradients=3 * num_curvatures + sum(w.num_gradients for w in windows),
-    abandoned=np.stack(list(abandoned.values())) if abandoned else None,
+    abandoned=places,
   )
   if newton is None or not num_steps:
     return found
   if not is_local and not (tries_local and gradients_per_draw(found) > _DEAR):
     return found
-  curvature = np.abs(newton(block.state, 1).second.numpy().astype(np.float64))
+  curvature = np.abs(newton(reached, 1).second.numpy().astype(np.float64))
   if not is_local and not varies(curvature):
     return found
-  local = _with_local(
-    found,
-    local_warm_up(
+  local = None
+  with _if_possible(
+    'The local curvature is not tried as a scale: it needs third derivatives',
+    is_local,
+  ):
+    local = local_warm_up(
       target_log_prob_fn,
-      block.state,
+      reached,
       curvature,
       _LOCAL_STEPS * num_steps,
       local_seed,
       jit_compile,
       target_accept_prob,
-    ),
-  )
+    )
+  if local is None:
+    return found
+  reached = tf.constant(local.state)
+  reached = _brought_back(target_log_prob_fn, state, reached, rng)
+  local = _with_local(found, local._replace(state=reached.numpy()))
   dear = _OPTIMISM * gradients_per_draw(found)
   if not windows or gradients_per_draw(local) < dear:
     return local
   return found._replace(num_gradients=local.num_gradients)
+
+
+def _with_mass(left, rows):
+  """The places of those left that may hold as much as where chains are now."""
+  if not left:
+    return None
+  places, *seen = map(np.stack, zip(*left))
+  is_heavy = have_mass_after_all(Places(*seen), rows.log_prob, rows.gradients)
+  return places[is_heavy] if is_heavy.any() else None
 
 
 def _told_apart(target_log_prob_fn, state, newton, rng):
@@ -446,9 +470,9 @@ def _told_apart(target_log_prob_fn, state, newton, rng):
 def _brought_back(target_log_prob_fn, before, state, rng):
   """The state, with chains that cannot go on where random other ones are.
 
-  XLA, which compiles the starts, rounds in another way: near the end of a
-  support it may find a density finite where it is not. Where no chain can go on
-  none has moved.
+  XLA, which compiles the starts and the steps, rounds in another way: near the
+  end of a support it may find a density finite where it is not. Where no chain
+  can go on none has moved.
   """
   log_prob, gradient = tfp.math.value_and_gradient(target_log_prob_fn, state)
   if gradient is None:
@@ -482,24 +506,50 @@ def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
   def newton(state, max_num_steps=_MOST_NEWTON_STEPS):
     return run([state, tf.constant(max_num_steps)])
 
+  with _if_possible(
+    'The warm-up takes longer: the chains start without the diagonal of the '
+    'Hessian',
+    is_needed,
+  ):
+    try:
+      # XLA takes seconds, once for equal calls.
+      run = graphs.compiled(
+        (), 'mcmc_starts', steps, specs, jit_compile, log_prob_graph
+      )
+      newton(state, 0)
+      return newton
+    except SampleMixingError:
+      # The kernel refuses such a density, in words of chains.
+      return None
+  return None
+
+
+@contextlib.contextmanager
+def _if_possible(what, is_needed):
+  """Goes on with a warning where what is inside cannot be computed.
+
+  Any error counts: what is wrong with the log density or its gradient is raised
+  again by the kernel.
+
+  Args:
+    what: Python `str`, what comes before ', which cannot be computed'.
+    is_needed: Python `bool`, whether to raise what says why.
+
+  Yields:
+    None.
+  """
   try:
-    # XLA takes seconds, once for equal calls.
-    run = graphs.compiled(
-      (), 'mcmc_starts', steps, specs, jit_compile, log_prob_graph
-    )
-    newton(state, 0)
-  except SampleMixingError:
-    # The kernel refuses such a density, in words of chains.
-    return None
-  except (ValueError, TypeError, tf.errors.OpError) as e:
+    with in_words_of_a_target():
+      yield
+  except Exception as e:
+    if is_needed and isinstance(e, MissingGradientError):
+      raise ValueError(
+        "`preconditioner` is 'local', which needs second and third derivatives "
+        f"of the log density. {e} Or use another, such as 'diagonal'."
+      ) from e
     if is_needed:
       raise
-    warn(
-      'The chains start without the diagonal of the Hessian, which cannot be '
-      f'computed ({arguments.reason(e)}); the warm-up takes longer.'
-    )
-    return None
-  return newton
+    warn(f'{what}, which cannot be computed ({arguments.reason(e)}).')
 
 
 class _Rows(typing.NamedTuple):

@@ -52,8 +52,13 @@ from tfp_diag.mcmc.run.model_arguments import (
   check_acceptance,
   check_positive,
 )
-from tfp_diag.mcmc.run.sample import StoppedBy, check_run_options, sample
+from tfp_diag.mcmc.run.sample import (
+  StoppedBy,
+  check_run_options,
+  sample_scheduled,
+)
 from tfp_diag.mcmc.run.sample_in_graph import sample_in_graph
+from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.unconstrained_target import (
   as_target,
@@ -77,6 +82,8 @@ Preconditioner = (
 # Full matrices, from `FisherAdaptiveMALA` and `FisherDivergenceMALA`.
 _FULL_FISHER = 'full_fisher'
 _FULL_FISHER_DIVERGENCE = 'full_fisher_divergence'
+# Steps between two checkpoints.
+_BLOCK_SIZE = 100
 # A matrix up to `MOST_FOR_MATRIX` coordinates.
 _AUTO = 'auto'
 _TRACE = 'a function of the draw, whether it adapts, and the kernel results'
@@ -99,7 +106,8 @@ class DrawsAndTrace(_Pair):
 
   Attributes:
     draws: In the structure of the model's unpinned variables, or of `init`:
-      Tensors of shape [number of draws, chain shape..., event shape...].
+      Tensors of shape [number of draws, chain shape..., event shape...]. A
+      model that lists its variables gives a namedtuple of them.
     trace: What `trace_fn` returned, with a leading axis for the draws.
     final_state: The state after the last step, in the structure and the space
       of the model: an `init` for another call.
@@ -373,13 +381,15 @@ def windowed_adaptive_mala(
     )
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
+  step_size = tf.convert_to_tensor(init_step_size, log_prob.dtype)
+  accept_prob = tf.constant(target_accept_prob, log_prob.dtype)
   kernel = _kernel(
     target.log_prob_fn,
-    tf.convert_to_tensor(init_step_size, log_prob.dtype),
+    step_size,
     preconditioner,
     discretization,
     num_adaptation_steps,
-    tf.constant(target_accept_prob, log_prob.dtype),
+    accept_prob,
     is_spread=strategy is not None,
   )
 
@@ -388,9 +398,8 @@ def windowed_adaptive_mala(
     num_tuning_results = -(
       -num_adaptation_steps // (num_steps_between_results + 1)
     )
+  num_burnin_steps = num_adaptation_steps if discard_tuning else 0
   options = dict(
-    num_burnin_steps=num_adaptation_steps if discard_tuning else 0,
-    num_steps_between_results=num_steps_between_results,
     previous_kernel_results=_as_this_call_adapts(
       previous_kernel_results, num_adaptation_steps, target_accept_prob
     ),
@@ -401,21 +410,42 @@ def windowed_adaptive_mala(
   num_results = n_draws + num_tuning_results
   if not tf.executing_eagerly():
     run = sample_in_graph(
-      kernel, target.start, num_results, seed=run_seed, **options
-    )
-    return _found(target, run)
-  try:
-    run = sample(
       kernel,
       target.start,
       num_results,
-      # Without one, that of a checkpoint counts.
+      num_burnin_steps=num_burnin_steps,
+      num_steps_between_results=num_steps_between_results,
+      seed=run_seed,
+      **options,
+    )
+    return _found(target, run)
+  given = {
+    '`n_chains`': log_prob.shape.as_list(),
+    '`num_adaptation_steps`': num_adaptation_steps,
+    '`preconditioner`': _as_text(preconditioner),
+    '`discretization`': discretization,
+    '`init_step_size`': _as_text(step_size),
+    '`target_accept_prob`': _as_text(accept_prob),
+    '`discard_tuning`': discard_tuning,
+    '`num_steps_between_results`': num_steps_between_results,
+    # Without one, that of a checkpoint counts.
+    **({} if seed is None else {'`seed`': np.asarray(seed).tolist()}),
+  }
+  try:
+    run = sample_scheduled(
+      kernel,
+      target.start,
+      Schedule(
+        num_results, num_burnin_steps, num_steps_between_results, _BLOCK_SIZE
+      ),
       seed=None if seed is None else run_seed,
       stop_when=stop_when,
       progress_bar=progress_bar,
       checkpoint=checkpoint,
       resume=resume,
       strategy=strategy,
+      name='mcmc_sample',
+      given=given,
       **options,
     )
   except Exception as error:
@@ -443,6 +473,17 @@ def _check_in_graph(**options):
         '`tf.function` all steps are one graph. Leave it out, or call '
         '`windowed_adaptive_mala` outside of the `tf.function`.'
       )
+
+
+def _as_text(given):
+  """An argument as a checkpoint keeps it; of many objects the type alone."""
+  if isinstance(given, (list, tuple)):
+    return [_as_text(x) for x in given]
+  if tf.is_tensor(given) or isinstance(given, (np.ndarray, float, int)):
+    return str(np.asarray(given))
+  if isinstance(given, (str, LocalHessianPreconditioner)):
+    return str(given)
+  return type(given).__name__
 
 
 def _found(target, run):
