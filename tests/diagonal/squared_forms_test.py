@@ -210,6 +210,42 @@ SUMMED = {
   ),
   'segments': (4, columns(lambda x: tf.math.segment_sum(x, [0, 0, 2, 2]))),
   'means': (4, columns(lambda x: tf.math.segment_mean(x, [0, 0, 1, 2]))),
+  'segments of slices': (
+    4,
+    columns(lambda x: tf.sparse.segment_sum(x, [2, 0, 1, 2], [0, 0, 1, 1])),
+  ),
+  'of so many segments': (
+    4,
+    columns(
+      lambda x: tf.sparse.segment_sum(
+        x, [2, 3, 0, 1], [0, 0, 1, 1], num_segments=3
+      )
+    ),
+  ),
+  'mean of slices': (
+    4,
+    columns(lambda x: tf.sparse.segment_mean(x, [2, 3, 0, 1], [0, 0, 1, 1])),
+  ),
+  'mean of so many': (
+    4,
+    columns(
+      lambda x: tf.sparse.segment_mean(
+        x, [2, 3, 0, 1], [0, 0, 0, 1], num_segments=3
+      )
+    ),
+  ),
+  'sum by a root': (
+    4,
+    columns(lambda x: tf.sparse.segment_sqrt_n(x, [2, 3, 0, 1], [0, 0, 1, 1])),
+  ),
+  'sum by a root of so many': (
+    4,
+    columns(
+      lambda x: tf.sparse.segment_sqrt_n(
+        x, [2, 3, 0, 1], [0, 0, 0, 1], num_segments=3
+      )
+    ),
+  ),
   'unsorted': (
     4,
     columns(lambda x: tf.math.unsorted_segment_sum(x, [1, -1, 1, 0], 3)),
@@ -375,6 +411,11 @@ MULTIPLIED = {
 }
 # Of these a sweep cannot be right for all.
 UNFIT = {
+  # Two results have an element in common.
+  'means with a slice in common': (
+    3,
+    columns(lambda x: tf.sparse.segment_mean(x, [0, 1, 0, 2], [0, 0, 1, 1])),
+  ),
   # Of one operand, or with a label that is summed alone: products add up.
   'einsum of one': (9, lambda x: tf.einsum('bii->bi', shaped(x, 3, 3))),
   'summed alone': (4, lambda x: tf.einsum('bj,ij->b', x, M34)),

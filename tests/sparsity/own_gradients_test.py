@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_diag import diag_hessian, unmixed_derivatives
+from tfp_diag import diag_hessian, plan_diag_hessian, unmixed_derivatives
 from tfp_diag.diagonal import linear_map
 from tfp_diag.sparsity import own_gradients
 
@@ -111,3 +111,32 @@ def test_tensorflow_alone_has_none():
       slope = first.gradient(y, x)
     curvature = second.gradient(slope, x)
   assert np.isnan(third.gradient(curvature, x))
+
+
+@pytest.mark.parametrize('samples', [2, None])
+@pytest.mark.parametrize('is_sparse', [False, True])
+@pytest.mark.parametrize(
+  'op, scale',
+  [
+    (tf.sparse.segment_sum, [1, 1, 1]),
+    (tf.sparse.segment_mean, [2, 1, 3]),
+    (tf.sparse.segment_sqrt_n, [2**0.5, 1, 3**0.5]),
+  ],
+)
+def test_second_derivatives_of_sparse_segments(op, scale, is_sparse, samples):
+  numbers, segments = [3, 0, 3, 4, 1, 4], [0, 0, 1, 2, 2, 2]
+  matrix = np.zeros([3, 6])
+  np.add.at(matrix, (segments, numbers), 1.0)
+  matrix /= np.array(scale)[:, np.newaxis]
+
+  def fn(x):
+    rows = tf.transpose(x)
+    found = op(rows, numbers, segments, sparse_gradient=is_sparse)
+    return tf.reduce_sum(tf.exp(found), 0)
+
+  x = np.random.default_rng(0).normal(size=[2, 6])
+  plan = plan_diag_hessian(fn, tf.TensorSpec([samples, 6], tf.float64))
+  np.testing.assert_allclose(
+    plan(tf.constant(x))[2], np.exp(x @ matrix.T) @ matrix**2
+  )
+  assert plan.num_passes <= 2

@@ -23,7 +23,7 @@ elsewhere, its own stay.
 
 Under XLA the gradient of a slice is an op which has none itself: functions with
 `tf.slice`, and third derivatives of ones with `tf.concat`, would have no
-diagonal there.
+diagonal there. Likewise for `tf.sparse.segment_sum` anywhere.
 """
 
 import contextlib
@@ -101,8 +101,36 @@ def _gradient_of_update(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
   return tf.where(kept, cotangent, tf.zeros_like(cotangent)), written, None
 
 
-with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
-  tf.RegisterGradient('XlaDynamicUpdateSlice')(_gradient_of_update)
+def _gradient_of_segments(name: str) -> Callable:
+  """By the cotangent of `SparseSegmentSum`, say: the op itself."""
+  segments = getattr(tf.raw_ops, name)
+
+  def gradient(op, cotangent, _=None):
+    before, indices, segment_ids, _ = op.inputs
+    if len(op.outputs) > 1:  # Only of slices that are there.
+      indices = tf.searchsorted(op.outputs[1], indices)
+    by_cotangent = segments(
+      data=cotangent,
+      indices=indices,
+      segment_ids=segment_ids,
+      num_segments=tf.shape(before)[0],
+    )
+    return by_cotangent, None, None, None
+
+  return gradient
+
+
+_MISSING = {
+  'XlaDynamicUpdateSlice': _gradient_of_update,
+  **{
+    f'{name}{suffix}': _gradient_of_segments(f'{name}WithNumSegments')
+    for name in ('SparseSegmentSum', 'SparseSegmentMean', 'SparseSegmentSqrtN')
+    for suffix in ('Grad', 'GradV2')
+  },
+}
+for _op_type, _gradient in _MISSING.items():
+  with contextlib.suppress(KeyError):  # A later TensorFlow may have one.
+    tf.RegisterGradient(_op_type)(_gradient)
 
 # Entered wherever something is differentiated.
 own_gradients: Any = contextlib.nullcontext()

@@ -81,6 +81,18 @@ CASES = [
     lambda x, u: raw.ScatterNdNonAliasingAdd(input=x, indices=TWICE, updates=u),
     [(3,), (3,)],
   ),
+  *(
+    (
+      f'sparse.{name}',
+      lambda x, op=op: op(x, [1, 0, 1, 3], [0, 0, 1, 1]),
+      [(4, 2)],
+    )
+    for name, op in (
+      ('segment_sum', tf.sparse.segment_sum),
+      ('segment_mean', tf.sparse.segment_mean),
+      ('segment_sqrt_n', tf.sparse.segment_sqrt_n),
+    )
+  ),
   *segmented('segment_sum', SEGMENTS),
   *segmented('segment_mean', SEGMENTS),
   *segmented('segment_min', SEGMENTS),

@@ -32,6 +32,11 @@ def unknown(indices):
 
 BY_CASES = {'exact': False, 'exact_second': False}
 SUPERSET = {'exact_second': False}
+SPARSE_SEGMENTS = {
+  'Sum': tf.sparse.segment_sum,
+  'Mean': tf.sparse.segment_mean,
+  'SqrtN': tf.sparse.segment_sqrt_n,
+}
 CASES = [
   ('GatherV2', lambda x: tf.gather(x, [1, 1, 0]), [(3, 2)], {}),
   ('GatherV2', lambda x: tf.gather(x, [[2], [0]], axis=1), [(2, 3)], {}),
@@ -139,6 +144,39 @@ CASES = [
   ),
   ('SegmentSum', lambda x: tf.math.segment_sum(x, [0, 0, 2]), [(3, 2)], {}),
   ('SegmentMean', lambda x: tf.math.segment_mean(x, [0, 1, 1]), [(3, 2)], {}),
+  *(
+    (
+      f'SparseSegment{name}',
+      lambda x, op=op: op(x, [1, 0, 1, 3], [0, 0, 2, 2]),
+      [(4, 2)],
+      {},
+    )
+    for name, op in SPARSE_SEGMENTS.items()
+  ),
+  *(
+    (
+      f'SparseSegment{name}WithNumSegments',
+      lambda x, op=op: op(x, [1, 0, 1, 1], [0, 0, 2, 2], num_segments=4),
+      [(3, 2)],
+      {},
+    )
+    for name, op in SPARSE_SEGMENTS.items()
+  ),
+  *(
+    (
+      f'SparseSegment{name}Grad',
+      lambda x, op=op: op(
+        grad=x, indices=[1, 0, 1, 3], segment_ids=[0, 0, 2, 2], output_dim0=5
+      ),
+      [(3, 2)],
+      {},
+    )
+    for name, op in (
+      ('Sum', raw.SparseSegmentSumGrad),
+      ('Mean', raw.SparseSegmentMeanGrad),
+      ('SqrtN', raw.SparseSegmentSqrtNGrad),
+    )
+  ),
   ('SegmentMax', lambda x: tf.math.segment_max(x, [0, 1, 1]), [(3,)], BY_CASES),
   ('SegmentMin', lambda x: tf.math.segment_min(x, [0, 1, 1]), [(3,)], BY_CASES),
   (

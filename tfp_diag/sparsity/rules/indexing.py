@@ -15,6 +15,7 @@
 """Gathers, scatters and sums over segments: places given by indices."""
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import (
@@ -376,6 +377,48 @@ register_facts(
   # Those that are equal share the derivative.
   squares=Squares.ALONE,
 )
+
+
+def _is_once(op):
+  """Whether no slice is there twice, as far as is known."""
+  indices = tf.get_static_value(op.inputs[1])
+  is_once = indices is not None and len(np.unique(indices)) == len(indices)
+  return Squares.ALONE if is_once else None
+
+
+@register_rule(
+  *('SparseSegmentSum', 'SparseSegmentSumWithNumSegments'),
+  squares=Squares.SAME,
+)
+@register_rule(
+  *('SparseSegmentMean', 'SparseSegmentMeanWithNumSegments'),
+  *('SparseSegmentSqrtN', 'SparseSegmentSqrtNWithNumSegments'),
+  squares=_is_once,
+)
+def _linear_segments_of_slices(op):
+  """Slices of some numbers go to the outputs of their segments; linear."""
+  data, indices, segments = op.inputs[:3]
+  return _slices_to_slices(op, data, indices, segments)
+
+
+@register_rule(
+  *('SparseSegmentSumGrad', 'SparseSegmentMeanGrad', 'SparseSegmentSqrtNGrad')
+)
+def _slices_of_segments(op):
+  """The transpose."""
+  cotangent, indices, segments, _ = op.inputs
+  return _slices_to_slices(op, cotangent, segments, indices)
+
+
+def _slices_to_slices(op, data, sources, targets):
+  (output,) = op.outputs
+  width = int(np.prod(data.shape[1:], dtype=np.int64))
+  source, target = (
+    numbers.value()[:, None].astype(np.int64) * width + np.arange(width)
+    for numbers in (sources, targets)
+  )
+  slices = Flow.gather(source, data.size)
+  return Structure.linear({0: slices.then(Flow.collect(target, output.size))})
 
 
 @register_rule('SegmentProd', 'UnsortedSegmentProd')
