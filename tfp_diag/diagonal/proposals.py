@@ -267,6 +267,10 @@ def _around_cuts(reading: Reading, columns: int) -> Iterator[Proposal]:
   assert reading.analysis is not None
   for cuts, pattern, levels in reading.analysis.cuts():
     colors = color_diagonal(pattern).colors
+    is_loop = reading.evaluation.loop_type is not None
+    if levels and is_loop and sweep.num_colors(colors) > sweep.MAX_UNROLLED:
+      # They would run one at a time.
+      continue
     terms = JacobianTerms(cuts, colors, columns, levels, expanded)
     sides = terms.num_columns
     each = _HELD_PASS if terms.is_cut else _RETURNING_PASS
