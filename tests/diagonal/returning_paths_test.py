@@ -256,6 +256,45 @@ def test_the_diagonal_is_differentiated(fn, in_graph, passes):
   assert passes
 
 
+def beside_a_branch(x):
+  return forces(x) + tf.cond(
+    tf.reduce_sum(x) > 0.0, lambda: x**3, lambda: tf.exp(x)
+  )
+
+
+def after_a_loop(x):
+  _, y = tf.while_loop(
+    lambda i, _: i < 3,
+    lambda i, y: (i + 1, tf.sin(y) * y),
+    (0, x),
+    maximum_iterations=3,
+  )
+  return forces(y) + y
+
+
+@pytest.mark.parametrize('fn', [beside_a_branch, after_a_loop])
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_branches_and_loops(fn, jit_compile, passes):
+  x = state(2)
+
+  def with_gradient(compute, x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      found = compute(x)
+      total = tf.reduce_sum(tf.sin(found))
+    return found, tape.gradient(total, x)
+
+  run = tf.function(
+    lambda x: with_gradient(lambda x: diagonal(x, fn, None), x),
+    autograph=False,
+    jit_compile=jit_compile,
+  )
+  expected = with_gradient(lambda x: jacobian_diagonal(fn, x), x)
+  for found, wanted in zip(run(x), expected):
+    np.testing.assert_allclose(found, wanted, rtol=1e-8, atol=1e-10)
+  assert passes
+
+
 def test_more_passes_than_are_written_out(passes):
   """Tokens of 12 numbers: passes are vectorized."""
   weights = RNG.standard_normal((3, 12, 12)) / 6.0
