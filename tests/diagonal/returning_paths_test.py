@@ -352,6 +352,99 @@ def test_what_is_not_finite_stays_where_it_is(passes):
   assert np.all(np.isfinite(found))
 
 
+def _of_each_sample(x):
+  """A factor that is computed from a sample, and has no derivative."""
+  near = tf.reduce_sum(differences(x) ** 2, -1) < 0.5
+  return tf.linalg.matmul(tf.cast(near, x.dtype), tf.sin(x)) * x
+
+
+def _of_the_batch(x):
+  """A factor that is computed from the size of the batch."""
+  weights = tf.eye(N, batch_shape=tf.shape(x)[:1], dtype=x.dtype) + 0.1
+  return tf.linalg.matmul(weights, tf.sin(x)) * x
+
+
+def _of_a_stopped_gradient(x):
+  scores = tf.linalg.matmul(x, x, transpose_b=True)
+  weights = tf.stop_gradient(tf.nn.softmax(scores))
+  return tf.linalg.matmul(weights, tf.sin(x)) * x
+
+
+@pytest.mark.parametrize(
+  'fn', [_of_each_sample, _of_the_batch, _of_a_stopped_gradient]
+)
+def test_factors_with_samples_serve_any_number_of_them(fn, passes):
+  """What is left out of a factor is so in each sample, not in those walked."""
+  spec = tf.TensorSpec([None, N, K], tf.float64)
+  plan = tfp_diag.plan_diag_jacobian(fn, spec, [None])
+  run = tf.function(
+    lambda x: diagonal(x, fn, [None]),
+    input_signature=[spec],
+    autograph=False,
+  )
+  planned = tf.function(
+    lambda x: diagonal(x, fn, [None], plan=plan), autograph=False
+  )
+  for batch in (1, 2, 5):
+    x = state(batch)
+    expected = jacobian_diagonal(fn, x)
+    for call in (run, planned):
+      np.testing.assert_allclose(call(x), expected, rtol=1e-9, atol=1e-11)
+  many = state(200)  # Two samples stand for all.
+  known = tf.function(lambda x: diagonal(x, fn, [200]), autograph=False)(many)
+  few = tf.function(lambda x: diagonal(x, fn, [3]), autograph=False)(many[:3])
+  np.testing.assert_allclose(known[:3], few, rtol=1e-9, atol=1e-11)
+  assert passes
+
+
+def test_elements_of_an_argument_are_left_out(passes):
+  """One result takes a sum over all of them."""
+
+  def fn(x):
+    first = tf.one_hot(0, N, dtype=x.dtype)[:, tf.newaxis]
+    return x**2 + first * tf.reduce_sum(x**3, -2, keepdims=True)
+
+  x = state(3)
+  run = tf.function(lambda x: diagonal(x, fn, [3]), autograph=False)
+  np.testing.assert_allclose(run(x), jacobian_diagonal(fn, x), rtol=1e-9)
+  assert tfp_diag.plan_diag_jacobian(fn, x, [3]).num_passes == 1
+  assert passes
+
+
+def test_interactions_one_after_the_other(passes):
+  """What lies before all of them is differentiated once."""
+
+  def fn(x):
+    h = tf.tanh(x @ constant(KEYS, x))
+    z = x
+    for _ in range(3):
+      d = z[..., :, tf.newaxis, :] - h[..., tf.newaxis, :, :]
+      z = z + tf.reduce_mean(tf.sin(d), -2)
+    return z
+
+  x = state(3)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, [3])
+  run = tf.function(lambda x: diagonal(x, fn, [3], plan=plan), autograph=False)
+  np.testing.assert_allclose(run(x), jacobian_diagonal(fn, x), rtol=1e-9)
+  ops = run.get_concrete_function(x).graph.get_operations()
+  grads = [op for op in ops if op.type == 'TanhGrad']
+  # One of two leads nowhere: TensorFlow goes on to what is held.
+  assert passes and len(grads) <= 2 * plan.num_passes
+
+
+def test_a_constant_beside_forces(passes):
+  def fn(x, y):
+    return [forces(x), tf.zeros_like(y)]
+
+  x = state(3)
+  plan = tfp_diag.plan_diag_jacobian(fn, [x, x[:, :1]], [3])
+  assert plan.num_passes == 3
+  diag = plan([x, x[:, :1]])[1]
+  np.testing.assert_allclose(diag[0], jacobian_diagonal(forces, x), rtol=1e-9)
+  np.testing.assert_array_equal(diag[1], np.zeros([3, 1, K]))
+  assert passes
+
+
 def test_each_needed_derivative_is_kept():
   """A weight of the diagonal alone: nothing else of the matrix is needed."""
   own = np.diag(RATES).copy()

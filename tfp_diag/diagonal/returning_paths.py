@@ -50,8 +50,8 @@ class ReturningPaths:
     self._derivative = derivative
     self._xs = xs
     self._levels = [_rounds(level) for level in levels]
-    self._results = [part.op.outputs[0] for level in levels for part in level]
-    self._held = [*held, *self._results]
+    results = [part.op.outputs[0] for level in levels for part in level]
+    self._held = [*held, *results]
 
   def connects(self, members: Sequence[int]) -> bool:
     """As `LinearMap.connects`."""
@@ -60,26 +60,27 @@ class ReturningPaths:
   def apply(self, members: Sequence[int], seeds: Sequence) -> list:
     """As `LinearMap.apply`."""
     xs = [self._xs[i] for i in members]
-    targets = [self._derivative.targets[i] for i in members]
-    total = self._back(targets, seeds, xs)
-    for rounds in self._levels:
-      at = {y.ref(): t for y, t in zip(self._results, total[len(xs) :])}
-      ends, seeds = [], []
-      for one in rounds:
-        for x, seed in self._through(one, at):
-          ends.append(x)
-          seeds.append(seed)
-      if ends:
-        total = local.add(total, self._back(ends, seeds, xs))
-    return total[: len(xs)]
+    ends, seeds = [self._derivative.targets[i] for i in members], list(seeds)
+    for level in self._levels:
+      # From all ends at once: they may share much that comes before.
+      at = self._back(
+        ends, seeds, [job.result for jobs in level for job in jobs]
+      )
+      found = [each for jobs in level for each in self._through(jobs, at)]
+      ends += [x for x, _ in found]
+      seeds += [seed for _, seed in found]
+    total = self._back(ends, seeds, xs)
+    return [total[x.ref()] for x in xs]
 
-  def _back(self, targets: Sequence, seeds: Sequence, xs: Sequence) -> list:
-    """From some Tensors to xs, and to results of ops that come before."""
-    sources = [*xs, *self._results]
+  def _back(
+    self, targets: Sequence, seeds: Sequence, sources: Sequence
+  ) -> dict:
+    """The cotangents of some sources, by references to them."""
     linear_map = self._derivative.between(targets, sources, self._held)
-    return linear_map.apply(
+    found = linear_map.apply(
       list(range(len(targets))), seeds, list(range(len(sources)))
     )
+    return {x.ref(): cotangent for x, cotangent in zip(sources, found)}
 
   def _through(self, jobs: Sequence, at: dict) -> list[tuple]:
     """The cotangents of arguments, by the derivatives that are kept.
@@ -95,7 +96,7 @@ class ReturningPaths:
     if not jobs:
       return []
     seeds = [
-      _kept(job.argument.of_result, at[job.result.ref()]) for job in jobs
+      _where(job.argument.of_result, at[job.result.ref()]) for job in jobs
     ]
     if jobs[0].is_alone:
       (job,) = jobs
@@ -103,7 +104,7 @@ class ReturningPaths:
       if job.argument.of_factor is not None:
         groups.append((job.argument.factor,))
         factor = job.op.inputs[job.argument.factor]
-        tensors.append(_kept(job.argument.of_factor, factor))
+        tensors.append(_where(job.argument.of_factor, factor))
       linear = local.local_jacobian(job.op, groups, tensors)
     else:
       # By these arguments alone, whatever else is computed from them.
@@ -114,7 +115,7 @@ class ReturningPaths:
       linear = self._derivative.between(results, [j.x for j in jobs], held)
     found = linear.apply(list(range(len(jobs))), seeds, list(range(len(jobs))))
     return [
-      (job.x, _kept(job.argument.of_argument, cotangent))
+      (job.x, _where(job.argument.of_argument, cotangent))
       for job, cotangent in zip(jobs, found)
       if cotangent is not None
     ]
@@ -176,7 +177,7 @@ def _rounds(level: Sequence[Part]) -> list[list[_Job]]:
   return rounds
 
 
-def _kept(mask: np.ndarray | None, x: tf.Tensor) -> tf.Tensor:
+def _where(mask: np.ndarray | None, x: tf.Tensor) -> tf.Tensor:
   """Zeros but where a mask is; not a product: what goes may be infinite."""
   if mask is None or mask.all():
     return x

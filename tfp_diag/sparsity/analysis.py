@@ -285,7 +285,7 @@ class Analysis:
     Yields:
       `Sweeps`, first with a frontier for each term, then with joint ones, then
       with products with the squares of fixed matrices; at last of some of the
-      curved ops, where these leave no coordinates over.
+      curved ops, so that these leave few coordinates over.
     """
     if not self._is_hessian or not self.walked.num_samples:
       return

@@ -200,7 +200,9 @@ class _Facts:
     """The `Result` that a value is; None if it is not in the graph at hand."""
     step = self.maker.get(value)
     if step is None:
-      return Result(None, self.walked.inputs.index(value))
+      inputs = self.walked.inputs
+      # A result may be a constant.
+      return Result(None, inputs.index(value)) if value in inputs else None
     op = self.walked.at_hand(step.op or step.own_gradient)
     if op is None or len(op.outputs) != len(step.outputs):
       return None

@@ -1,3 +1,17 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
 """Which derivatives of a function lie on paths that return.
 
 An entry `dy_i / dx_i` of the diagonal is a sum over the paths from coordinate i
@@ -53,7 +67,7 @@ class Argument(NamedTuple):
     of_argument: bool array, over those of the argument.
     factor: int, the number of the input with which it is multiplied.
     of_factor: bool array, over the elements of that input; of its whole shape
-      if it does not depend on xs.
+      where it is the same for all samples.
   """
 
   inputs: tuple
@@ -228,7 +242,7 @@ class _Finder:
     with contextlib.suppress(budget.PatternTooDenseError):
       with budget.at_most(_MOST_ENTRIES):
         if facts(step.op_type).products:
-          return self._of_products(step, inputs[0])
+          return self._of_products(step, value, inputs[0], arrows)
         return self._of_entries(step, value, inputs, arrows)
     return None, None
 
@@ -236,72 +250,142 @@ class _Finder:
     self, step: Step, value: Value, inputs: tuple, arrows: Sequence
   ) -> tuple[Argument | None, Flow | None]:
     """As `_argument`, of an op of which no more is known than its arrows."""
-    result, flow = step.outputs[0], arrows[0].flow.to_dependency()
-    for arrow in arrows[1:]:
-      flow = flow.union(arrow.flow.to_dependency())
-    rows, columns = flow.row_of_entry, flow.indices
-    needed = self._meet(result, rows, value, columns)
-    if needed.all():
-      return None, None
-    of_result = self._of_event(result, rows[needed])
-    of_argument = self._of_event(value, columns[needed])
-    kept = self._in(result, of_result)[rows]
-    kept &= self._in(value, of_argument)[columns]
-    argument = Argument(inputs, of_result, of_argument)
-    return self._kept(argument, result, value, rows, columns, kept)
+    flow = _union(arrows)
+    masks = self._masks(step, value, flow.row_of_entry, flow.indices)
+    return self._less(Argument(inputs, *masks[:2]), step, value, *masks[2:])
 
   def _of_products(
-    self, step: Step, number: int
+    self, step: Step, value: Value, number: int, arrows: Sequence
   ) -> tuple[Argument | None, Flow | None]:
     """As `_argument`, of an op that adds up products."""
-    result, value = step.outputs[0], step.inputs[number]
-    other = step.inputs[1 - number]
-    shapes = [v.known_shape for v in (result, *step.inputs)]
+    shapes = [v.known_shape for v in (step.outputs[0], *step.inputs)]
     find = facts(step.op_type).products
     places = find and find(step.op, shapes, _MOST_ENTRIES)
-    if places is None or (other.depends and other not in self._facts.leading):
+    if places is None:
       return None, None
     rows, *factors = places
     columns, weights = factors[number], factors[1 - number]
-    needed = self._meet(result, rows, value, columns)
-    if needed.all():
-      return None, None
-    if other.depends:
-      of_factor = self._of_event(other, weights[needed])
-      kept = self._in(other, of_factor)[weights]
-    else:
-      of_factor = np.zeros(other.rows, bool)
-      of_factor[weights[needed]] = True
-      kept = of_factor[weights]
-      of_factor = of_factor.reshape(other.known_shape)
-    of_result = self._of_event(result, rows[needed])
-    of_argument = self._of_event(value, columns[needed])
-    kept &= self._in(result, of_result)[rows]
-    kept &= self._in(value, of_argument)[columns]
-    argument = Argument(
-      (number,), of_result, of_argument, 1 - number, of_factor
-    )
-    return self._kept(argument, result, value, rows, columns, kept)
+    # The other factor may have zeros.
+    is_known = _are_among(rows, columns, _union(arrows), value.rows)
+    rows, columns, weights = (x[is_known] for x in (rows, columns, weights))
+    *masks, rows, columns, kept = self._masks(step, value, rows, columns)
+    argument = Argument((number,), *masks)
+    if not kept.all():
+      found = self._of_factor(step, 1 - number, weights, kept)
+      if found is None:
+        return None, None
+      of_factor, kept_of_factor = found
+      kept = kept_of_factor & self._in(masks, step, value, rows, columns)
+      argument = argument._replace(factor=1 - number, of_factor=of_factor)
+    return self._less(argument, step, value, rows, columns, kept)
 
-  def _kept(
+  def _of_factor(
+    self, step: Step, number: int, weights: np.ndarray, needed: np.ndarray
+  ) -> tuple | None:
+    """Which elements of a factor are needed; None if it cannot be masked.
+
+    Args:
+      step: `Step` of the op.
+      number: int, which input the factor is.
+      weights: int array, the place in it that each product has.
+      needed: bool array, which products are needed.
+
+    Returns:
+      bool array, as in `Argument`; and which products it keeps.
+    """
+    factor, rank = step.inputs[number], self._walked.sample_rank
+    mask = np.zeros(factor.rows, bool)
+    mask[weights[needed]] = True
+    shape = factor.known_shape
+    mask = mask.reshape(shape)
+    op = self._walked.at_hand(step.op)
+    assert op is not None
+    at_hand = op.inputs[number].shape
+    is_sampled = factor.depends or not (
+      at_hand.is_fully_defined() and tuple(at_hand) == shape
+    )
+    if is_sampled:
+      # There may be other samples at hand than were walked.
+      if factor.depends and factor not in self._facts.leading:
+        return None
+      if shape[:rank] != self._walked.sample_shape or at_hand.rank is None:
+        return None
+      if tuple(at_hand[rank:]) != shape[rank:]:
+        return None
+      mask = np.any(mask, axis=tuple(range(rank)))
+    return mask, np.broadcast_to(mask, shape).ravel()[weights]
+
+  def _masks(
+    self, step: Step, value: Value, rows: np.ndarray, columns: np.ndarray
+  ) -> tuple:
+    """Which elements of a result and of an argument are needed at all.
+
+    Args:
+      step: `Step` of the op.
+      value: `Value` of the argument.
+      rows: int array, the place in the result that each derivative has.
+      columns: int array, that in the argument.
+
+    Returns:
+      of_result: bool array over an event of the result.
+      of_argument: bool array over an event of the argument.
+      rows: as given.
+      columns: as given.
+      kept: bool array: the derivatives that are needed; all of them if none
+        would be left out but what is zero anyway.
+    """
+    result = step.outputs[0]
+    returns, is_zero = self._meet(result, rows, value, columns)
+    if np.all(returns | is_zero):
+      returns = np.ones(len(rows), bool)
+    return (
+      self._of_event(result, rows[returns]),
+      self._of_event(value, columns[returns]),
+      rows,
+      columns,
+      returns,
+    )
+
+  def _in(
+    self,
+    masks: Sequence,
+    step: Step,
+    value: Value,
+    rows: np.ndarray,
+    columns: np.ndarray,
+  ) -> np.ndarray:
+    """Which derivatives the masks of a result and an argument keep."""
+    kept = np.ones(len(rows), bool)
+    for mask, known, places in zip(
+      masks, (step.outputs[0], value), (rows, columns)
+    ):
+      shape = self._walked.num_samples, *mask.shape
+      kept &= np.broadcast_to(mask, shape).reshape(known.rows)[places]
+    return kept
+
+  def _less(
     self,
     argument: Argument,
-    result: Value,
+    step: Step,
     value: Value,
     rows: np.ndarray,
     columns: np.ndarray,
     kept: np.ndarray,
   ) -> tuple[Argument | None, Flow | None]:
-    """The argument and the flow, where not all entries are kept."""
+    """The argument and the flow, where not all derivatives are kept."""
+    if argument.of_factor is None:
+      masks = argument.of_result, argument.of_argument
+      kept = self._in(masks, step, value, rows, columns)
     if kept.all():
       return None, None
-    flow = Flow.pairs(rows[kept], columns[kept], result.rows, value.rows)
+    size = step.outputs[0].rows, value.rows
+    flow = Flow.pairs(rows[kept], columns[kept], *size)
     return (argument if kept.any() else None), flow
 
   def _meet(
     self, result: Value, rows: np.ndarray, value: Value, columns: np.ndarray
-  ) -> np.ndarray:
-    """Whether each derivative lies on a path that returns, or on none."""
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each derivative lies on a path that returns, and on none."""
     reached, of_row = self._after.distinct(result)
     known, of_column = self._before.distinct(value)
     width = known.shape[0]
@@ -310,11 +394,9 @@ class _Finder:
       return_inverse=True,
     )
     first, second = np.divmod(pairs, width)
-    is_needed = _have_common(reached, first, known, second)
-    # What is zero anyway costs no mask.
-    is_needed |= (_counts(reached) == 0)[first]
-    is_needed |= (_counts(known) == 0)[second]
-    return is_needed[place]
+    returns = _have_common(reached, first, known, second)
+    is_zero = (_counts(reached) == 0)[first] | (_counts(known) == 0)[second]
+    return returns[place], is_zero[place]
 
   def _of_event(self, value: Value, places: np.ndarray) -> np.ndarray:
     """The elements of an event that are among some of any sample."""
@@ -324,12 +406,6 @@ class _Finder:
     shape = value.known_shape
     mask = mask.reshape(self._walked.num_samples, *shape[rank:])
     return np.any(mask, axis=0)
-
-  def _in(self, value: Value, mask: np.ndarray) -> np.ndarray:
-    """A mask over an event, for all elements of a value."""
-    return np.broadcast_to(
-      mask, (self._walked.num_samples, *mask.shape)
-    ).ravel()
 
 
 def _arguments(step: Step) -> dict:
@@ -344,6 +420,22 @@ def _arguments(step: Step) -> dict:
       key = k if facts(step.op_type).products else value
       found.setdefault(key, []).append(k)
   return {tuple(inputs): step.inputs[inputs[0]] for inputs in found.values()}
+
+
+def _union(arrows: Sequence) -> Dependency:
+  """The flow of some arrows with the same inputs."""
+  flow = arrows[0].flow.to_dependency()
+  for arrow in arrows[1:]:
+    flow = flow.union(arrow.flow.to_dependency())
+  return flow
+
+
+def _are_among(
+  rows: np.ndarray, columns: np.ndarray, flow: Dependency, width: int
+) -> np.ndarray:
+  """Which pairs of places are entries of a flow."""
+  known = flow.row_of_entry * width + flow.indices
+  return np.isin(rows * width + columns, known)
 
 
 def _have_common(
