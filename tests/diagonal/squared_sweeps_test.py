@@ -488,8 +488,8 @@ def of_batches_in_full(hidden, scale, shift):
 
 
 def of_moments(hidden, scale, shift):
-  """Not in training, with moments that its gradient takes for constants."""
-  moments = tf.tile(scale, [1, 2])
+  """Not in training, with moments that are held constant."""
+  moments = tf.stop_gradient(tf.tile(scale, [1, 2]))
   mean, variance = tf.split(tf.square(moments), 2, -1)
   shape = tf.shape(hidden)
   columns = tf.reshape(tf.transpose(hidden, [1, 0, 2]), [1, 1, DATA, -1])

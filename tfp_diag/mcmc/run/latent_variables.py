@@ -203,7 +203,7 @@ def _way_out(kind):
       'Make a class of it whose `_default_event_space_bijector` returns '
       '`tfb.Chain([tfb.CholeskyOuterProduct(), tfb.FillScaleTriL()])`, or '
     )
-  if 'TruncatedNormal' in kind:
+  if 'Truncated' in kind:
     return 'Give it two finite bounds, or '
   return (
     'Write it with another distribution (a direction, say, as a `tfd.Sample` '
