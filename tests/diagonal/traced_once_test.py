@@ -194,7 +194,9 @@ def diagonal_by_a_known_graph(data, traces, key=()):
 
   def body(x):
     traces.append(data)
-    return tfp_diag.diag_jacobian(x, fn=once, sample_shape=[3])[1]
+    return tfp_diag.diag_jacobian(
+      x, fn=once, sample_shape=[3], schedule='unrolled'
+    )[1]
 
   [diagonal] = graphs.compiled(
     key,
