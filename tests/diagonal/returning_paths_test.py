@@ -445,6 +445,26 @@ def test_a_constant_beside_forces(passes):
   assert passes
 
 
+def test_what_is_left_out_may_be_infinite(passes):
+  """The slope of one pair is: of a result, and of another's coordinate."""
+
+  def fn(x):
+    d = x[..., :, tf.newaxis, :] - 2.0 * x[..., tf.newaxis, :, :]
+    return tf.reduce_sum(tf.sqrt(tf.abs(d)), -2)
+
+  x = state(2).numpy()
+  x[0, 3, 1] = 2.0 * x[0, 5, 1]
+  run = tf.function(lambda x: diagonal(x, fn, [2]), autograph=False)
+  found = run(x).numpy()
+  assert passes
+  assert not np.isfinite(found[0, 3, 1])
+  expected = jacobian_diagonal(fn, tf.constant(x)).numpy()
+  found[0, 3, 1] = expected[0, 3, 1] = 0.0
+  assert np.all(np.isfinite(found))
+  finite = np.isfinite(expected)
+  np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-9)
+
+
 def test_each_needed_derivative_is_kept():
   """A weight of the diagonal alone: nothing else of the matrix is needed."""
   own = np.diag(RATES).copy()
