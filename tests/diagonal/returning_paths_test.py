@@ -129,6 +129,19 @@ def rates_of_a_network(x):
   return tf.linalg.matmul(constant(RATES, x), tf.tanh(x)) - x
 
 
+@tf.custom_gradient
+def pulled(a, b):
+  """Its gradient is not that of what it computes."""
+  return a * tf.sin(b), lambda dy: (2.0 * dy * tf.sin(b), dy * a * tf.cos(b))
+
+
+def gradients_of_its_own(x):
+  shape = tf.concat([tf.shape(x)[:-1], tf.shape(x)[-2:]], 0)
+  one = tf.broadcast_to(x[..., :, tf.newaxis, :], shape)
+  other = tf.broadcast_to(x[..., tf.newaxis, :, :], shape)
+  return tf.reduce_sum(pulled(one, other), -2) * x
+
+
 def pairs_by_number(x):
   """The differences of all pairs in a list, i = j among them."""
   first, second = np.meshgrid(range(N), range(N), indexing='ij')
@@ -156,6 +169,7 @@ MODELS = [
   (species, 1),
   (oscillators, 1),
   (gate_of_itself, 1),
+  (gradients_of_its_own, 1),
   (rates_of_a_network, 1),
   (pairs_by_number, 1),
   (normalized_forces, 5),
