@@ -442,8 +442,7 @@ def test_interactions_one_after_the_other(passes):
   np.testing.assert_allclose(run(x), jacobian_diagonal(fn, x), rtol=1e-9)
   ops = run.get_concrete_function(x).graph.get_operations()
   grads = [op for op in ops if op.type == 'TanhGrad']
-  # One of two leads nowhere: TensorFlow goes on to what is held.
-  assert passes and len(grads) <= 2 * plan.num_passes
+  assert passes and len(grads) == plan.num_passes
 
 
 def test_a_constant_beside_forces(passes):

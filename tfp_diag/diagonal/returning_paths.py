@@ -18,6 +18,7 @@ A pass goes from the results to the ops of which some derivatives are left out,
 through these with what is kept, and on to the next ones, and to xs.
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -50,8 +51,12 @@ class ReturningPaths:
     self._derivative = derivative
     self._xs = xs
     self._levels = [_rounds(level) for level in levels]
-    results = [part.op.outputs[0] for level in levels for part in level]
-    self._held = [*held, *results]
+    self._results = [[part.op.outputs[0] for part in level] for level in levels]
+    self._held = [*held, *itertools.chain(*self._results)]
+    # Which Tensors lead to the results of a level, and not by way of others.
+    self._leading = [
+      _leading_to(results, self._held) for results in self._results
+    ]
 
   def connects(self, members: Sequence[int]) -> bool:
     """As `LinearMap.connects`."""
@@ -60,27 +65,30 @@ class ReturningPaths:
   def apply(self, members: Sequence[int], seeds: Sequence) -> list:
     """As `LinearMap.apply`."""
     xs = [self._xs[i] for i in members]
-    ends, seeds = [self._derivative.targets[i] for i in members], list(seeds)
-    for level in self._levels:
-      # From all ends at once: they may share much that comes before.
-      at = self._back(
-        ends, seeds, [job.result for jobs in level for job in jobs]
-      )
-      found = [each for jobs in level for each in self._through(jobs, at)]
-      ends += [x for x, _ in found]
-      seeds += [seed for _, seed in found]
-    total = self._back(ends, seeds, xs)
-    return [total[x.ref()] for x in xs]
+    targets = [self._derivative.targets[i] for i in members]
+    waiting, total = list(zip(targets, seeds)), {}
+    for k, level in enumerate(self._levels):
+      # What does not lead there waits: ends may share much that comes before.
+      now = [each for each in waiting if each[0].ref() in self._leading[k]]
+      waiting = [
+        each for each in waiting if each[0].ref() not in self._leading[k]
+      ]
+      self._back(now, [*xs, *itertools.chain(*self._results[k:])], total)
+      waiting += [each for jobs in level for each in self._through(jobs, total)]
+    self._back(waiting, xs, total)
+    return [total.get(x.ref()) for x in xs]
 
-  def _back(
-    self, targets: Sequence, seeds: Sequence, sources: Sequence
-  ) -> dict:
-    """The cotangents of some sources, by references to them."""
+  def _back(self, ends: Sequence, sources: Sequence, total: dict) -> None:
+    """Adds up the cotangents of some sources, by references to them."""
+    if not ends:
+      return
+    targets, seeds = [x for x, _ in ends], [seed for _, seed in ends]
     linear_map = self._derivative.between(targets, sources, self._held)
     found = linear_map.apply(
       list(range(len(targets))), seeds, list(range(len(sources)))
     )
-    return {x.ref(): cotangent for x, cotangent in zip(sources, found)}
+    for x, cotangent in zip(sources, found):
+      [total[x.ref()]] = local.add([total.get(x.ref())], [cotangent])
 
   def _through(self, jobs: Sequence, at: dict) -> list[tuple]:
     """The cotangents of arguments, by the derivatives that are kept.
@@ -92,7 +100,7 @@ class ReturningPaths:
     Returns:
       List of pairs of a Tensor, an argument, and its cotangent.
     """
-    jobs = [job for job in jobs if at[job.result.ref()] is not None]
+    jobs = [job for job in jobs if at.get(job.result.ref()) is not None]
     if not jobs:
       return []
     seeds = [
@@ -175,6 +183,24 @@ def _rounds(level: Sequence[Part]) -> list[list[_Job]]:
       wanted[k].add(x)
       held[k] |= others
   return rounds
+
+
+def _leading_to(sources: Sequence, held: Sequence) -> set:
+  """References to the Tensors that depend on some by a way beside the others.
+
+  Args:
+    sources: List of Tensors of one graph.
+    held: List of Tensors that lead on to nothing, if they are no sources.
+
+  Returns:
+    Set of references.
+  """
+  found = {x.ref() for x in sources}
+  stops = {x.ref() for x in held} - found
+  for op in sources[0].graph.get_operations():
+    if any(x.ref() in found and x.ref() not in stops for x in op.inputs):
+      found.update(y.ref() for y in op.outputs)
+  return found
 
 
 def _where(mask: np.ndarray | None, x: tf.Tensor) -> tf.Tensor:
