@@ -14,12 +14,16 @@
 # ============================================================================
 """Sweeps that leave out some ops, which have passes of their own."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tfp_diag
 from tests.oracles import dense_hessian, hessian_diagonal
+from tfp_diag.sparsity import PatternTooDenseError
+from tfp_diag.sparsity.analysis import Analysis
 
 RNG = np.random.default_rng(5)
 N = 24
@@ -154,6 +158,39 @@ def test_a_batch_of_unknown_size():
     _, _, found = tfp_diag.diag_hessian(fn, x, plan=plan)
     expected = hessian_diagonal(fn, x)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_many_rows_of_data():
+  """Paths are looked for on a few of them; the ops are those of all."""
+  data = tf.constant(RNG.standard_normal((6000, N)))
+
+  def fn(x):
+    logits = tf.linalg.matvec(data, x)
+    return steps(x) - tf.reduce_sum(tf.nn.softplus(logits), -1) / 6000.0
+
+  x = state('regression, steps', 2)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.num_passes == 1 + 2
+  expected = hessian_diagonal(fn, x)
+  np.testing.assert_allclose(plan(x)[2], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_too_dense_to_be_left_out(monkeypatch):
+  """Then other ways remain, and nothing is called a fault."""
+
+  own = Analysis.curvature_of
+
+  def too_dense(self, steps):
+    if steps is not None:
+      raise PatternTooDenseError('too many')
+    return own(self, steps)
+
+  monkeypatch.setattr(Analysis, 'curvature_of', too_dense)
+  fn, x = MODELS['process, steps'][0], state('process, steps', 2)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert any(way.name == 'squared sweeps' for way in plan.ways)
 
 
 def test_third_derivatives():

@@ -128,20 +128,21 @@ def columns(
   """
   forward = derivative.between(tensors, xs).transposed()
   parts, results = list(range(len(xs))), list(range(len(tensors)))
-  sizes = []
+  sizes = [
+    num_elements(samples_first(tensor, rank, axis), rank)
+    for tensor, axis in zip(tensors, axes)
+  ]
+  dtype = local.widest(tensors)
 
   def apply(seeds):
     rows = []
-    for image, axis in zip(forward.apply(parts, seeds, results), axes):
+    images = forward.apply(parts, seeds, results)
+    for image, axis, size in zip(images, axes, sizes):
       image = samples_first(image, rank, axis)
-      size = num_elements(image, rank)
       shape = tf.concat([tf.shape(image)[:rank], [size]], axis=0)
-      rows.append(tf.reshape(image, shape))
-    return tf.concat(local.alike(rows), axis=-1)
+      rows.append(tf.cast(tf.reshape(image, shape), dtype))
+    return tf.concat(rows, axis=-1)
 
-  for tensor, axis in zip(tensors, axes):
-    sizes.append(num_elements(samples_first(tensor, rank, axis), rank))
-  dtype = max((t.dtype for t in tensors), key=lambda dtype: dtype.size)
   found = images_of_basis(apply, xs, rank, dtype)
   pieces = tf.split(found, sizes, axis=1)
   return [tf.cast(piece, t.dtype) for piece, t in zip(pieces, tensors)]

@@ -272,7 +272,8 @@ class TracedOnce:
       with tf.init_scope():
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in tensors]
         function = concrete(self._fn, specs)
-        self._functions[key] = function, _may_repeat(function, specs)
+      # Outside: gradients are traced for it, and may have tapes of their own.
+      self._functions[key] = function, _may_repeat(function, specs)
     return self._functions[key]
 
 

@@ -15,6 +15,7 @@
 """The diagonal of a Hessian, op by op where that is cheaper than passes."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -114,10 +115,8 @@ class HessianTerms:
     xs, rank = call.xs, call.rank
     (value,) = call.evaluation.ys
     found = self.found
-    ops = [op for op, *_ in (*found.rest, *found.fixed, *found.few)]
     selects = any(facts(t).selects for t in call.evaluation.op_types)
-    within = _Call(value, call.derivative, xs, ops, selects)
-    within.want_columns(found.fixed, self.bases)
+    within = _Call(value, call.derivative, xs, found, self.bases, selects)
     diag = [tf.zeros_like(x) for x in xs]
     if found.rest:
       diag = sweep.diagonal(
@@ -143,29 +142,27 @@ class _Call:
     value: tf.Tensor,
     derivative: LinearMap,
     xs: Sequence,
-    ops: Sequence,
+    found: CurvedOps,
+    bases: Sequence,
     selects: bool,
   ) -> None:
     self._value = value
     self._selects = selects
     self._derivative = derivative
     self._xs = xs
+    ops = dict.fromkeys(op for op, *_ in found.rest + found.fixed + found.few)
     # All in one pass: each takes as long to trace.
-    outputs = [y for op in dict.fromkeys(ops) for y in op.outputs]
+    outputs = [y for op in ops for y in op.outputs]
     adjoints = derivative.between([value], outputs).apply(
       [0], [tf.ones_like(value)], list(range(len(outputs)))
     )
     self._adjoints = {y.ref(): a for y, a in zip(outputs, adjoints)}
-    self._wanted: dict = {}
-    self._matrices = {}
-
-  def want_columns(self, fixed: Sequence, bases: Sequence) -> None:
-    """Tells which fixed maps have columns, so that all have the same passes."""
-    for op, left, right, axes, _ in fixed:
+    # Fixed maps that have columns, and where the samples' axes begin.
+    self._maps = {base.ref(): 0 for base in bases}
+    for op, left, right, axes, _ in found.fixed:
       if elementwise_pairs(op.type, [left, right]) is not None:
         for k, axis in zip((left, right), axes):
-          self._wanted[op.inputs[k].ref()] = axis
-    self._wanted.update((base.ref(), 0) for base in bases)
+          self._maps[op.inputs[k].ref()] = axis
 
   def adjoints(self, op: tf.Operation) -> list:
     """The derivative of the value by each output of an op, or None."""
@@ -238,10 +235,10 @@ class _Call:
     del axes
     # Products alone may leave the range of their dtype, though they would not
     # with their weights.
-    columns, size = _scaled(self._columns(op.inputs[left]))
+    columns, size = _scaled(self._columns[op.inputs[left].ref()])
     if left == right:
       return size[:, tf.newaxis] * tf.square(columns), size
-    return 2.0 * columns * self._columns(op.inputs[right]), size
+    return 2.0 * columns * self._columns[op.inputs[right].ref()], size
 
   def _products(
     self, op: tf.Operation, left: int, right: int, axes: tuple
@@ -332,7 +329,7 @@ class _Call:
 
   def columns_by_part(self, tensor: tf.Tensor) -> list:
     """The transposed matrix of a fixed linear map, split by the parts of xs."""
-    return tf.split(self._columns(tensor), self._sizes())
+    return tf.split(self._columns[tensor.ref()], self._sizes())
 
   def along(
     self, columns: Sequence, seeds: Sequence, tensor: tf.Tensor
@@ -356,27 +353,21 @@ class _Call:
     result = tf.reshape(tf.add_n(products), self._event_shape(tensor))
     return tf.broadcast_to(result, tf.shape(tensor))
 
-  def _columns(self, tensor: tf.Tensor) -> tf.Tensor:
-    """The transposed matrix of the linear map from `xs` to a Tensor.
+  @functools.cached_property
+  def _columns(self) -> dict:
+    """The transposed matrices of fixed maps of `xs`, all by the same passes.
 
-    Args:
-      tensor: Tensor, the same linear function of `xs` for each sample, of which
-        `want_columns` was told.
-
-    Returns:
-      Tensor of shape `[number of coordinates, elements of tensor per sample]`.
+    Tensors of shape `[number of coordinates, elements per sample]`, by
+    references to the results of the maps.
     """
-    if not self._matrices:
-      refs, axes = list(self._wanted), list(self._wanted.values())
-      matrices = basis.columns(
-        self._derivative,
-        [ref.deref() for ref in refs],
-        self._xs,
-        self._value.shape.rank,
-        axes,
-      )
-      self._matrices = dict(zip(refs, matrices))
-    return self._matrices[tensor.ref()]
+    matrices = basis.columns(
+      self._derivative,
+      [ref.deref() for ref in self._maps],
+      self._xs,
+      self._value.shape.rank,
+      list(self._maps.values()),
+    )
+    return dict(zip(self._maps, matrices))
 
   def _sizes(self) -> list:
     """The number of coordinates of each part."""
@@ -467,7 +458,8 @@ class _Rest:
         for i in used
       ]
       # A function may compute in several dtypes.
-      curvature = tf.add_n(local.alike(pieces))
+      dtype = local.widest(pieces)
+      curvature = tf.add_n([tf.cast(piece, dtype) for piece in pieces])
       return [
         self._call.times_samples(tf.cast(curvature, seed.dtype), seed)
         for seed in seeds

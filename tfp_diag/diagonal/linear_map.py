@@ -60,7 +60,6 @@ from tfp_diag.sparsity.graph import (
   beside,
   function_graph,
   function_names,
-  is_recording,
 )
 from tfp_diag.sparsity.own_gradients import own_gradients
 from tfp_diag.sparsity.registry import facts
@@ -243,7 +242,13 @@ def _is_empty(x: Any) -> bool:
 
 def _check_recording() -> None:
   """Raises if tapes record nothing here: every derivative would be zero."""
-  if not is_recording():
+  # Not among the ops of the function.
+  with tf.Graph().as_default(), tf.GradientTape() as tape:
+    x = tf.zeros([])
+    tape.watch(x)
+    y = tf.identity(x)
+    recorded = tape.gradient(y, x) is not None
+  if not recorded:
     raise RuntimeError(
       'Nothing can be differentiated here: `tf.init_scope` keeps tapes from '
       'recording. Call this outside of it.'

@@ -187,10 +187,9 @@ def add(total: Sequence, update: Sequence) -> list:
   ]
 
 
-def alike(tensors: Sequence) -> list:
-  """Tensors in the most precise dtype that one of them has."""
-  dtype = max((t.dtype for t in tensors), key=lambda dtype: dtype.size)
-  return [tf.cast(t, dtype) for t in tensors]
+def widest(tensors: Sequence) -> tf.DType:
+  """The most precise dtype that one of some Tensors has."""
+  return max((t.dtype for t in tensors), key=lambda dtype: dtype.size)
 
 
 def sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

@@ -169,15 +169,25 @@ def _sweeps(
   cost = sum(map(_cost_of_sweep, sweeps.sweeps)) + sweep.num_colors(colors)
   rest = None
   if sweeps.rest:
-    assert reading.analysis is not None
-    ops, own = reading.analysis.curvature_of(sweeps.rest)
-    if ops is None:
+    rest = _left_out(reading, sweeps)
+    if rest is None:
       return
-    samples = reading.num_samples or SAMPLES_IF_OPEN
-    rest = HessianTerms(ops, color_diagonal(own).colors, samples)
     cost += _cost_op_by_op(rest)
   terms = SquaredSweeps(sweeps, colors, reading.evaluation, count, rest)
   yield _of_terms(SquaredSweeps.how, terms, cost)
+
+
+def _left_out(reading: Reading, sweeps: Sweeps) -> HessianTerms | None:
+  """The curved ops that sweeps leave out; None if they have no such terms."""
+  assert reading.analysis is not None
+  try:
+    ops, pattern = reading.analysis.curvature_of(sweeps.rest)
+  except budget.PatternTooDenseError:
+    return None
+  if ops is None:
+    return None
+  samples = reading.num_samples or SAMPLES_IF_OPEN
+  return HessianTerms(ops, color_diagonal(pattern).colors, samples)
 
 
 def _cost_of_sweep(one: Sweep) -> float:
@@ -212,7 +222,7 @@ def taken_apart(
   assert analysis is not None
   columns = samples or SAMPLES_IF_OPEN
   if reading.problem.kind == 'jacobian':
-    yield from _around_cuts(reading, max(columns, SAMPLES_AT_LEAST))
+    yield from _of_jacobian(reading, max(columns, SAMPLES_AT_LEAST))
   k = sweep.num_colors(colors)
   if samples and k <= _MAX_SHARED * samples and reading.is_quadratic:
     terms = ConstantHessian(colors, samples)
@@ -259,15 +269,16 @@ def _cost_op_by_op(terms: HessianTerms) -> float:
   return cost
 
 
-def _around_cuts(reading: Reading, columns: int) -> Iterator[Proposal]:
+def _of_jacobian(reading: Reading, columns: int) -> Iterator[Proposal]:
+  """The ways that hold values, or leave out what does not return, or both."""
   expanded: Evaluation | None = None
   if written_out := reading.written_out():
     # With normalizers written out they can be held.
     reading, expanded = written_out, written_out.evaluation
   assert reading.analysis is not None
+  is_loop = reading.evaluation.loop_type is not None
   for cuts, pattern, levels in reading.analysis.cuts():
     colors = color_diagonal(pattern).colors
-    is_loop = reading.evaluation.loop_type is not None
     if levels and is_loop and sweep.num_colors(colors) > sweep.MAX_UNROLLED:
       # They would run one at a time.
       continue

@@ -19,7 +19,6 @@ ops that it added to that graph, and from nothing else. Their digest tells
 whether it is the same function as before, whatever Python has changed since.
 """
 
-import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
@@ -420,17 +419,10 @@ def beside(graph: tf.Graph) -> Iterator[Any]:
     yield aside
 
 
-def is_recording() -> bool:
-  """Whether tapes record here: `tf.init_scope`, say, keeps them from it."""
-  with tf.Graph().as_default(), tf.GradientTape() as tape:
-    x = tf.zeros([])
-    tape.watch(x)
-    y = tf.identity(x)
-    return tape.gradient(y, x) is not None
-
-
 def gradient_of(op: tf.Operation) -> Gradient:
   """Traces the gradient of an op in another graph; its own does not change.
+
+  Not where tapes do not record: the gradient may have one of its own.
 
   Args:
     op: `tf.Operation`.
@@ -443,34 +435,24 @@ def gradient_of(op: tf.Operation) -> Gradient:
   if known is None:
     known = op.graph._tfp_diag_gradients = {}
   if op.name not in known:
-    if is_recording():
-      known[op.name] = _traced_gradient(op)
-    else:
-      # The gradient may have a tape of its own, as `tf.recompute_grad`. Whether
-      # tapes record is a matter of the thread.
-      with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        known[op.name] = thread.submit(_traced_gradient, op).result()
+    first = {x.ref(): k for k, x in reversed(list(enumerate(op.inputs)))}
+    with beside(op.graph) as graph:
+      cotangents = [
+        tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
+      ]
+      # For each input that is the same Tensor this is what they have in all.
+      found = tf.gradients(
+        list(op.outputs),
+        list(op.inputs),
+        grad_ys=cotangents,
+        stop_gradients=list(op.inputs),
+      )
+      results = [
+        None if r is None or first[x.ref()] < k else tf.convert_to_tensor(r)
+        for k, (x, r) in enumerate(zip(op.inputs, found))
+      ]
+    known[op.name] = Gradient(graph, cotangents, results)
   return known[op.name]
-
-
-def _traced_gradient(op: tf.Operation) -> Gradient:
-  inputs = {x.ref(): k for k, x in reversed(list(enumerate(op.inputs)))}
-  with beside(op.graph) as graph:
-    cotangents = [
-      tf.compat.v1.placeholder(y.dtype, y.shape) for y in op.outputs
-    ]
-    # For each input that is the same Tensor this is what they have in all.
-    found = tf.gradients(
-      list(op.outputs),
-      list(op.inputs),
-      grad_ys=cotangents,
-      stop_gradients=list(op.inputs),
-    )
-    results = [
-      None if r is None or inputs[x.ref()] < k else tf.convert_to_tensor(r)
-      for k, (x, r) in enumerate(zip(op.inputs, found))
-    ]
-  return Gradient(graph, cotangents, results)
 
 
 class _Hasher:

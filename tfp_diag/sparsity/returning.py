@@ -241,146 +241,81 @@ class _Finder:
       return None, None
     with contextlib.suppress(budget.PatternTooDenseError):
       with budget.at_most(_MOST_ENTRIES):
-        if facts(step.op_type).products:
-          return self._of_products(step, value, inputs[0], arrows)
-        return self._of_entries(step, value, inputs, arrows)
+        return self._less(step, value, inputs, arrows)
     return None, None
 
-  def _of_entries(
+  def _less(
     self, step: Step, value: Value, inputs: tuple, arrows: Sequence
   ) -> tuple[Argument | None, Flow | None]:
-    """As `_argument`, of an op of which no more is known than its arrows."""
-    flow = _union(arrows)
-    masks = self._masks(step, value, flow.row_of_entry, flow.indices)
-    return self._less(Argument(inputs, *masks[:2]), step, value, *masks[2:])
-
-  def _of_products(
-    self, step: Step, value: Value, number: int, arrows: Sequence
-  ) -> tuple[Argument | None, Flow | None]:
-    """As `_argument`, of an op that adds up products."""
-    shapes = [v.known_shape for v in (step.outputs[0], *step.inputs)]
-    find = facts(step.op_type).products
-    places = find and find(step.op, shapes, _MOST_ENTRIES)
-    if places is None:
+    """As `_argument`; may find that there is too much to look at."""
+    result, entries = step.outputs[0], _entries(step, inputs, arrows)
+    if entries is None:
       return None, None
-    rows, *factors = places
-    columns, weights = factors[number], factors[1 - number]
-    # The other factor may have zeros.
-    is_known = _are_among(rows, columns, _union(arrows), value.rows)
-    rows, columns, weights = (x[is_known] for x in (rows, columns, weights))
-    *masks, rows, columns, kept = self._masks(step, value, rows, columns)
-    argument = Argument((number,), *masks)
-    if not kept.all():
-      found = self._of_factor(step, 1 - number, weights, kept)
+    rows, columns, weights = entries
+    returns, is_zero = self._meet(result, rows, value, columns)
+    # What is zero anyway is no reason for a mask, but goes where there is one.
+    if np.all(returns | is_zero):
+      return None, None
+    of_result, kept = self._mask(result, rows, returns)
+    of_argument, kept_columns = self._mask(value, columns, returns)
+    kept &= kept_columns
+    argument = Argument(inputs, of_result, of_argument)
+    if weights is not None:
+      factor = 1 - inputs[0]
+      found = self._of_factor(step, factor, weights, returns)
       if found is None:
         return None, None
-      of_factor, kept_of_factor = found
-      kept = kept_of_factor & self._in(masks, step, value, rows, columns)
-      argument = argument._replace(factor=1 - number, of_factor=of_factor)
-    return self._less(argument, step, value, rows, columns, kept)
-
-  def _of_factor(
-    self, step: Step, number: int, weights: np.ndarray, needed: np.ndarray
-  ) -> tuple | None:
-    """Which elements of a factor are needed; None if it cannot be masked.
-
-    Args:
-      step: `Step` of the op.
-      number: int, which input the factor is.
-      weights: int array, the place in it that each product has.
-      needed: bool array, which products are needed.
-
-    Returns:
-      bool array, as in `Argument`; and which products it keeps.
-    """
-    factor, rank = step.inputs[number], self._walked.sample_rank
-    mask = np.zeros(factor.rows, bool)
-    mask[weights[needed]] = True
-    shape = factor.known_shape
-    mask = mask.reshape(shape)
-    op = self._walked.at_hand(step.op)
-    assert op is not None
-    at_hand = op.inputs[number].shape
-    is_sampled = factor.depends or not (
-      at_hand.is_fully_defined() and tuple(at_hand) == shape
-    )
-    if is_sampled:
-      # There may be other samples at hand than were walked.
-      if factor.depends and factor not in self._facts.leading:
-        return None
-      if shape[:rank] != self._walked.sample_shape or at_hand.rank is None:
-        return None
-      if tuple(at_hand[rank:]) != shape[rank:]:
-        return None
-      mask = np.any(mask, axis=tuple(range(rank)))
-    return mask, np.broadcast_to(mask, shape).ravel()[weights]
-
-  def _masks(
-    self, step: Step, value: Value, rows: np.ndarray, columns: np.ndarray
-  ) -> tuple:
-    """Which elements of a result and of an argument are needed at all.
-
-    Args:
-      step: `Step` of the op.
-      value: `Value` of the argument.
-      rows: int array, the place in the result that each derivative has.
-      columns: int array, that in the argument.
-
-    Returns:
-      of_result: bool array over an event of the result.
-      of_argument: bool array over an event of the argument.
-      rows: as given.
-      columns: as given.
-      kept: bool array: the derivatives that are needed; all of them if none
-        would be left out but what is zero anyway.
-    """
-    result = step.outputs[0]
-    returns, is_zero = self._meet(result, rows, value, columns)
-    if np.all(returns | is_zero):
-      returns = np.ones(len(rows), bool)
-    return (
-      self._of_event(result, rows[returns]),
-      self._of_event(value, columns[returns]),
-      rows,
-      columns,
-      returns,
-    )
-
-  def _in(
-    self,
-    masks: Sequence,
-    step: Step,
-    value: Value,
-    rows: np.ndarray,
-    columns: np.ndarray,
-  ) -> np.ndarray:
-    """Which derivatives the masks of a result and an argument keep."""
-    kept = np.ones(len(rows), bool)
-    for mask, known, places in zip(
-      masks, (step.outputs[0], value), (rows, columns)
-    ):
-      shape = self._walked.num_samples, *mask.shape
-      kept &= np.broadcast_to(mask, shape).reshape(known.rows)[places]
-    return kept
-
-  def _less(
-    self,
-    argument: Argument,
-    step: Step,
-    value: Value,
-    rows: np.ndarray,
-    columns: np.ndarray,
-    kept: np.ndarray,
-  ) -> tuple[Argument | None, Flow | None]:
-    """The argument and the flow, where not all derivatives are kept."""
-    if argument.of_factor is None:
-      masks = argument.of_result, argument.of_argument
-      kept = self._in(masks, step, value, rows, columns)
+      of_factor, kept_weights = found
+      kept &= kept_weights
+      argument = argument._replace(factor=factor, of_factor=of_factor)
     if kept.all():
       return None, None
-    size = step.outputs[0].rows, value.rows
-    flow = Flow.pairs(rows[kept], columns[kept], *size)
+    flow = Flow.pairs(rows[kept], columns[kept], result.rows, value.rows)
     return (argument if kept.any() else None), flow
+
+  def _of_factor(
+    self, step: Step, number: int, places: np.ndarray, needed: np.ndarray
+  ) -> tuple | None:
+    """As `_mask`, of an input that is a factor; None if it cannot be masked."""
+    factor, rank = step.inputs[number], self._walked.sample_rank
+    op = self._walked.at_hand(step.op)
+    assert op is not None
+    shape, at_hand = factor.known_shape, op.inputs[number].shape
+    if factor.depends:
+      has_samples = factor in self._facts.leading
+    elif at_hand.is_fully_defined() and tuple(at_hand) == shape:
+      mask = np.zeros(factor.rows, bool)
+      mask[places[needed]] = True
+      return mask.reshape(shape), mask[places]
+    else:
+      # There may be other samples at hand than were walked.
+      has_samples = (
+        shape[:rank] == self._walked.sample_shape
+        and at_hand.rank is not None
+        and tuple(at_hand[rank:]) == shape[rank:]
+      )
+    return self._mask(factor, places, needed) if has_samples else None
+
+  def _mask(
+    self, value: Value, places: np.ndarray, needed: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Which elements of a value are needed in any sample.
+
+    Args:
+      value: `Value` whose leading axes are the samples.
+      places: int array, the place in it that each derivative has.
+      needed: bool array, which derivatives are needed.
+
+    Returns:
+      mask: bool array over an event.
+      kept: bool array, the derivatives that it keeps.
+    """
+    mask = np.zeros(value.rows, bool)
+    mask[places[needed]] = True
+    event_shape = value.known_shape[self._walked.sample_rank :]
+    mask = mask.reshape(self._walked.num_samples, *event_shape)
+    of_event = np.any(mask, axis=0)
+    return of_event, np.broadcast_to(of_event, mask.shape).ravel()[places]
 
   def _meet(
     self, result: Value, rows: np.ndarray, value: Value, columns: np.ndarray
@@ -398,14 +333,37 @@ class _Finder:
     is_zero = (_counts(reached) == 0)[first] | (_counts(known) == 0)[second]
     return returns[place], is_zero[place]
 
-  def _of_event(self, value: Value, places: np.ndarray) -> np.ndarray:
-    """The elements of an event that are among some of any sample."""
-    mask = np.zeros(value.rows, bool)
-    mask[places] = True
-    rank = self._walked.sample_rank
-    shape = value.known_shape
-    mask = mask.reshape(self._walked.num_samples, *shape[rank:])
-    return np.any(mask, axis=0)
+
+def _entries(step: Step, inputs: tuple, arrows: Sequence) -> tuple | None:
+  """The derivatives of an op by an argument that can be nonzero.
+
+  Args:
+    step: `Step`.
+    inputs: tuple of int, the inputs that are the argument.
+    arrows: list of their `Arrow`s.
+
+  Returns:
+    Three int arrays: the place in the result and in the argument that each one
+    has; and in the other factor, of an op that adds up products, else None.
+    None if it does not say.
+  """
+  flow = arrows[0].flow.to_dependency()
+  for arrow in arrows[1:]:
+    flow = flow.union(arrow.flow.to_dependency())
+  rows, columns = flow.row_of_entry, flow.indices
+  find = facts(step.op_type).products
+  if find is None:
+    return rows, columns, None
+  shapes = [v.known_shape for v in (step.outputs[0], *step.inputs)]
+  found = find(step.op, shapes, _MOST_ENTRIES)
+  if found is None:
+    return None
+  (number,) = inputs
+  results, *factors = found
+  # Where the other factor is known to be zero there is no derivative.
+  width = step.inputs[number].rows
+  known = np.isin(results * width + factors[number], rows * width + columns)
+  return results[known], factors[number][known], factors[1 - number][known]
 
 
 def _arguments(step: Step) -> dict:
@@ -420,22 +378,6 @@ def _arguments(step: Step) -> dict:
       key = k if facts(step.op_type).products else value
       found.setdefault(key, []).append(k)
   return {tuple(inputs): step.inputs[inputs[0]] for inputs in found.values()}
-
-
-def _union(arrows: Sequence) -> Dependency:
-  """The flow of some arrows with the same inputs."""
-  flow = arrows[0].flow.to_dependency()
-  for arrow in arrows[1:]:
-    flow = flow.union(arrow.flow.to_dependency())
-  return flow
-
-
-def _are_among(
-  rows: np.ndarray, columns: np.ndarray, flow: Dependency, width: int
-) -> np.ndarray:
-  """Which pairs of places are entries of a flow."""
-  known = flow.row_of_entry * width + flow.indices
-  return np.isin(rows * width + columns, known)
 
 
 def _have_common(

@@ -776,6 +776,18 @@ def test_a_local_scale_needs_second_derivatives(monkeypatch):
     run('diagonal')
 
 
+def few_draws(log_prob, **options):
+  return sample_posterior(
+    log_prob,
+    20,
+    init=tf.linspace(-1.0, 1.0, 16),
+    num_warmup_steps=20,
+    jit_compile=False,
+    seed=1,
+    **options,
+  )
+
+
 def test_a_density_that_tensorflow_differentiates_once():
   """Survival of a gamma variable, by its shape: an op without a gradient."""
 
@@ -783,23 +795,12 @@ def test_a_density_that_tensorflow_differentiates_once():
     survival = tf.math.igammac(tf.exp(log_shape)[:, tf.newaxis], [2.0, 3.0])
     return tf.reduce_sum(tf.math.log(survival), -1) - 0.5 * log_shape**2
 
-  def run(**options):
-    return sample_posterior(
-      log_prob,
-      20,
-      init=tf.linspace(-1.0, 1.0, 16),
-      num_warmup_steps=20,
-      jit_compile=False,
-      seed=1,
-      **options,
-    )
-
   with pytest.warns(UserWarning, match=r'without the diagonal .* IgammaGradA'):
-    run()
+    few_draws(log_prob)
   with pytest.raises(
     ValueError, match=r"'local', which needs .* The log density .* IgammaGradA"
   ):
-    run(preconditioner='local')
+    few_draws(log_prob, preconditioner='local')
 
 
 def test_a_scale_that_cannot_be_tried_is_not(monkeypatch):
@@ -815,22 +816,11 @@ def test_a_scale_that_cannot_be_tried_is_not(monkeypatch):
   monkeypatch.setattr(warm_up_module, '_DEAR', 0.0)
   monkeypatch.setattr(warm_up_module, 'varies', lambda _: True)
 
-  def run(**options):
-    return sample_posterior(
-      log_prob,
-      20,
-      init=tf.linspace(-1.0, 1.0, 16),
-      num_warmup_steps=20,
-      jit_compile=False,
-      seed=1,
-      **options,
-    )
-
   with pytest.warns(UserWarning, match='not tried .* third .* IgammaGradA'):
-    found = run()
+    found = few_draws(log_prob)
   assert found.warm_up.scale.kind == 'dense'
   with pytest.raises(ValueError, match=r"'local', which needs .* IgammaGradA"):
-    run(preconditioner='local')
+    few_draws(log_prob, preconditioner='local')
 
 
 def test_draws_of_a_model_that_lists_its_variables_have_their_names(tmp_path):
