@@ -142,6 +142,13 @@ def gradients_of_its_own(x):
   return tf.reduce_sum(pulled(one, other), -2) * x
 
 
+def mirrored(x):
+  """Zeros of the matrix stand where a path would return."""
+  band = np.triu(np.tril(RATES, 1), -1)
+  y = tf.linalg.matmul(constant(band, x), x)
+  return y + tf.reverse(y, [-2])
+
+
 def pairs_by_number(x):
   """The differences of all pairs in a list, i = j among them."""
   first, second = np.meshgrid(range(N), range(N), indexing='ij')
@@ -171,6 +178,7 @@ MODELS = [
   (gate_of_itself, 1),
   (gradients_of_its_own, 1),
   (rates_of_a_network, 1),
+  (mirrored, 1),
   (pairs_by_number, 1),
   (normalized_forces, 5),
 ]
