@@ -33,6 +33,7 @@ from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
 from tfp_diag.sparsity.twin import Twin
 from tfp_diag.sparsity.value import Captured, TensorList, Value
+from tfp_diag.sparsity.zeros import note_zeros
 
 
 class Walker:
@@ -302,6 +303,7 @@ class Walker:
         op=instruction.op,
       )
       self.tape.steps.append(step)
+      note_zeros(step)
     return _with_source(instruction, inputs, outputs)
 
   def _counts(self, dtype: tf.DType) -> bool:

@@ -167,8 +167,10 @@ class InputView:
     be refused; what the function closes over is compared in each later call.
     """
     value = self._value
+    if value.depends:
+      return value.zeros is not None
     varies = value.varies is not None and value.repeats is None
-    if value.depends or not value.is_known or varies:
+    if not value.is_known or varies:
       return False
     most = _MAX_CAPTURED if value.is_captured else _MAX_ZEROS
     return value.size is not None and 1 < value.size <= most
@@ -178,8 +180,13 @@ class InputView:
     return self._read(only_zeros=False)
 
   def nonzero(self) -> np.ndarray:
-    """Where the array is not zero; raises CannotSay as `value` does."""
-    return self._read(only_zeros=True) != 0
+    """Where it may differ from zero; raises CannotSay if nothing is known."""
+    if not self._value.depends:
+      return self._read(only_zeros=True) != 0
+    if self._value.zeros is None:
+      raise CannotSay('a value that is not constant')
+    self._view.asked_for_values = True
+    return ~self._value.zeros.reshape(self.shape)
 
   def _read(self, only_zeros: bool) -> np.ndarray:
     self._view.asked_for_values = True

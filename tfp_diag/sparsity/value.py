@@ -46,6 +46,8 @@ class Value:
       sizes: one more sample has what the others have. `None` if it does not.
     source: how it is computed, where it is not known or varies: a `tuple` of an
       instruction, its inputs, and the number of the output; or None.
+    zeros: if it depends on xs: a bool array of the flattened elements that are
+      zero for all xs; None if none are seen.
   """
 
   __slots__ = (
@@ -62,6 +64,7 @@ class Value:
     'shape',
     'source',
     'varies',
+    'zeros',
   )
 
   def __init__(
@@ -88,6 +91,7 @@ class Value:
     self._result = None
     self._bounds = None
     self.source: tuple | None = None
+    self.zeros: np.ndarray | None = None
 
   @classmethod
   def constant(cls, tensor: Any) -> 'Value':

@@ -175,7 +175,7 @@ def _contraction(op, operands, result):
       continue
     other = 1 - k if len(operands) == 2 else None
     flow = None
-    if other is not None and not op.inputs[other].depends:
+    if other is not None:
       flow = _with_zeros(op, sizes, axes[k], axes[other], result, k)
     flows[k] = _summed(axes[k], result, sizes) if flow is None else flow
   pairs = ()
@@ -265,7 +265,7 @@ def _summed(axes, result, sizes):
 
 
 def _with_zeros(op, sizes, axes, factor_axes, result, k):
-  """The flow through a constant factor that has zeros, or None."""
+  """The flow, if the other factor has zeros, or None."""
   labels = list(dict.fromkeys([*axes.labels, *factor_axes.labels]))
   products = float(np.prod([sizes[label] for label in labels]))
   # Before the value is read: it would be compared in each later call.

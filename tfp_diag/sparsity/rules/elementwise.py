@@ -65,6 +65,8 @@ _OPS = {
   'ccc,01,02,12': 'Betainc',
 }
 
+_QUOTIENTS = ('Div', 'DivNoNan', 'RealDiv')
+
 TABLE = {op: classes for classes, ops in _OPS.items() for op in ops.split()}
 
 
@@ -82,8 +84,10 @@ def _elementwise(op):
       flows[k] = _broadcast(op.inputs[k].shape, output.shape)
   if op.type == 'SelectV2':
     flows = _selected(op, flows)
-  elif op.type in ('Mul', 'MulNoNan') and len(flows) == 1:
+  elif op.type in ('Mul', 'MulNoNan'):
     flows = {k: _masked(op.inputs[1 - k], f, output) for k, f in flows.items()}
+  elif op.type in _QUOTIENTS and 1 in flows:
+    flows[1] = _masked(op.inputs[0], flows[1], output)
   meets = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
   meets += [tuple(map(int, cross)) for cross in crosses]
   pairs = tuple(
@@ -153,7 +157,7 @@ def _selected(op, flows):
 
 
 def _masked(factor, flow, output):
-  """Where a constant factor is zero, so is each derivative of a product."""
+  """Where the other factor is zero for all xs, so is each derivative by one."""
   if not factor.zeros_may_be_read():
     return flow
   nonzero = factor.nonzero()
