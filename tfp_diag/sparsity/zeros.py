@@ -20,6 +20,7 @@ derivatives of a product, whatever else it was computed from.
 """
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.columns import ends_for_any_number
 from tfp_diag.sparsity.evaluation import run_op
@@ -79,15 +80,16 @@ def _groups_of_zeros(step: Step) -> list[set]:
     if group & varying
     and all(_is_zero(step.inputs[k]) for k in group - varying)
   ]
-  if known.elementwise is not None and _is_zero_at_zero(step):
+  is_elementwise = known.elementwise is not None
+  if is_elementwise and step.op and _is_zero_at_zero(step.op, step.inputs):
     found.append(varying)
   return found
 
 
-def _is_zero_at_zero(step: Step) -> bool:
+def _is_zero_at_zero(op: tf.Operation, inputs: tuple) -> bool:
   """Whether an elementwise op is zero where all that depends on xs is."""
   feeds = []
-  for value in step.inputs:
+  for value in inputs:
     if value.depends:
       feeds.append(np.zeros((), value.dtype.as_numpy_dtype))
     elif value.is_known and value.size == 1 and not value.is_captured:
@@ -95,7 +97,7 @@ def _is_zero_at_zero(step: Step) -> bool:
     else:
       return False
   try:
-    (result,) = run_op(step.op, feeds)
+    (result,) = run_op(op, feeds)
   except (CannotSay, OpFailed):
     return False
   return not np.any(result)
