@@ -284,7 +284,7 @@ def _other_ways(
     ways: List of `Proposal`.
     notes: Tuple of sentences about ways that could not be looked for.
   """
-  problem, notes = reading.problem, ()
+  problem, notes, as_it_is = reading.problem, (), reading
   if reading.analysis is None:
     return reading, [], notes
   try:
@@ -311,6 +311,11 @@ def _other_ways(
     least = min(costs, default=math.inf)
     try:
       found += proposals.taken_apart(reading, colors, least)
+      if problem.kind == 'jacobian':
+        least = min([least, *(way.cost for way in found)])
+        found += proposals.of_potential(
+          as_it_is, pattern, colors, least, planned
+        )
     except Exception as e:
       notes += (fault(e, 'Another way'),)
   ways = [way for way in found if way.terms.max_order >= problem.order]

@@ -795,17 +795,25 @@ def linear_map_of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
   return LinearMap(_graph_gradient, ys, xs)
 
 
-def gradient_graph(graph: Graph) -> Graph:
+def gradient_graph(graph: Graph, is_plain: bool = False) -> Graph:
   """The gradient of the only one of `ys`, as a function of the same parts.
 
   Args:
     graph: `Graph`, to which the ops are added.
+    is_plain: Python bool, whether it has TensorFlow's own gradients alone, as
+      those of a tape that the caller has opened.
 
   Returns:
     `Graph`, without results for parts that have no path to the value.
   """
   with graph.graph.as_default(), recorded_ops() as backward:
-    gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
+    if is_plain:
+      plain = _of_connected(_by_graph, contextlib.nullcontext())
+      # As TensorFlow seeds it.
+      seeds = [tf.ones(tf.shape(y), y.dtype) for y in graph.ys]
+      gradient = plain(graph.ys, graph.xs, seeds)
+    else:
+      gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
   return dataclasses.replace(
     graph,
     ys=tuple(g for g in gradient if g is not None),
@@ -927,7 +935,7 @@ def _tape_gradient(tape: tf.GradientTape) -> Callable:
   return _of_connected(gradient)
 
 
-def _of_connected(gradient: Callable) -> Callable:
+def _of_connected(gradient: Callable, within: Any = own_gradients) -> Callable:
   """Lets `gradient` meet None targets, sparse results and missing gradients."""
 
   def wrapped(targets, sources, seeds):
@@ -936,7 +944,7 @@ def _of_connected(gradient: Callable) -> Callable:
       return [None] * len(sources)
     targets, seeds = zip(*pairs)
     try:
-      with own_gradients:
+      with within:
         result = gradient(list(targets), list(sources), list(seeds))
     except (LookupError, NotImplementedError) as e:
       raise MissingGradientError(
@@ -954,8 +962,9 @@ def _of_connected(gradient: Callable) -> Callable:
   return wrapped
 
 
-_graph_gradient = _of_connected(
-  lambda targets, sources, seeds: tf.gradients(
-    targets, [_at_hand(x, targets[0].graph) for x in sources], grad_ys=seeds
-  )
-)
+def _by_graph(targets: Sequence, sources: Sequence, seeds: Sequence) -> list:
+  sources = [_at_hand(x, targets[0].graph) for x in sources]
+  return tf.gradients(targets, sources, grad_ys=seeds)
+
+
+_graph_gradient = _of_connected(_by_graph)

@@ -24,6 +24,7 @@ from tfp_diag.diagonal.constant_hessian import ConstantHessian
 from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 from tfp_diag.diagonal.linear_map import Evaluation
+from tfp_diag.diagonal.potential import OfPotential, as_hessian
 from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
 from tfp_diag.diagonal.terms import Terms
@@ -82,6 +83,10 @@ _SMALL = 64
 _LARGE = 100_000
 # So many entries a table of paths may have.
 _MOST_PATHS = 50_000_000
+
+
+# What a Jacobian has to cost so that a potential is looked for.
+_LEAST_OF_POTENTIAL = 2.0
 
 
 class Proposal(NamedTuple):
@@ -250,6 +255,48 @@ def taken_apart(
     # What costs less by so little is not worth a long trace.
     if cost + trace < least or not trace:
       yield _of_terms(name, terms, cost)
+
+
+def of_potential(
+  reading: Reading,
+  pattern: SparsityPattern | None,
+  colors: np.ndarray,
+  least: float,
+  planned: str | None = None,
+) -> Iterator[Proposal]:
+  """The ways of a Hessian, if a function is seen to be a gradient.
+
+  Args:
+    reading: `Reading` of a function whose Jacobian is asked for.
+    pattern: `SparsityPattern`, or None.
+    colors: int32 array, one per coordinate.
+    least: Python float, what the cheapest other way costs.
+    planned: As for `by_sweeps`.
+
+  Yields:
+    `Proposal`s.
+  """
+  if planned is not None and not planned.endswith(_AS_A_HESSIAN):
+    return
+  if least < _LEAST_OF_POTENTIAL:
+    return
+  found = as_hessian(reading)
+  if found is None:
+    return
+  hessian, factors = found
+  hessian = hessian.simplified() or hessian
+  if planned is not None:
+    planned = planned.removesuffix(_AS_A_HESSIAN)
+  num_passes = sweep.num_colors(colors)
+  ways = by_sweeps(hessian, pattern, num_passes, planned)
+  least = min([least, *(way.cost for way in ways)])
+  for way in [*ways, *taken_apart(hessian, colors, least)]:
+    assert way.terms is not None
+    terms = OfPotential(way.terms, hessian.evaluation, factors)
+    yield _of_terms(f'{way.name}{_AS_A_HESSIAN}', terms, way.cost)
+
+
+_AS_A_HESSIAN = ', as a Hessian'
 
 
 def _cost_op_by_op(terms: HessianTerms) -> float:

@@ -104,15 +104,31 @@ def simplify(
   Raises:
     CannotSay: If an op of a function that it calls cannot be repeated.
   """
-  inlined = _inlined(graph, more)
-  inner, latest = inlined or (graph, lambda tensor: tensor)
+  found = _inlined(graph, more)
+  inner, latest = found or (graph, lambda tensor: tensor)
   try:
     merged = _merged(inner, list(map(latest, more)))
   except CannotSay:
-    return inlined
+    return found
   if merged is None:
-    return inlined
+    return found
   return merged[0], lambda tensor: merged[1](latest(tensor))
+
+
+def inlined(graph: Graph) -> Graph | None:
+  """Writes out calls of functions.
+
+  Args:
+    graph: `Graph`, to which ops are added.
+
+  Returns:
+    `Graph` of the same function; None if it calls none.
+
+  Raises:
+    CannotSay: If an op of a function that it calls cannot be repeated.
+  """
+  found = _inlined(graph, ())
+  return None if found is None else found[0]
 
 
 def _inlined(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
@@ -199,6 +215,43 @@ def _calls(graph: Graph) -> set[tf.Operation]:
       reached.update(y.ref() for y in op.outputs)
       if op in needed and facts(op.type).is_call:
         found.add(op)
+  return found
+
+
+def repeated(graph: Graph, xs: Sequence, targets: Sequence) -> list:
+  """Computes some Tensors once more, for other Tensors in place of xs.
+
+  Args:
+    graph: `Graph`; the ops are added to the graph that is being built.
+    xs: List of Tensors.
+    targets: List of Tensors of `graph`.
+
+  Returns:
+    List of Tensors.
+
+  Raises:
+    CannotSay: If an op cannot be repeated.
+  """
+  written = {x.ref(): new for x, new in zip(graph.xs, xs)}
+
+  def latest(tensor):
+    return written.get(tensor.ref(), tensor)
+
+  for op in ops_between(graph, targets):
+    written.update(
+      (y.ref(), y_) for y, y_ in zip(op.outputs, _repeat(op, latest))
+    )
+  return list(map(latest, targets))
+
+
+def ops_between(graph: Graph, targets: Sequence) -> list[tf.Operation]:
+  """The ops that depend on xs, and on which some Tensors depend, in order."""
+  needed = needed_ops(graph.ops, targets)
+  reached, found = {x.ref() for x in graph.xs}, []
+  for op in graph.ops:
+    if op in needed and any(x.ref() in reached for x in op.inputs):
+      reached.update(y.ref() for y in op.outputs)
+      found.append(op)
   return found
 
 

@@ -121,6 +121,9 @@ class OpFacts:
     needs_xla: A function of a `tf.Operation` that tells whether it needs XLA,
       since otherwise TensorFlow lacks a kernel for it on some devices.
     is_for_any_dtype: Whether its rule holds for integers and bools, too.
+    is_identity: Whether its result is its only input, whatever else it does.
+    adds_up: Whether its result is the sum of all its inputs.
+    is_sum: Whether its result has sums over some axes of its first input.
     is_call: Whether it calls a function once.
     is_loop: Whether it calls a function repeatedly.
     read: For an op that reads a variable and does nothing else: a function of
@@ -185,6 +188,9 @@ class OpFacts:
   held: Callable | None = None
   needs_xla: Callable | None = None
   is_for_any_dtype: bool = False
+  is_identity: bool = False
+  adds_up: bool = False
+  is_sum: bool = False
   is_call: bool = False
   is_loop: bool = False
   read: Callable | None = None

@@ -17,7 +17,11 @@
 from typing import Any
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import CannotSay, register_expansion
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  register_expansion,
+  register_facts,
+)
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
@@ -155,6 +159,11 @@ def _identity(walker, scope, instruction, inputs):
     if not value.is_known:
       return [Value(shape, value.dtype)]
   return [value]
+
+
+register_facts(
+  'Identity', 'Snapshot', 'EnsureShape', 'CheckNumerics', is_identity=True
+)
 
 
 @register_expansion('OptionalFromValue', 'OptionalNone')

@@ -27,6 +27,7 @@ from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
 register_facts('Sum', 'Cumsum', squares=Squares.SAME)
 register_facts('Sum', 'Mean', 'Cumsum', linear_in=((0,),))
+register_facts('Sum', is_sum=True)
 register_facts('Mean', 'Max', 'Min', 'NthElement', squares=Squares.ALONE)
 register_facts('Max', 'Min', 'NthElement', 'TopKV2', bends=True)
 

@@ -212,7 +212,7 @@ def _resize(walker, scope, instruction, inputs):
   return [TensorList((*items, *(None,) * size)[:size])]
 
 
-@register_expansion('AddN', squares=Squares.SAME)
+@register_expansion('AddN', squares=Squares.SAME, adds_up=True)
 def _add(walker, scope, instruction, inputs):
   """The sum of tensors, or of lists, item by item.
 
