@@ -92,8 +92,8 @@ def diag_jacobian(
       If pfor cannot vectorize `fn`, a loop runs instead, and a warning names
       the op. That is so for a `tf.while_loop` in `fn` where XLA may compile
       this call, or a tape record it: 'pfor' says that they do not. Only 'auto'
-      uses ways to a dense Jacobian that take fewer passes: at normalizers, and
-      in networks with one hidden layer.
+      uses ways to a dense Jacobian that take fewer passes: at normalizers, in
+      networks with one hidden layer, and where `fn` is seen to be a gradient.
     validate_args: Python bool. Whether to check at run time that `sample_shape`
       leads every part, that samples do not mix, that the colors fit the
       function, that forward mode agrees with reverse mode, and that what is

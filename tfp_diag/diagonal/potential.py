@@ -43,7 +43,7 @@ from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.terms import Call, Terms
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.sparsity.analysis import analyze
-from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.evaluation import repeat_op, run_op
 from tfp_diag.sparsity.expansion import (
   inlined,
   needed_ops,
@@ -202,6 +202,11 @@ def _peeled(graph: Graph, y: tf.Tensor) -> tuple[tf.Tensor, list]:
     is_broadcast = known.only_copies and known.axes == 'aligned'
     if known.factor is not None:
       factors.append(known.factor(op, k))
+    elif known.elementwise is not None and (k,) in known.linear_in:
+      inputs = list(op.inputs)
+      inputs[k] = tf.ones([], y.dtype)
+      (factor,) = repeat_op(op, inputs)
+      factors.append(factor)
     elif not (known.is_identity or is_broadcast):
       return y, factors
     y = op.inputs[k]
@@ -259,7 +264,9 @@ class _Tokens:
       self._terms[token] = list(terms.elements())
     elif _is_function_of_inputs(op):
       inputs = tuple(map(self.of, op.inputs))
-      key = op.type, attributes_of(op), inputs
+      # Others say what runs before, and where; not what is computed.
+      attributes = [a for a in attributes_of(op) if not a[0].startswith('_')]
+      key = op.type, tuple(attributes), inputs
       for k, y in enumerate(op.outputs):
         self._tokens[y.ref()] = self._number((*key, k))
 
