@@ -223,15 +223,55 @@ def test_a_plan_from_a_file(tmp_path):
 
 def with_a_constant_part(x):
   """Its value is that of a gradient; its derivatives are not."""
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    value = pairs(x)
-  gradient = tape.gradient(value, x)
+  gradient = by_tape(pairs)(x)
   return tf.where(gradient > 0, tf.stop_gradient(gradient), gradient)
 
 
 def clipped(x):
   return tf.clip_by_value(by_tape(pairs)(x), -0.5, 0.5)
+
+
+def multiplied(x):
+  return x * by_tape(pairs)(x) + tf.sin(x)
+
+
+def step_and_neighbors(x):
+  return x + 0.1 * by_tape(regression)(x) - tf.roll(x, 1, -1) ** 2
+
+
+def squashed(x):
+  score = by_tape(mixture)(x)
+  return score / tf.sqrt(1.0 + score**2)
+
+
+def with_a_part_held(x):
+  """TensorFlow holds it, too, when it differentiates the gradient."""
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    value = pairs(x) * tf.stop_gradient(regression(x))
+  return tape.gradient(value, x)
+
+
+BEHIND = [
+  (with_a_constant_part, 1),
+  (clipped, 1),
+  (multiplied, 2),
+  (step_and_neighbors, 3),
+  (squashed, 1),
+  (with_a_part_held, 1),
+]
+
+
+@pytest.mark.parametrize('shape', [[4, N], [None, N]])
+@pytest.mark.parametrize(('fn', 'num_passes'), BEHIND)
+def test_what_is_computed_from_a_gradient(fn, num_passes, shape):
+  x = state(4, N)
+  plan = tfp_diag.plan_diag_jacobian(
+    fn, tf.TensorSpec(shape, x.dtype), sample_shape=shape[:1]
+  )
+  assert is_as_hessian(plan) and plan.num_passes == num_passes
+  expected = jacobian_diagonal(fn, x)
+  np.testing.assert_allclose(plan(x)[1][0], expected, rtol=1e-9, atol=1e-11)
 
 
 def of_another_point(x):
@@ -245,38 +285,22 @@ def of_another_point(x):
 
 def with_another_constant(x):
   value = tf.reduce_sum(tf.exp(-0.5 * (x**2)), -1)
-  return -tf.exp(-0.25 * (x**2)) * x + 0.0 * value[..., tf.newaxis]
+  y = -tf.exp(-0.25 * (x**2)) * x + 0.0 * value[..., tf.newaxis]
+  return y + tf.reduce_sum(x, -1, keepdims=True) ** 2
 
 
-def with_a_part_held(x):
-  with tf.GradientTape() as tape:
-    tape.watch(x)
-    value = pairs(x) * tf.stop_gradient(regression(x))
-  return tape.gradient(value, x)
+def normalized(x):
+  """Each result depends on all of the gradient."""
+  score = by_tape(pairs)(x)
+  return score / tf.norm(score, axis=-1, keepdims=True)
 
 
-def test_a_factor_that_is_held():
-  """As TensorFlow does, when it differentiates the gradient."""
-  x = state(3, N)
-  plan = tfp_diag.plan_diag_jacobian(with_a_part_held, x, sample_shape=[3])
-  assert is_as_hessian(plan)
-  expected = jacobian_diagonal(with_a_part_held, x)
-  np.testing.assert_allclose(plan(x)[1][0], expected, rtol=1e-9, atol=1e-11)
-
-
-def multiplied(x):
-  return x * by_tape(pairs)(x)
+def turned(x):
+  return tf.reverse(by_tape(pairs)(x), [-1])
 
 
 @pytest.mark.parametrize(
-  'fn',
-  [
-    with_a_constant_part,
-    clipped,
-    of_another_point,
-    with_another_constant,
-    multiplied,
-  ],
+  'fn', [of_another_point, with_another_constant, normalized, turned]
 )
 def test_what_is_no_gradient(fn):
   x = state(3, N)

@@ -12,26 +12,28 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A function that is the gradient of another one: of its potential.
+"""A function that computes the gradient of another one: of its potential.
 
 A score is written as `tape.gradient(log_prob(x), x)`. Its Jacobian is a
 Hessian, whose diagonal may cost less than that of any other Jacobian: by sweeps
-with squared derivatives, or op by op. Whether a function is a gradient is seen
-from its graph: where the gradient of a value on the way is built once more, its
-ops are the ops that the function has made, one by one.
+with squared derivatives, or op by op. Whether a Tensor is a gradient is seen
+from the graph: where the gradient of a value on the way is built once more, its
+ops are the ops that the function has made, one by one. What the function makes
+of it, coordinate by coordinate, such as a step of Langevin dynamics, is
+differentiated by the chain rule.
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.linear_map import (
   Evaluation,
   MissingGradientError,
@@ -43,7 +45,8 @@ from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.terms import Call, Terms
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.sparsity.analysis import analyze
-from tfp_diag.sparsity.evaluation import repeat_op, run_op
+from tfp_diag.sparsity.coloring import color_diagonal
+from tfp_diag.sparsity.evaluation import run_op
 from tfp_diag.sparsity.expansion import (
   inlined,
   needed_ops,
@@ -65,34 +68,28 @@ _MOST_ELEMENTS = 10_000
 
 
 class Potential(NamedTuple):
-  """A value of which a function is the gradient, but for factors.
+  """A value of which a function computes the gradient.
 
   Attributes:
     graph: `Graph` of the function, with calls written out.
-    value: Tensor of it; the sum over its axes that are not of samples is meant.
-    factors: tuple with a list for each part: numbers, and Tensors that do not
-      depend on xs, with which the gradient is multiplied.
+    value: Tensor of it, one number for each sample.
+    gradient: tuple of the Tensors that are its derivatives by the parts.
   """
 
   graph: Graph
   value: tf.Tensor
-  factors: tuple
+  gradient: tuple
 
-  def repeated(self, xs: Sequence, rank: int) -> tf.Tensor:
-    """Computes the value once more, for other Tensors in place of xs."""
-    (value,) = repeated(self.graph, xs, [self.value])
-    axes = range(rank, value.shape.rank)
-    return tf.reduce_sum(value, list(axes)) if axes else value
+  @property
+  def behind(self) -> Graph:
+    """The function of xs and of the gradient, as if that were given."""
+    xs = (*self.graph.xs, *self.gradient)
+    return dataclasses.replace(self.graph, xs=xs)
 
-  def graph_of(self, xs: Sequence, value: tf.Tensor, ops: Sequence) -> Graph:
-    """The `Graph` of the value, as it was repeated by some ops."""
-    targets = [self.value]
-    needed = needed_ops(self.graph.ops, targets)
-    needed -= {*ops_between(self.graph, targets)}
-    given = [op for op in self.graph.ops if op in needed]
-    return dataclasses.replace(
-      self.graph, xs=tuple(xs), ys=(value,), ops=(*given, *ops)
-    )
+  @property
+  def before(self) -> Graph:
+    """The function that computes the value."""
+    return dataclasses.replace(self.graph, ys=(self.value,))
 
 
 def find_potential(graph: Graph, rank: int) -> Potential | None:
@@ -116,17 +113,26 @@ def find_potential(graph: Graph, rank: int) -> Potential | None:
     if values is None or any(map(function_names, ops_between(both, [value]))):
       # A gradient of a loop would add results to it; see `linear_map`.
       continue
-    peeled = [_peeled(both, y) for y in ys]
+    own = dataclasses.replace(both, ys=tuple(ys))
     with contextlib.suppress(MissingGradientError):
-      found = gradient_graph(
+      once_more = gradient_graph(
         dataclasses.replace(both, ys=(value,)), is_plain=True
       )
-      if len(found.ys) == len(ys) and _are_equal(
-        found, zip(found.ys, [y for y, _ in peeled])
-      ):
-        factors = tuple(factors for _, factors in peeled)
-        return Potential(both, values, factors)
+      gradient = _equals(once_more, ops_between(own, ys))
+      if len(gradient) == len(ys) and None not in gradient:
+        return _summed(own, values, tuple(gradient), rank)
   return None
+
+
+def _summed(
+  graph: Graph, values: tf.Tensor, gradient: tuple, rank: int
+) -> Potential:
+  """The potential, of the values whose sum it is."""
+  axes = list(range(rank, values.shape.rank))
+  with graph.graph.as_default(), recorded_ops() as ops:
+    value = tf.reduce_sum(values, axes) if axes else values
+  graph = dataclasses.replace(graph, ops=(*graph.ops, *ops.operations))
+  return Potential(graph, value, gradient)
 
 
 def _candidates(graph: Graph, rank: int) -> list:
@@ -172,54 +178,24 @@ def _of_samples(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor | None:
   return terms if is_same else None
 
 
-def _peeled(graph: Graph, y: tf.Tensor) -> tuple[tf.Tensor, list]:
-  """A Tensor of which another one is a multiple, but for a constant.
+def _equals(graph: Graph, ops: Sequence) -> list:
+  """The results of some ops that are seen to be equal to the `ys` of a graph.
+
+  They are computed by the same ops, from the same Tensors. The order in which
+  Tensors are added up does not count, nor does what has to run before an op.
 
   Args:
     graph: `Graph`.
-    y: Tensor of it.
+    ops: some of its ops.
 
   Returns:
-    tensor: Tensor.
-    factors: List of numbers and Tensors that do not depend on xs.
+    List with a Tensor, the first that there is, or None for each.
   """
-  varying = {x.ref() for x in graph.xs}
-  for op in ops_between(graph, [y]):
-    varying.update(z.ref() for z in op.outputs)
-  factors = []
-  while True:
-    op, known = y.op, facts(y.op.type)
-    # Sizes that are read off xs say where to, at most.
-    places = [
-      k
-      for k, x in enumerate(op.inputs)
-      if x.ref() in varying and not x.dtype.is_integer
-    ]
-    if len(places) != 1 or y.ref() not in varying:
-      return y, factors
-    (k,) = places
-    # What is broadcast from the shape of a part to that shape stays as it is.
-    is_broadcast = known.only_copies and known.axes == 'aligned'
-    if known.factor is not None:
-      factors.append(known.factor(op, k))
-    elif known.elementwise is not None and (k,) in known.linear_in:
-      inputs = list(op.inputs)
-      inputs[k] = tf.ones([], y.dtype)
-      (factor,) = repeat_op(op, inputs)
-      factors.append(factor)
-    elif not (known.is_identity or is_broadcast):
-      return y, factors
-    y = op.inputs[k]
-
-
-def _are_equal(graph: Graph, pairs: Iterable) -> bool:
-  """Whether Tensors are computed by the same ops, from the same Tensors.
-
-  The order in which Tensors are added up does not count, nor does what has to
-  run before an op.
-  """
-  tokens = _Tokens(graph)
-  return all(tokens.of(a) == tokens.of(b) for a, b in pairs)
+  tokens, found = _Tokens(graph), {}
+  for op in ops:
+    for y in op.outputs:
+      found.setdefault(tokens.of(y), y)
+  return [found.get(tokens.of(y)) for y in graph.ys]
 
 
 class _Tokens:
@@ -298,26 +274,48 @@ def _is_function_of_inputs(op: tf.Operation) -> bool:
 
 
 class OfPotential:
-  """The diagonal of a Jacobian as that of the Hessian of a potential.
+  """The diagonal of what is computed from a gradient, by that of a Hessian.
+
+  Each result depends on the entry of the gradient at its own place alone: the
+  derivative by that, times the diagonal of the Hessian, is added to the
+  derivatives while the gradient is held.
 
   Attributes:
     terms: `Terms` of the Hessian.
     evaluation: `Evaluation` of the potential.
-    factors: As in `Potential`.
+    behind: `Evaluation` of the function of xs and of the gradient.
+    colors: int32 array, one per coordinate, of what does not go through the
+      gradient; None if nothing does.
   """
 
   max_order = 1
 
   def __init__(
-    self, terms: Terms, evaluation: Evaluation, factors: tuple
+    self,
+    terms: Terms,
+    evaluation: Evaluation,
+    behind: Evaluation,
+    colors: np.ndarray | None,
   ) -> None:
     self.terms = terms
     self.evaluation = evaluation
-    self.factors = factors
+    self.behind = behind
+    self.colors = colors
     self.how = f'{terms.how}, as a Hessian'
-    self.may_leak = terms.may_leak
-    self.num_passes = terms.num_passes
-    self.note = f'`fn` is a gradient: its Jacobian is a Hessian. {terms.note}'
+    # Where the gradient is not finite, what is behind it may not be, either.
+    self.may_leak = terms.may_leak or colors is not None
+
+  @property
+  def num_passes(self) -> int:
+    """As `Terms.num_passes`."""
+    own = 0 if self.colors is None else sweep.num_colors(self.colors)
+    return self.terms.num_passes + own
+
+  @property
+  def note(self) -> str:
+    """As `Terms.note`."""
+    what = 'is' if self.colors is None else 'is computed from'
+    return f'`fn` {what} a gradient, which has a Hessian. {self.terms.note}'
 
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
@@ -330,55 +328,123 @@ class OfPotential:
         order=2,
       )
     )
-    return [
-      math.prod(factors, start=d) for d, factors in zip(diag, self.factors)
+    count = len(diag)
+    xs, gradient = self.behind.xs[:count], self.behind.xs[count:]
+    jacobian = self.behind.jacobian()
+    by_gradient = jacobian.between(jacobian.targets, gradient)
+    diag = [
+      tf.zeros_like(d) if slope is None else slope * d
+      for slope, d in zip(by_gradient.of_ones(), diag)
     ]
+    if self.colors is None:
+      return diag
+    rest = sweep.diagonal(
+      jacobian.between(jacobian.targets, xs),
+      sweep.Colors.of(self.colors, call.xs, call.rank),
+      call.xs,
+      'auto',
+      call.chunk_size,
+      self.behind.loop_type,
+    )
+    return [d + r for d, r in zip(diag, rest)]
 
 
-def as_hessian(reading: Reading) -> tuple[Reading, tuple] | None:
-  """Reads a potential of a function, if it has one.
+class AsHessian(NamedTuple):
+  """What is known of a function that computes a gradient.
+
+  Attributes:
+    hessian: `Reading` of the potential.
+    behind, colors: As in `OfPotential`.
+  """
+
+  hessian: Reading
+  behind: Evaluation
+  colors: np.ndarray | None
+
+  def of(self, terms: Terms, evaluation: Evaluation) -> OfPotential:
+    """The terms of the Jacobian, from those of the Hessian."""
+    return OfPotential(terms, evaluation, self.behind, self.colors)
+
+
+def as_hessian(reading: Reading) -> AsHessian | None:
+  """Reads a potential of a function, if it computes the gradient of one.
 
   Args:
     reading: `Reading` of a function whose Jacobian is asked for.
 
   Returns:
-    hessian: `Reading` of the potential.
-    factors: As in `Potential`.
-    None if there is no potential, or nothing can be said about it.
+    `AsHessian`; None if there is no potential, if it is not seen that each
+    result depends on the gradient at its own place alone, or if nothing can be
+    said about one of both.
   """
-  rank, graph, retrace = reading.rank, reading.evaluation.graph, reading.retrace
-  if graph.has_variables:
+  rank, evaluation, retrace = reading.rank, reading.evaluation, reading.retrace
+  if evaluation.graph.has_variables:
     return None
 
-  def retraced(shapes):
-    assert retrace is not None
-    found = find_potential(graph := retrace(shapes), rank)
-    if found is None:
-      raise CannotSay('no gradient, with this number of samples')
-    with graph.graph.as_default(), recorded_ops() as ops:
-      xs = list(map(tf.identity, graph.xs))
-      value = found.repeated(xs, rank)
-    # Not the identities: see `evaluate`.
-    return found.graph_of(xs, value, ops.operations[len(xs) :])
-
-  try:
+  @functools.cache
+  def potential(shapes=None):
+    graph = evaluation.graph
+    if shapes is not None:
+      assert retrace is not None
+      graph = retrace(shapes)
     found = find_potential(graph, rank)
     if found is None:
+      raise CannotSay('no gradient of a value')
+    return found
+
+  def alone(part, order):
+    """A part of the function by itself, and what is seen of it."""
+    graph = part(potential())
+    again = evaluate(
+      lambda xs: repeated(graph, xs, graph.ys),
+      lambda ys, _: ys,
+      graph.xs,
+      order,
+    )
+    again.graph = _with_given(graph, again.graph)
+
+    @functools.cache
+    def retraced(shapes):
+      return _repeated(part(potential(shapes[: len(evaluation.xs)])))
+
+    more = None if retrace is None else lambda shapes: retraced(tuple(shapes))
+    return again, more, analyze(again.graph, rank, more, order == 2)
+
+  try:
+    before, more, analysis = alone(lambda found: found.before, 2)
+    behind, _, rest = alone(lambda found: found.behind, 1)
+    if analysis is None or rest is None:
       return None
-    evaluation = evaluate(
-      lambda xs: found.repeated(xs, rank),
-      lambda value, _: [value],
-      reading.evaluation.xs,
-      2,
-    )
-    evaluation.graph = found.graph_of(
-      evaluation.xs, evaluation.ys[0], evaluation.graph.ops
-    )
-    more = None if retrace is None else functools.cache(retraced)
-    analysis = analyze(evaluation.graph, rank, more, is_hessian=True)
+    matrix = rest.pattern.matrix
   except (CannotSay, MissingGradientError, ValueError):
     return None
-  if analysis is None:
+  n = matrix.shape[0]
+  by_xs, by_gradient = matrix[:, :n], matrix[:, n:].tocoo()
+  if np.any(by_gradient.row != by_gradient.col):
     return None
   problem = HessianProblem(reading.problem.fn, reading.problem.xs)
-  return Reading(problem, evaluation, more, analysis), found.factors
+  return AsHessian(
+    Reading(problem, before, more, analysis),
+    behind,
+    color_diagonal(by_xs).colors if by_xs.nnz else None,
+  )
+
+
+def _repeated(graph: Graph) -> Graph:
+  """The ops between xs and ys once more, as `evaluate` adds them."""
+  with graph.graph.as_default():
+    xs = list(map(tf.identity, graph.xs))
+    with recorded_ops() as ops:
+      ys = repeated(graph, xs, graph.ys)
+  again = dataclasses.replace(
+    graph, xs=tuple(xs), ys=tuple(ys), ops=ops.operations
+  )
+  return _with_given(graph, again)
+
+
+def _with_given(graph: Graph, again: Graph) -> Graph:
+  """Ops that were repeated, after those from which they take constants."""
+  needed = needed_ops(graph.ops, graph.ys, graph.xs)
+  needed.difference_update(ops_between(graph, graph.ys))
+  given = [op for op in graph.ops if op in needed]
+  return dataclasses.replace(again, ops=(*given, *again.ops), reads=graph.reads)

@@ -24,7 +24,7 @@ from tfp_diag.diagonal.constant_hessian import ConstantHessian
 from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 from tfp_diag.diagonal.linear_map import Evaluation
-from tfp_diag.diagonal.potential import OfPotential, as_hessian
+from tfp_diag.diagonal.potential import as_hessian
 from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
 from tfp_diag.diagonal.terms import Terms
@@ -283,17 +283,19 @@ def of_potential(
   found = as_hessian(reading)
   if found is None:
     return
-  hessian, factors = found
-  hessian = hessian.simplified() or hessian
+  hessian = found.hessian.simplified() or found.hessian
   if planned is not None:
     planned = planned.removesuffix(_AS_A_HESSIAN)
   num_passes = sweep.num_colors(colors)
+  # A pass of what is behind the gradient, as a part of one of all.
+  share = len(found.behind.graph.ops) / len(reading.evaluation.graph.ops)
   ways = by_sweeps(hessian, pattern, num_passes, planned)
   least = min([least, *(way.cost for way in ways)])
   for way in [*ways, *taken_apart(hessian, colors, least)]:
     assert way.terms is not None
-    terms = OfPotential(way.terms, hessian.evaluation, factors)
-    yield _of_terms(f'{way.name}{_AS_A_HESSIAN}', terms, way.cost)
+    terms = found.of(way.terms, hessian.evaluation)
+    cost = way.cost + share * (terms.num_passes - way.num_passes)
+    yield _of_terms(f'{way.name}{_AS_A_HESSIAN}', terms, cost)
 
 
 _AS_A_HESSIAN = ', as a Hessian'

@@ -238,15 +238,14 @@ def repeated(graph: Graph, xs: Sequence, targets: Sequence) -> list:
     return written.get(tensor.ref(), tensor)
 
   for op in ops_between(graph, targets):
-    written.update(
-      (y.ref(), y_) for y, y_ in zip(op.outputs, _repeat(op, latest))
-    )
+    results = _repeat(op, latest)
+    written.update((y.ref(), new) for y, new in zip(op.outputs, results))
   return list(map(latest, targets))
 
 
 def ops_between(graph: Graph, targets: Sequence) -> list[tf.Operation]:
   """The ops that depend on xs, and on which some Tensors depend, in order."""
-  needed = needed_ops(graph.ops, targets)
+  needed = needed_ops(graph.ops, targets, graph.xs)
   reached, found = {x.ref() for x in graph.xs}, []
   for op in graph.ops:
     if op in needed and any(x.ref() in reached for x in op.inputs):
@@ -255,13 +254,22 @@ def ops_between(graph: Graph, targets: Sequence) -> list[tf.Operation]:
   return found
 
 
-def needed_ops(ops: Sequence, targets: Sequence) -> set[tf.Operation]:
-  """Those of some ops, in order, that some Tensors depend on."""
-  missing, found = {t.ref() for t in targets}, set()
+def needed_ops(
+  ops: Sequence, targets: Sequence, given: Sequence = ()
+) -> set[tf.Operation]:
+  """Those of some ops, in order, that some Tensors depend on.
+
+  Args:
+    ops: list of `tf.Operation`.
+    targets: list of Tensors.
+    given: list of Tensors whose ops do not count.
+  """
+  known = {x.ref() for x in given}
+  missing, found = {t.ref() for t in targets} - known, set()
   for op in reversed(ops):
     if any(y.ref() in missing for y in op.outputs):
       found.add(op)
-      missing.update(x.ref() for x in op.inputs)
+      missing.update({x.ref() for x in op.inputs} - known)
   return found
 
 
