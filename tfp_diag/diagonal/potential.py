@@ -229,7 +229,7 @@ class _Tokens:
         self._arrays[y.ref()] = array
         content = array.dtype.str, array.shape, array.tobytes()
         self._tokens[y.ref()] = self._number(content)
-    elif known.is_identity:
+    elif _changes_nothing(op):
       self._tokens[op.outputs[0].ref()] = self.of(op.inputs[0])
     elif known.adds_up:
       terms = collections.Counter()
@@ -262,6 +262,17 @@ class _Tokens:
       return [np.asarray(result) for result in run_op(op, arrays)]
     except (CannotSay, OpFailed):
       return None
+
+
+def _changes_nothing(op: tf.Operation) -> bool:
+  """Whether the result is the first input: gradients sum over no axes, say."""
+  known = facts(op.type)
+  if known.is_identity:
+    return True
+  if not (known.is_sum or (known.only_copies and known.axes is not None)):
+    return False
+  before, after = op.inputs[0].shape, op.outputs[0].shape
+  return before.is_fully_defined() and before == after
 
 
 def _is_function_of_inputs(op: tf.Operation) -> bool:
@@ -302,8 +313,10 @@ class OfPotential:
     self.behind = behind
     self.colors = colors
     self.how = f'{terms.how}, as a Hessian'
-    # Where the gradient is not finite, what is behind it may not be, either.
-    self.may_leak = terms.may_leak or colors is not None
+    # What is multiplied by zero may be infinite.
+    given = behind.xs[len(behind.ys) :]
+    is_alone = all(y is g for y, g in zip(behind.ys, given))
+    self.may_leak = terms.may_leak or not is_alone
 
   @property
   def num_passes(self) -> int:
