@@ -273,4 +273,9 @@ def _is_same(flow: Flow, other: Flow) -> bool:
   """Whether two flows are known to be the same."""
   if flow is other:
     return True
-  return flow.columns == other.columns and not flow.stages and not other.stages
+  if flow.columns != other.columns or len(flow.stages) != len(other.stages):
+    return False
+  return all(
+    kind == also == 'gather' and np.array_equal(index, places)
+    for (kind, index), (also, places) in zip(flow.stages, other.stages)
+  )
