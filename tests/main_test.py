@@ -584,7 +584,7 @@ def test_a_terminal_shows_progress_and_ctrl_c_works(tmp_path):
   try:
     read_until(ours, 'sampling')
     # The bar moves from block to block.
-    for _ in range(3):
+    for _ in range(2):
       read_until(ours, 'left')
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=300)

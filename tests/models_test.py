@@ -143,7 +143,7 @@ def hierarchy_of_two_effects():
   return fn, [(), (), (3,), (4,)], 2
 
 
-RETURNS = np.random.default_rng(4).normal(size=12)
+RETURNS = np.random.default_rng(4).normal(size=8)
 
 
 def volatility(log_variance):
@@ -162,17 +162,17 @@ def non_centered_volatility_by_scan():
     prior = tf.reduce_sum(tfd.Normal(constant(0), 1).log_prob(shocks), -1)
     return prior + volatility(tf.transpose(path))
 
-  return fn, [(12,)], 12
+  return fn, [(8,)], 8
 
 
 def non_centered_volatility_by_cumsum():
   def fn(shocks):
-    powers = 0.9 ** np.arange(12.0)
+    powers = 0.9 ** np.arange(8.0)
     path = powers * tf.cumsum(0.3 * shocks / powers, axis=-1)
     prior = tf.reduce_sum(tfd.Normal(constant(0), 1).log_prob(shocks), -1)
     return prior + volatility(path)
 
-  return fn, [(12,)], 12
+  return fn, [(8,)], 8
 
 
 def centered_volatility():
@@ -183,7 +183,7 @@ def centered_volatility():
     prior = tf.reduce_sum(tfd.Normal(constant(0), 0.3).log_prob(steps), -1)
     return prior + volatility(log_variance)
 
-  return fn, [(12,)], 2
+  return fn, [(8,)], 2
 
 
 def centered_volatility_with_parameters():
@@ -198,7 +198,7 @@ def centered_volatility_with_parameters():
     prior = tfd.Normal(constant(0), tf.exp(log_sigma)).log_prob(steps)
     return tf.reduce_sum(prior, axis=-1) + volatility(log_variance)
 
-  return fn, [(), (), (), (12,)], 5
+  return fn, [(), (), (), (8,)], 5
 
 
 def autoregression_by_gather():
@@ -301,7 +301,7 @@ def centers_of_a_mixture():
 def state_space():
   """A series under a filtered density: the first value meets all later ones."""
   model = tfd.LinearGaussianStateSpaceModel(
-    num_timesteps=4,
+    num_timesteps=3,
     transition_matrix=constant([[1, 1], [0, 0.9]]),
     transition_noise=tfd.MultivariateNormalDiag(
       scale_diag=constant([0.5, 0.2])
@@ -310,7 +310,7 @@ def state_space():
     observation_noise=tfd.MultivariateNormalDiag(scale_diag=constant([0.7])),
     initial_state_prior=tfd.MultivariateNormalDiag(scale_diag=constant([1, 1])),
   )
-  return lambda x: model.log_prob(x + tf.sin(x)), [(4, 1)], 4
+  return lambda x: model.log_prob(x + tf.sin(x)), [(3, 1)], 3
 
 
 def dense_network():

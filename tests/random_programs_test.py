@@ -27,6 +27,7 @@ The seed stands at the top of the report:
     pytest tests/random_programs_test.py --fuzz-seconds 28800  # for a night
 """
 
+import collections
 import dataclasses
 import re
 import time
@@ -38,6 +39,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.conftest import FUZZ_SEED
 from tests.random_steps import (
   BINARY,
   LAYERS,
@@ -57,7 +59,7 @@ from tests.random_steps import (
 )
 from tfp_diag.sparsity import walk
 
-NUM_PROGRAMS = 200
+NUM_PROGRAMS = 120
 NUM_TESTS = 8
 # Eager calls look for structure from 16 coordinates on.
 MAX_COORDINATES = 17
@@ -365,6 +367,17 @@ def compare(diag, plan, dense):
 def fixture_all_batches_are_large(monkeypatch):
   """So that few samples stand for many wherever they can."""
   monkeypatch.setattr(walk, '_FEW_ELEMENTS', 0)
+
+
+def test_the_programs_have_all_steps_in_all_regimes():
+  programs = [
+    drawn(np.random.default_rng([FUZZ_SEED, number]))
+    for number in range(NUM_PROGRAMS)
+  ]
+  found = {step.make for program in programs for step in program.steps}
+  assert found == {*UNARY, *BINARY}
+  ways = collections.Counter((p.kind, p.regime) for p in programs)
+  assert len(ways) == 2 * len(REGIMES) and min(ways.values()) > 1
 
 
 @pytest.mark.parametrize('part', range(NUM_TESTS))

@@ -88,14 +88,14 @@ def test_standard_error_has_its_closed_form(repetitions):
 def test_chunks_change_nothing():
   x = tf.zeros([6], tf.float64)
   results = [
-    tfp_diag.stochastic_diag_jacobian(linear, x, 23, [1, 2], chunk_size=c)
-    for c in (1, 10, 23)
+    tfp_diag.stochastic_diag_jacobian(linear, x, 7, [1, 2], chunk_size=c)
+    for c in (1, 3, 7)
   ]
   for result in results:
-    assert result.num_passes == 23
+    assert result.num_passes == 7
     for a, b in zip(result[:2], results[0][:2]):
       np.testing.assert_allclose(a, b, rtol=1e-12)
-  other = tfp_diag.stochastic_diag_jacobian(linear, x, 23, [1, 3])
+  other = tfp_diag.stochastic_diag_jacobian(linear, x, 7, [1, 3])
   assert np.abs(other.estimate - results[0].estimate).min() > 1e-6
 
 

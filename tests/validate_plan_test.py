@@ -32,8 +32,8 @@ from tfp_diag.sparsity import SparsityPattern, color_diagonal
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')
 
-SIZES = (5, 8, 13, 21)
-NUM_MATRICES = 25  # Of each size: 100 in all.
+SIZES = (5, 13)
+NUM_MATRICES = 50  # Of each size: 100 in all.
 
 
 def plan_for(kind, matrix, sample_rank=1):
@@ -148,8 +148,14 @@ def test_without_the_checks_a_wrong_pattern_gives_wrong_numbers():
     tfp_diag.diag_jacobian(x, fn=fn, plan=plan, validate_args=True)
 
 
-@pytest.mark.parametrize('dtype', ('float32', 'float64'))
-@pytest.mark.parametrize('schedule', ('unrolled', 'pfor', 'while_loop'))
+@pytest.mark.parametrize(
+  'schedule, dtype',
+  [
+    ('unrolled', 'float32'),
+    ('pfor', 'float64'),
+    ('while_loop', 'float32'),
+  ],
+)
 def test_plans_that_were_detected_pass_the_checks(schedule, dtype):
   def fn(x):
     chain = tf.cosh(x[..., 1:] - 0.9 * x[..., :-1])

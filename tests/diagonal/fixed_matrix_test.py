@@ -20,7 +20,11 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
-from tests.oracles import hessian_diagonal, unmixed_diagonals
+from tests.oracles import (
+  hessian_by_copies,
+  hessian_diagonal,
+  unmixed_diagonals,
+)
 
 tfd = tfp.distributions
 RNG = np.random.default_rng(11)
@@ -121,7 +125,7 @@ def test_of_any_number_of_samples(is_compiled):
     return tfp_diag.diag_hessian(fn, x, plan=plan)[-1]
 
   for num in (1, SAMPLES):
-    close(diagonal(X[:num]), hessian_diagonal(fn, X[:num]))
+    close(diagonal(X[:num]), hessian_by_copies(fn, X[:num]))
 
 
 def of_neighbors(x):
@@ -187,7 +191,7 @@ def test_parts_with_matrices_of_their_own():
   assert plan.num_passes == SIZE // SAMPLES + 2 + 1 + 1
   found = tfp_diag.diag_hessian(fn, parts)[-1]
   sizes = [SIZE, 6, 1]
-  joined = hessian_diagonal(
+  joined = hessian_by_copies(
     lambda x: fn(*tf.split(x, sizes, axis=-1)), tf.concat(parts, axis=-1)
   )
   for part, expected in zip(found, tf.split(joined, sizes, axis=-1)):
@@ -230,7 +234,7 @@ def test_coefficients_whose_squares_are_out_of_range(size):
 
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert plan.how == 'squared sweeps'
-  expected = hessian_diagonal(exact, X)
+  expected = hessian_by_copies(exact, X)
   np.testing.assert_allclose(
     tfp_diag.diag_hessian(fn, x)[-1],
     expected,
@@ -277,15 +281,28 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize('num', [SAMPLES, SIZE])
-@pytest.mark.parametrize('name', LAYOUTS)
+# With as many samples as coordinates shapes do not tell the axes apart: each
+# layout is tried with that many or with fewer, a product of pieces with both.
+@pytest.mark.parametrize(
+  'name, num',
+  [
+    ('a form by einsum', SIZE),
+    ('a form by einsum, and more', SAMPLES),
+    ('a product of rows', SIZE),
+    ('a product of matrices', SAMPLES),
+    ('products of pieces', SAMPLES),
+    ('products of pieces', SIZE),
+    ('samples last', SIZE),
+    ('samples last, behind two ops', SAMPLES),
+    ('samples in the middle', SIZE),
+  ],
+)
 def test_where_the_samples_are(name, num):
   fn, rng = LAYOUTS[name], np.random.default_rng(1)
-  # As many samples as coordinates: shapes do not tell the axes apart.
   x = tf.constant(rng.normal(size=[num, SIZE]))
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert plan.num_passes < SIZE, plan
-  close(tfp_diag.diag_hessian(fn, x, plan=plan)[-1], hessian_diagonal(fn, x))
+  close(tfp_diag.diag_hessian(fn, x, plan=plan)[-1], hessian_by_copies(fn, x))
 
 
 def test_two_sample_dimensions_in_the_middle():

@@ -367,11 +367,18 @@ def beside_a_base(x):
   return -tf.reduce_sum(tf.math.log(sums), -1) - tf.reduce_sum(x**4, -1)
 
 
+# Each function with two of the four shapes of the samples.
 @pytest.mark.parametrize(
-  'fn, num_bases',
-  [(cox_regression, 1), (base_of_a_base, 2), (beside_a_base, 1)],
+  'fn, num_bases, sample_shape',
+  [
+    (cox_regression, 1, ()),
+    (cox_regression, 1, (8,)),
+    (base_of_a_base, 2, (3, 2)),
+    (base_of_a_base, 2, (0,)),
+    (beside_a_base, 1, ()),
+    (beside_a_base, 1, (3, 2)),
+  ],
 )
-@pytest.mark.parametrize('sample_shape', [(), (8,), (3, 2), (0,)])
 def test_tangents_start_where_a_matrix_is_fixed(
   fn, num_bases, sample_shape, term_calls
 ):

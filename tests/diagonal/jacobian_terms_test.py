@@ -258,8 +258,10 @@ def test_agrees_with_the_dense_jacobian(fn, term_calls):
   assert term_calls.count == 1
 
 
-@pytest.mark.parametrize('fn', FUNCTIONS)
-@pytest.mark.parametrize('jit_compile', [False, True])
+# Every other one is compiled.
+@pytest.mark.parametrize(
+  'fn, jit_compile', [(fn, k % 2 == 0) for k, fn in enumerate(FUNCTIONS)]
+)
 def test_in_graphs(fn, jit_compile, term_calls):
   x = state(24, dtype=tf.float32)
   run = tf.function(lambda x: diagonal(x, single(fn)), jit_compile=jit_compile)
@@ -299,9 +301,19 @@ def test_number_of_passes(fn, num_passes):
   assert 'The Jacobian is cut' in str(plan)
 
 
-@pytest.mark.parametrize('sample_shape', [(), (1,), (50,), (2, 3)])
+# Each function with two shapes, each shape with two functions.
 @pytest.mark.parametrize(
-  'fn', [softmax, two_means, transposed_layer, planar_flow]
+  'fn, sample_shape',
+  [
+    (softmax, ()),
+    (softmax, (50,)),
+    (two_means, (1,)),
+    (two_means, (2, 3)),
+    (transposed_layer, ()),
+    (transposed_layer, (2, 3)),
+    (planar_flow, (1,)),
+    (planar_flow, (50,)),
+  ],
 )
 def test_any_sample_shape(fn, sample_shape):
   x = state(*sample_shape)
@@ -434,29 +446,29 @@ def twice_the_same(a, b):
   return [y, y]
 
 
-@pytest.mark.parametrize('batch', [32, None], ids=['32', 'open'])
+# Open batches and known ones in turn.
 @pytest.mark.parametrize(
-  'fn, num_passes',
+  'fn, batch, num_passes',
   [
-    (halves_of_a_layer, 4),
-    (halves_the_other_way_round, 4),
-    (one_value_for_both, 3),
-    (by_element_and_by_matrix, 4),
-    (layer_of_one_part, 3),
-    (gate_by_the_other_part, 5),
+    (halves_of_a_layer, 32, 4),
+    (halves_the_other_way_round, None, 4),
+    (one_value_for_both, 32, 3),
+    (by_element_and_by_matrix, None, 4),
+    (layer_of_one_part, 32, 3),
+    (gate_by_the_other_part, None, 5),
     # Where a result is used on the way, or twice, only what makes it another
     # Tensor, as for an open batch, shows where it goes.
-    (one_part_through_the_other, {32: 20, None: 4}),
-    (twice_the_same, {32: 20, None: 4}),
+    (one_part_through_the_other, 32, 20),
+    (one_part_through_the_other, None, 4),
+    (twice_the_same, 32, 20),
+    (twice_the_same, None, 4),
   ],
 )
-def test_layers_between_several_parts(fn, num_passes, batch):
+def test_layers_between_several_parts(fn, batch, num_passes):
   x = state(32)
   parts = [x[:, :10], x[:, 10:]]
   specs = [tf.TensorSpec([batch, 10], tf.float64)] * 2
   plan = tfp_diag.plan_diag_jacobian(fn, specs, [batch])
-  if isinstance(num_passes, dict):
-    num_passes = num_passes[batch]
   assert plan.num_passes == num_passes
   _, diag = tfp_diag.diag_jacobian(
     parts, fn=fn, sample_shape=[32], plan=plan, validate_args=True

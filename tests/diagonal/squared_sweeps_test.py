@@ -578,9 +578,9 @@ def test_own_gradients_behind_what_is_written_out(activation, is_swept):
 DEEP = size_of_two_layers()
 
 
-@pytest.mark.parametrize('jit_compile', [None, True])
 @pytest.mark.parametrize(
-  'fn, size', [(deep_network, DEEP), (network_of_silu, ONE)]
+  'fn, size, jit_compile',
+  [(deep_network, DEEP, True), (network_of_silu, ONE, None)],
 )
 def test_in_a_graph(fn, size, jit_compile):
   x = state(size, 2)
@@ -782,9 +782,17 @@ def test_what_is_not_finite_touches_nothing_else(bad):
   np.testing.assert_allclose(got[finite], want[finite], rtol=1e-9)
 
 
-@pytest.mark.parametrize('how', ['eager', 'graph', 'xla'])
+# Each way with two functions, the two that take longest under XLA.
 @pytest.mark.parametrize(
-  'fn', [horseshoe, softmax_regression, network, classifier_in_full]
+  'fn, how',
+  [
+    (softmax_regression, 'eager'),
+    (network, 'eager'),
+    (horseshoe, 'graph'),
+    (network, 'graph'),
+    (horseshoe, 'xla'),
+    (classifier_in_full, 'xla'),
+  ],
 )
 def test_third_derivatives(fn, how):
   size = next(size for model, size, _ in MODELS if model is fn)

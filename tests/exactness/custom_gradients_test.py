@@ -30,7 +30,7 @@ from tests.exactness.ways import (
   in_regime,
   same,
 )
-from tests.oracles import hessian_diagonal, jacobian_diagonal
+from tests.oracles import hessian_by_copies, jacobian_by_copies
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')
 
@@ -133,7 +133,7 @@ def test_an_open_plan_for_a_hessian(name):
   plan = tfp_diag.plan_diag_hessian(fn, OPEN)
   assert plan.num_passes == num_passes
   x = draw(3, N)
-  same(plan(x)[2], hessian_diagonal(fn, copy_of(x)))
+  same(plan(x)[2], hessian_by_copies(fn, copy_of(x)))
 
 
 @pytest.mark.parametrize('name', JACOBIANS)
@@ -142,7 +142,7 @@ def test_an_open_plan_for_a_jacobian(name):
   plan = tfp_diag.plan_diag_jacobian(fn, OPEN, sample_shape=[None])
   assert plan.coloring.num_colors == num_passes
   x = draw(4, N)
-  same(plan(x)[1][0], jacobian_diagonal(fn, copy_of(x)))
+  same(plan(x)[1][0], jacobian_by_copies(fn, copy_of(x)))
 
 
 @pytest.mark.parametrize('name', ('own', 'silu', 'softplus bijector'))
@@ -163,7 +163,7 @@ def test_without_a_plan(name, regime):
   def call(x):
     return tfp_diag.diag_hessian(fn, x)[2]
 
-  same(in_regime(regime, call, x), hessian_diagonal(fn, copy_of(x)))
+  same(in_regime(regime, call, x), hessian_by_copies(fn, copy_of(x)))
 
 
 def test_each_call_makes_its_gradient_anew():
@@ -179,7 +179,7 @@ def test_each_call_makes_its_gradient_anew():
   plan = tfp_diag.plan_diag_jacobian(fn, OPEN, sample_shape=[None])
   assert plan.coloring.num_colors == 2
   x = draw(5, N)
-  want = jacobian_diagonal(fn, copy_of(x))
+  want = jacobian_by_copies(fn, copy_of(x))
   same(plan(x)[1][0], want)
   same(tfp_diag.diag_jacobian(x, fn=fn, plan=plan)[1][0], want)
 

@@ -27,7 +27,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.exactness.ways import copy_of, draw, same
-from tests.oracles import hessian_diagonal, jacobian_diagonal
+from tests.oracles import hessian_by_copies, jacobian_by_copies
 from tfp_diag.sparsity import Flow, Structure, register_rule
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')
@@ -77,7 +77,7 @@ def test_a_cut_that_is_not_there(planned, fn):
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     diag = tfp_diag.diag_jacobian(x, fn=fn, plan=plan)[1][0]
-  same(diag[:2], jacobian_diagonal(fn, copy_of(x[:2])))
+  same(diag[:2], jacobian_by_copies(fn, copy_of(x[:2])))
   (sentence,) = warned_of_plans(caught)
   assert str(plan.num_passes) in sentence and str(N) in sentence
 
@@ -92,7 +92,7 @@ def test_curvature_that_is_not_there(planned, fn):
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     diag = tfp_diag.diag_hessian(fn, x, plan=plan)[2]
-  same(diag[:2], hessian_diagonal(fn, copy_of(x[:2])))
+  same(diag[:2], hessian_by_copies(fn, copy_of(x[:2])))
   (sentence,) = warned_of_plans(caught)
   assert str(plan.num_passes) in sentence
 
@@ -109,7 +109,7 @@ def test_a_plan_that_is_followed_says_nothing(fn, samples):
     warnings.simplefilter('always')
     diag = plan(x)[1][0]
     tfp_diag.diag_jacobian(x, fn=fn, plan=plan)
-  same(diag[:2], jacobian_diagonal(fn, copy_of(x[:2])))
+  same(diag[:2], jacobian_by_copies(fn, copy_of(x[:2])))
   assert not warned_of_plans(caught)
 
 
@@ -216,7 +216,7 @@ def test_a_rule_that_calls_a_bent_op_linear(
 
   x = draw(*shape, seed=5)
   few = x[:2] if len(shape) > 1 else x
-  want = hessian_diagonal(log_prob, copy_of(few))
+  want = hessian_by_copies(log_prob, copy_of(few))
   try:
     diag = tfp_diag.diag_hessian(log_prob, x, validate_args=True)[2]
   except tf.errors.InvalidArgumentError as e:
@@ -230,7 +230,7 @@ def test_a_rule_that_calls_a_bent_op_linear(
 def test_shortcuts_that_are_right_pass(samples, fn):
   x = draw(samples, N, seed=6)
   diag = tfp_diag.diag_hessian(fn, x, validate_args=True)[2]
-  same(diag[:2], hessian_diagonal(fn, copy_of(x[:2])), rtol=1e-7)
+  same(diag[:2], hessian_by_copies(fn, copy_of(x[:2])), rtol=1e-7)
 
 
 def test_a_plan_called_with_variables_and_a_tensor_of_its_closure():

@@ -38,7 +38,7 @@ import tf_keras
 
 import tfp_diag
 from tests.exactness.ways import copy_of, draw, same
-from tests.oracles import hessian_diagonal, jacobian_diagonal
+from tests.oracles import hessian_by_copies, jacobian_by_copies
 
 N = 16
 SAMPLES = 2
@@ -746,7 +746,7 @@ def test_diagonal_of_a_jacobian(make, here):
   for _ in range(2):
     ys, diag = tfp_diag.diag_jacobian(x, sample_shape=[SAMPLES], fn=fn)
     same(ys[0], fn(x))
-    same(diag[0], jacobian_diagonal(fn, copy_of(x)))
+    same(diag[0], jacobian_by_copies(fn, copy_of(x)))
     change()
 
 
@@ -790,7 +790,7 @@ def test_diagonal_of_a_hessian(make, here):
   for _ in range(2):
     value, _, diag = tfp_diag.diag_hessian(log_prob, x)
     same(value, log_prob(x))
-    same(diag, hessian_diagonal(log_prob, copy_of(x)))
+    same(diag, hessian_by_copies(log_prob, copy_of(x)))
     change()
 
 
@@ -816,7 +816,7 @@ def test_in_a_new_graph(make, here):
     def call(x):
       return tfp_diag.diag_jacobian(x, sample_shape=[SAMPLES], fn=fn)[1][0]
 
-    same(call(x), jacobian_diagonal(fn, copy_of(x)))
+    same(call(x), jacobian_by_copies(fn, copy_of(x)))
     change()
 
 
@@ -828,7 +828,7 @@ def test_new_plans(make, here):
   x = draw(SAMPLES, N, seed=3)
   for _ in range(2):
     plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=[SAMPLES])
-    same(plan(x)[1][0], jacobian_diagonal(fn, copy_of(x)))
+    same(plan(x)[1][0], jacobian_by_copies(fn, copy_of(x)))
     change()
 
 
@@ -843,7 +843,7 @@ def test_back_and_forth():
   for shift, power in [(1, 2), (0, 2), (1, 3), (1, 2), (0, 2), (5, 3)]:
     settings.update(shift=shift, power=power)
     diag = tfp_diag.diag_jacobian(x, sample_shape=[SAMPLES], fn=fn)[1][0]
-    same(diag, jacobian_diagonal(fn, copy_of(x)))
+    same(diag, jacobian_by_copies(fn, copy_of(x)))
 
 
 def live_graphs():
@@ -873,6 +873,6 @@ def test_new_minibatches_leave_no_graphs_behind(size):
   for seed in (1, 2):
     step(seed)
   before = live_graphs()
-  for seed in range(3, 11):
+  for seed in range(3, 8):
     step(seed)
   assert live_graphs() <= before + 2

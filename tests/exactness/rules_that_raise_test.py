@@ -24,7 +24,7 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.exactness.ways import REGIMES, copy_of, draw, in_regime, same
-from tests.oracles import hessian_diagonal, jacobian_diagonal
+from tests.oracles import hessian_by_copies, jacobian_by_copies
 from tfp_diag.sparsity import register_rule
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')
@@ -115,7 +115,7 @@ def test_only_its_own_op_is_dense(op_type, cleared, no_rule_left_behind):
     plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=[2])
   assert asked
   assert plan.num_passes == 6
-  same(plan(x)[1][0], jacobian_diagonal(fn, copy_of(x)))
+  same(plan(x)[1][0], jacobian_by_copies(fn, copy_of(x)))
   notes = ' '.join(plan.notes)
   assert op_type in notes and 'ZeroDivisionError' in notes
   assert 'a bug of mine' in notes
@@ -123,8 +123,10 @@ def test_only_its_own_op_is_dense(op_type, cleared, no_rule_left_behind):
   assert 'a bug of mine' in sentence
 
 
-@pytest.mark.parametrize('error', ERRORS, ids=lambda e: type(e).__name__)
-@pytest.mark.parametrize('regime', REGIMES[:2])
+# Eagerly and in a graph in turn.
+@pytest.mark.parametrize(
+  'regime, error', [(REGIMES[k % 2], error) for k, error in enumerate(ERRORS)]
+)
 def test_whatever_it_raises(regime, error, cleared, no_rule_left_behind):
   asked = break_rule('RGBToHSV', error)
   fn, x = function_of('RGBToHSV'), draw(2, N, seed=1)
@@ -135,7 +137,7 @@ def test_whatever_it_raises(regime, error, cleared, no_rule_left_behind):
   with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter('always')
     diag = in_regime(regime, call, x)
-  same(diag, jacobian_diagonal(fn, copy_of(x)))
+  same(diag, jacobian_by_copies(fn, copy_of(x)))
   assert asked
   assert len(about('RGBToHSV', caught)) == 1
 
@@ -153,7 +155,7 @@ def test_it_warns_once(cleared, no_rule_left_behind):
     warnings.simplefilter('always')
     for _ in range(3):
       diag = tfp_diag.diag_jacobian(x, sample_shape=[2], fn=fn)[1][0]
-  same(diag, jacobian_diagonal(fn, copy_of(x)))
+  same(diag, jacobian_by_copies(fn, copy_of(x)))
   assert len(about('RGBToHSV', caught)) == 1
 
 
@@ -172,7 +174,7 @@ def test_in_a_log_density(cleared, no_rule_left_behind):
     plan = tfp_diag.plan_diag_hessian(log_prob, x)
   assert plan.num_passes == 6
   assert 'MatrixSolveLs' in ' '.join(plan.notes)
-  same(plan(x)[2], hessian_diagonal(log_prob, copy_of(x)))
+  same(plan(x)[2], hessian_by_copies(log_prob, copy_of(x)))
 
 
 def test_a_pattern_names_it(cleared, no_rule_left_behind):

@@ -150,6 +150,25 @@ def test_eager_calls_see_what_is_captured_now(name):
     _, [diag] = tfp_diag.diag_jacobian(X, fn=fn)
     np.testing.assert_allclose(diag, jacobian_diagonal(fn, X), rtol=1e-9)
 
+
+# One of each kind: what is captured is looked at where a graph is traced.
+@pytest.mark.parametrize(
+  'name',
+  [
+    'an exponent',
+    'a threshold',
+    'a sum',
+    'gathered',
+    'segments',
+    'a loop',
+    'one that closes over more',
+    'an axis cast in one',
+  ],
+)
+def test_eager_hessians_see_what_is_captured_now(name):
+  tfp_diag.clear_cache()
+  for fn in functions(name):
+
     def log_prob(z, fn=fn):
       return tf.reduce_sum(tf.sin(fn(z)))
 

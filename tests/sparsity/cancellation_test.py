@@ -106,17 +106,14 @@ def test_pairs(fn):
   want = hessian(fn, x)
   spec = tf.TensorSpec([None, N, D], x.dtype)
   open_plan = tfp_diag.plan_diag_hessian(fn, spec)
-  found = [
-    tfp_diag.diag_hessian(fn, x)[2],
+  compiled = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=True
+  )
+  for diag in (
     open_plan(x)[2],
     tfp_diag.diag_hessian(fn, x, validate_args=True)[2],
-  ]
-  for jit_compile in (None, True):
-    call = tf.function(
-      lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=jit_compile
-    )
-    found.append(call(x))
-  for diag in found:
+    compiled(x),
+  ):
     np.testing.assert_allclose(diag, want, rtol=1e-10, atol=1e-10)
   np.testing.assert_allclose(
     tfp_diag.diag_hessian(fn, x[0])[2], want[0], rtol=1e-10, atol=1e-10

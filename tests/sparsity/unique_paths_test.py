@@ -15,6 +15,7 @@
 """How many paths there are, and which coordinates need passes because of it."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -535,6 +536,13 @@ def many_kinds(x):
   return result
 
 
+# Looked at for the diagonal, and for third derivatives.
+@functools.cache
+def parted_paths(fn):
+  x = state(FIRST + SECOND + 2, samples=2)
+  return x, *diagonal(fn, x)
+
+
 # What parts; the rest is in a sweep that squares everything.
 PARTED = [
   (deep, range(FIRST)),
@@ -555,7 +563,7 @@ PARTED = [
 
 @pytest.mark.parametrize('fn, parted', PARTED)
 def test_paths_that_part_and_meet_again(fn, parted, prefers_sweeps):
-  sweeps, plan = diagonal(fn, state(FIRST + SECOND + 2, samples=2))
+  _, sweeps, plan = parted_paths(fn)
   squared = squared_throughout(sweeps)
   assert plan.ways[0].name == 'squared sweeps'
   np.testing.assert_array_equal(np.flatnonzero(~squared), parted)
@@ -590,8 +598,7 @@ def behind_two_layers(x):
   ],
 )
 def test_third_derivatives_where_paths_part(fn, gives, prefers_sweeps):
-  x = state(FIRST + SECOND + 2, samples=2)
-  sweeps, _ = diagonal(fn, x)
+  x, sweeps, _ = parted_paths(fn)
   frontiers = [f for one in sweeps.sweeps for f in one.frontiers]
   assert frontiers and all(map(sweeps.gives_third, frontiers)) == gives
   found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(x)

@@ -588,16 +588,17 @@ def test_a_log_density_that_differs_from_chain_to_chain():
     return sums(x) + tf.random.normal(tf.shape(x))
 
   start = tf.linspace(0.0, 1.0, 5)
+  options = dict(init=start, num_warmup_steps=0, jit_compile=False)
   for log_prob in (forgets_to_sum, noisy):
     with pytest.warns(UserWarning, match='is another one in another chain'):
-      sample_posterior(log_prob, 2, init=start, num_warmup_steps=0)
+      sample_posterior(log_prob, 2, **options)
     with pytest.warns(UserWarning, match='is another one in another chain'):
       windowed_adaptive_mala(
         2, log_prob, init=start, num_adaptation_steps=0, jit_compile=False
       )
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    sample_posterior(sums, 2, init=start, num_warmup_steps=0)
+    sample_posterior(sums, 2, **options)
 
 
 def test_a_batch_of_what_is_pinned_is_one():

@@ -1027,7 +1027,7 @@ def test_the_global_seed_of_tensorflow_counts():
     if seed is not None:
       tf.random.set_seed(seed)
     return sample_posterior(
-      normal, 4, init=tf.zeros([8, 3]), num_warmup_steps=0
+      normal, 4, init=tf.zeros([8, 3]), num_warmup_steps=0, jit_compile=False
     ).draws
 
   first = draws(3)

@@ -55,8 +55,7 @@ def draw(data, seed, num_draws, preconditioner, **arguments):
   # TensorFlow captures Tensors of up to 128 elements in another way.
   [
     ('dense', 9, 4),
-    ('dense', 50, 4),
-    ('diagonal', 50, 20),
+    ('diagonal', 50, 4),
     ('low_rank', 50, 20),
   ],
 )
