@@ -79,7 +79,7 @@ def pytest_addoption(parser):
     help=f'default: {FUZZ_SEED}, or a new one with --fuzz-seconds',
   )
   group.addoption(
-    '--fuzz-seconds', type=float, help='how long; default: 120 programs'
+    '--fuzz-seconds', type=float, help='how long; default: 200 programs'
   )
 
 

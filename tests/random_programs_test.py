@@ -59,7 +59,7 @@ from tests.random_steps import (
 )
 from tfp_diag.sparsity import walk
 
-NUM_PROGRAMS = 120
+NUM_PROGRAMS = 200
 NUM_TESTS = 8
 # Eager calls look for structure from 16 coordinates on.
 MAX_COORDINATES = 17
