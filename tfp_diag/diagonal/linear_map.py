@@ -795,30 +795,49 @@ def linear_map_of_graph(ys: Sequence, xs: Sequence) -> LinearMap:
   return LinearMap(_graph_gradient, ys, xs)
 
 
-def gradient_graph(graph: Graph, is_plain: bool = False) -> Graph:
+def gradient_graph(graph: Graph) -> Graph:
   """The gradient of the only one of `ys`, as a function of the same parts.
 
   Args:
     graph: `Graph`, to which the ops are added.
-    is_plain: Python bool, whether it has TensorFlow's own gradients alone, as
-      those of a tape that the caller has opened.
 
   Returns:
     `Graph`, without results for parts that have no path to the value.
   """
   with graph.graph.as_default(), recorded_ops() as backward:
-    if is_plain:
-      plain = _of_connected(_by_graph, contextlib.nullcontext())
-      # As TensorFlow seeds it.
-      seeds = [tf.ones(tf.shape(y), y.dtype) for y in graph.ys]
-      gradient = plain(graph.ys, graph.xs, seeds)
-    else:
-      gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
+    gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
   return dataclasses.replace(
     graph,
     ys=tuple(g for g in gradient if g is not None),
     ops=(*graph.ops, *backward.operations),
   )
+
+
+def plain_gradient(value: tf.Tensor, xs: Sequence) -> list:
+  """The gradient of a Tensor, as a tape that a caller has opened has it.
+
+  By TensorFlow's own gradients alone, in a graph of its own that never runs: a
+  custom gradient may do more than return results.
+
+  Args:
+    value: Tensor of a graph.
+    xs: List of Tensors of that graph.
+
+  Returns:
+    List with a Tensor or None for each of `xs`.
+
+  Raises:
+    MissingGradientError: If there is none; whatever the code of a custom
+      gradient raises is the cause.
+  """
+  with beside(value.graph):
+    try:
+      # Seeded as TensorFlow does it.
+      seed = tf.ones(tf.shape(value), value.dtype)
+      found = tf.gradients(value, list(xs), grad_ys=seed)
+      return [None if g is None else tf.convert_to_tensor(g) for g in found]
+    except Exception as e:
+      raise MissingGradientError(str(e)) from e
 
 
 def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
@@ -935,7 +954,7 @@ def _tape_gradient(tape: tf.GradientTape) -> Callable:
   return _of_connected(gradient)
 
 
-def _of_connected(gradient: Callable, within: Any = own_gradients) -> Callable:
+def _of_connected(gradient: Callable) -> Callable:
   """Lets `gradient` meet None targets, sparse results and missing gradients."""
 
   def wrapped(targets, sources, seeds):
@@ -944,7 +963,7 @@ def _of_connected(gradient: Callable, within: Any = own_gradients) -> Callable:
       return [None] * len(sources)
     targets, seeds = zip(*pairs)
     try:
-      with within:
+      with own_gradients:
         result = gradient(list(targets), list(sources), list(seeds))
     except (LookupError, NotImplementedError) as e:
       raise MissingGradientError(
@@ -962,9 +981,8 @@ def _of_connected(gradient: Callable, within: Any = own_gradients) -> Callable:
   return wrapped
 
 
-def _by_graph(targets: Sequence, sources: Sequence, seeds: Sequence) -> list:
-  sources = [_at_hand(x, targets[0].graph) for x in sources]
-  return tf.gradients(targets, sources, grad_ys=seeds)
-
-
-_graph_gradient = _of_connected(_by_graph)
+_graph_gradient = _of_connected(
+  lambda targets, sources, seeds: tf.gradients(
+    targets, [_at_hand(x, targets[0].graph) for x in sources], grad_ys=seeds
+  )
+)

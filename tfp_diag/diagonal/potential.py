@@ -38,7 +38,7 @@ from tfp_diag.diagonal.linear_map import (
   Evaluation,
   MissingGradientError,
   evaluate,
-  gradient_graph,
+  plain_gradient,
   recorded_ops,
 )
 from tfp_diag.diagonal.reading import Reading
@@ -115,12 +115,11 @@ def find_potential(graph: Graph, rank: int) -> Potential | None:
       continue
     own = dataclasses.replace(both, ys=tuple(ys))
     with contextlib.suppress(MissingGradientError):
-      once_more = gradient_graph(
-        dataclasses.replace(both, ys=(value,)), is_plain=True
-      )
-      gradient = _equals(once_more, ops_between(own, ys))
-      if len(gradient) == len(ys) and None not in gradient:
-        return _summed(own, values, tuple(gradient), rank)
+      once_more = plain_gradient(value, both.xs)
+      if None not in once_more:
+        gradient = _equals(own, once_more)
+        if None not in gradient:
+          return _summed(own, values, tuple(gradient), rank)
   return None
 
 
@@ -178,37 +177,45 @@ def _of_samples(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor | None:
   return terms if is_same else None
 
 
-def _equals(graph: Graph, ops: Sequence) -> list:
-  """The results of some ops that are seen to be equal to the `ys` of a graph.
+def _equals(graph: Graph, others: Sequence) -> list:
+  """Tensors of a function that are seen to be equal to some others.
 
   They are computed by the same ops, from the same Tensors. The order in which
   Tensors are added up does not count, nor does what has to run before an op.
 
   Args:
     graph: `Graph`.
-    ops: some of its ops.
+    others: List of Tensors of a graph that is beside of it.
 
   Returns:
-    List with a Tensor, the first that there is, or None for each.
+    List with a Tensor, the first on the way to `ys` that there is, or None for
+    each.
   """
-  tokens, found = _Tokens(graph), {}
-  for op in ops:
+  tokens, found = _Tokens(), {}
+  tokens.read(graph.graph, graph.ops)
+  for beside in {y.graph for y in others} - {graph.graph}:
+    tokens.read(beside, beside.get_operations())
+  for op in ops_between(graph, graph.ys):
     for y in op.outputs:
       found.setdefault(tokens.of(y), y)
-  return [found.get(tokens.of(y)) for y in graph.ys]
+  return [found.get(tokens.of(y)) for y in others]
 
 
 class _Tokens:
   """Numbers for Tensors, equal where these are seen to be equal."""
 
-  def __init__(self, graph: Graph) -> None:
+  def __init__(self) -> None:
     self._numbers, self._tokens, self._arrays = {}, {}, {}
     self._terms = {}
-    self._captured = {
-      inner.ref() for _, inner in getattr(graph.graph, 'captures', ())
-    }
-    for op in graph.ops:
-      self._add(op)
+
+  def read(self, graph: Any, ops: Sequence) -> None:
+    """Reads ops of a graph, after those of the graph that it is beside of."""
+    captures = getattr(graph, 'captures', ())
+    self._tokens.update((x.ref(), self.of(outer)) for outer, x in captures)
+    captured = {x.ref() for _, x in captures}
+    for op in ops:
+      if not any(y.ref() in captured for y in op.outputs):
+        self._add(op)
 
   def of(self, tensor: tf.Tensor) -> int:
     ref = tensor.ref()
@@ -220,10 +227,7 @@ class _Tokens:
     return self._numbers.setdefault(key, len(self._numbers))
 
   def _add(self, op: tf.Operation) -> None:
-    known = facts(op.type)
-    if any(y.ref() in self._captured for y in op.outputs):
-      return
-    arrays = self._computed(op)
+    known, arrays = facts(op.type), self._computed(op)
     if arrays is not None:
       for y, array in zip(op.outputs, arrays):
         self._arrays[y.ref()] = array

@@ -85,8 +85,9 @@ _LARGE = 100_000
 _MOST_PATHS = 50_000_000
 
 
-# What a Jacobian has to cost so that a potential is looked for.
-_LEAST_OF_POTENTIAL = 2.0
+# What a Jacobian has to cost so that a potential is looked for, how many passes
+# it has to take for each of many curved ops, and what may be left of the cost.
+_LEAST_OF_POTENTIAL, _PASSES_OF_OP, _LEFT_BY_POTENTIAL = 2.5, 4, 0.8
 
 
 class Proposal(NamedTuple):
@@ -143,10 +144,16 @@ def by_sweeps(
       if found and min(p.cost for p in found) < _FEW_SWEEPS:
         break
   if not is_planned:
-    steps = all_steps(reading.analysis.walked.tape)
-    trace = _TRACE * sum(1 for step in steps if step.structure.curved)
+    trace = _TRACE * _num_curved(reading)
     found = [p for p in found if p.cost + trace < num_passes]
   return sorted(found, key=lambda p: p.cost)[:1]
+
+
+def _num_curved(reading: Reading) -> int:
+  """The ops that are curved in what they depend on."""
+  assert reading.analysis is not None
+  steps = all_steps(reading.analysis.walked.tape)
+  return sum(1 for step in steps if step.structure.curved)
 
 
 def _sweeps(
@@ -287,15 +294,21 @@ def of_potential(
   if planned is not None:
     planned = planned.removesuffix(_AS_A_HESSIAN)
   num_passes = sweep.num_colors(colors)
+  assert hessian.analysis is not None
+  num_curved = _num_curved(hessian)
+  if planned is None and num_curved > _MANY_OPS:
+    if num_passes < _PASSES_OF_OP * num_curved:
+      return
   # A pass of what is behind the gradient, as a part of one of all.
   share = len(found.behind.graph.ops) / len(reading.evaluation.graph.ops)
   ways = by_sweeps(hessian, pattern, num_passes, planned)
-  least = min([least, *(way.cost for way in ways)])
+  before, least = least, min([least, *(way.cost for way in ways)])
   for way in [*ways, *taken_apart(hessian, colors, least)]:
     assert way.terms is not None
     terms = found.of(way.terms, hessian.evaluation)
     cost = way.cost + share * (terms.num_passes - way.num_passes)
-    yield _of_terms(f'{way.name}{_AS_A_HESSIAN}', terms, cost)
+    if planned is not None or cost < _LEFT_BY_POTENTIAL * before:
+      yield _of_terms(f'{way.name}{_AS_A_HESSIAN}', terms, cost)
 
 
 _AS_A_HESSIAN = ', as a Hessian'

@@ -88,12 +88,15 @@ def _groups_of_zeros(step: Step) -> list[set]:
 
 def _is_zero_at_zero(op: tf.Operation, inputs: tuple) -> bool:
   """Whether an elementwise op is zero where all that depends on xs is."""
+  varying = [value for value in inputs if value.depends]
+  # A zero with a sign may be another argument, as of `atan2`.
+  signed = list(np.meshgrid(*[[0.0, -0.0]] * len(varying)))
   feeds = []
   for value in inputs:
     if value.depends:
-      feeds.append(np.zeros((), value.dtype.as_numpy_dtype))
+      feeds.append(signed.pop().astype(value.dtype.as_numpy_dtype))
     elif value.is_known and value.size == 1 and not value.is_captured:
-      feeds.append(value.value())
+      feeds.append(np.reshape(value.value(), []))
     else:
       return False
   try:
