@@ -85,6 +85,14 @@ def by_graph(potential):
   return lambda x: tf.gradients(potential(x), x)[0]
 
 
+def in_a_traced_score(potential):
+  return tf.function(by_tape(tf.function(potential)))
+
+
+def of_scaled_coordinates(potential):
+  return by_tape(lambda x: potential(x / 3.0))
+
+
 def times(potential):
   widths = np.linspace(0.5, 2.0, N)
   score = by_tape(potential)
@@ -101,6 +109,10 @@ SCORES = [
   (by_tfp, mixture),
   (by_graph, regression),
   (by_graph, pairs),
+  (in_a_traced_score, pairs),
+  (in_a_traced_score, mixture),
+  (of_scaled_coordinates, pairs),
+  (of_scaled_coordinates, regression),
   (times, mixture),
   (times, network),
 ]
@@ -130,7 +142,12 @@ def test_one_sweep(way, potential):
 
 @pytest.mark.parametrize(
   ('way', 'potential'),
-  [(by_tape, regression), (by_tape, mixture), (of_the_total, pairs)],
+  [
+    (by_tape, regression),
+    (by_tape, mixture),
+    (of_the_total, pairs),
+    (in_a_traced_score, pairs),
+  ],
 )
 def test_a_batch_of_unknown_size(way, potential):
   score, x = way(potential), state(4, N)
@@ -171,7 +188,9 @@ def test_all_samples_as_one_event():
 def test_parts():
   def energy(x, y):
     d = x[..., :, tf.newaxis] - y[..., tf.newaxis, :]
-    return tf.reduce_sum(tf.exp(-(d**2)), [-1, -2])
+    both = tf.concat([x, y], -1)
+    near = tf.reduce_sum(tf.exp(-(d**2)), [-1, -2])
+    return near + tf.reduce_logsumexp(both**2, -1)
 
   def forces(x, y):
     with tf.GradientTape() as tape:
@@ -299,15 +318,143 @@ def turned(x):
   return tf.reverse(by_tape(pairs)(x), [-1])
 
 
-@pytest.mark.parametrize(
-  'fn', [of_another_point, with_another_constant, normalized, turned]
-)
+SQUARE = RNG.standard_normal((N, N))
+
+
+def by_hand(value, gradient):
+  """What is almost the gradient of a value that it computes, too."""
+
+  def fn(x):
+    value(x)
+    return gradient(x)
+
+  return fn
+
+
+def layer(x):
+  return tf.reduce_sum(tf.tanh(x @ constant(SQUARE, x)), -1)
+
+
+def turned_back_wrongly(x):
+  hidden = tf.tanh(x @ constant(SQUARE, x))
+  slopes = tf.raw_ops.TanhGrad(y=hidden, dy=tf.ones_like(hidden))
+  return slopes @ constant(SQUARE, x)
+
+
+def halves(x):
+  one, other = tf.split(x, 2, -1)
+  return tf.reduce_sum(tf.sin(one) * tf.exp(other), -1)
+
+
+def exchanged(x):
+  one, other = tf.split(x, 2, -1)
+  by_one, by_other = tf.cos(one) * tf.exp(other), tf.sin(one) * tf.exp(other)
+  return tf.concat([by_other, by_one], -1)
+
+
+def two_terms(x):
+  return tf.reduce_sum(tf.sin(x * tf.roll(x, 1, -1)), -1)
+
+
+def one_term_twice(x):
+  back = tf.roll(x, 1, -1)
+  one = tf.cos(x * back) * back
+  other = tf.roll(tf.cos(x * back) * x, -1, -1)
+  return tf.add_n([one, other, other])
+
+
+NO_GRADIENTS = {
+  'another point': of_another_point,
+  'another constant': with_another_constant,
+  'normalized': normalized,
+  'turned': turned,
+  'a matrix that is not transposed': by_hand(layer, turned_back_wrongly),
+  'halves exchanged': by_hand(halves, exchanged),
+  'a term twice': by_hand(two_terms, one_term_twice),
+}
+
+
+@pytest.mark.parametrize('fn', NO_GRADIENTS.values(), ids=NO_GRADIENTS)
 def test_what_is_no_gradient(fn):
+  """In a graph, where nothing is compared with passes."""
   x = state(3, N)
   plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=[3])
   assert not is_as_hessian(plan)
+  diagonal = tf.function(
+    lambda x: tfp_diag.diag_jacobian(xs=x, fn=fn, sample_shape=[3])[1][0]
+  )
   expected = jacobian_diagonal(fn, x)
-  np.testing.assert_allclose(plan(x)[1][0], expected, rtol=1e-9, atol=1e-11)
+  np.testing.assert_allclose(diagonal(x), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_one_part_without_a_potential():
+  def fn(x, y):
+    return by_tape(pairs)(x), y * tf.reduce_sum(y, -1, keepdims=True)
+
+  xs = [state(3, N), state(3, N + 1)]
+  plan = tfp_diag.plan_diag_jacobian(fn, xs, sample_shape=[3])
+  assert not is_as_hessian(plan)
+  _, found = plan(xs)
+  expected = [
+    jacobian_diagonal(lambda x: fn(x, xs[1])[0], xs[0]),
+    jacobian_diagonal(lambda y: fn(xs[0], y)[1], xs[1]),
+  ]
+  for diag, each in zip(found, expected):
+    np.testing.assert_allclose(diag, each, rtol=1e-9, atol=1e-11)
+
+
+def test_constants_that_change_between_calls():
+  """A value with one, a gradient by hand with the other."""
+  x = state(3, N)
+
+  def with_constants(one, other):
+    def fn(x):
+      tf.reduce_sum(tf.exp(one * x * tf.roll(x, 1, -1)), -1)
+      back = tf.roll(x, 1, -1)
+      outer = tf.exp(other * x * back) * other
+      return outer * back + tf.roll(outer * x, -1, -1)
+
+    return fn
+
+  for one, other in [(1.0, 1.0), (1.0, 0.5)]:
+    fn = with_constants(
+      tf.constant(one, tf.float64), tf.constant(other, tf.float64)
+    )
+    _, (diag,) = tfp_diag.diag_jacobian(xs=x, fn=fn, sample_shape=[3])
+    expected = jacobian_diagonal(fn, x)
+    np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-11)
+
+
+def test_custom_gradients_of_values_do_not_run():
+  calls = tf.Variable(0)
+
+  @tf.custom_gradient
+  def watched(value):
+    def gradient(dy):
+      calls.assign_add(1)
+      return dy
+
+    return tf.identity(value), gradient
+
+  def fn(x):
+    watched(tf.reduce_sum(x**2, -1))
+    return x * tf.reduce_sum(tf.sin(x), -1, keepdims=True)
+
+  tfp_diag.diag_jacobian(xs=state(3, N), fn=fn, sample_shape=[3])
+  assert calls == 0
+
+
+def test_an_infinite_derivative_that_is_multiplied_by_zero():
+  x = tf.constant([[1.0, 0.0, 2.0, 3.0, 0.5]])
+
+  def fn(x):
+    score = by_tape(
+      lambda x: tf.reduce_sum(tf.math.log(x), -1) + tf.reduce_logsumexp(x, -1)
+    )
+    return tf.math.multiply_no_nan(score(x), tf.constant([1.0, 0, 1, 1, 1]))
+
+  plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=[1])
+  np.testing.assert_allclose(plan(x)[1][0], jacobian_diagonal(fn, x), rtol=1e-5)
 
 
 def in_a_loop(x):

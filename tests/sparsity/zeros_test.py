@@ -62,6 +62,9 @@ WITH_ZEROS = {
   'blocks': lambda x: tf.reduce_sum(
     masked(x)[..., tf.newaxis] * tf.ones([4], x.dtype), -1
   ),
+  'over the number of samples': lambda x: (
+    masked(x) / tf.cast(tf.size(x[..., :1]), x.dtype)
+  ),
   'product of matrices': lambda x: tf.linalg.matmul(
     masked(x), tf.linalg.diag(x)
   ),
@@ -97,6 +100,13 @@ def test_zeros_are_passed_on(factor, shape):
 @pytest.mark.parametrize('factor', MAY_DIFFER.values(), ids=MAY_DIFFER)
 def test_what_is_not_zero_at_zero_counts(factor):
   assert (pattern_of(factor, (N,)) >= ~np.eye(N, dtype=bool)).all()
+
+
+def test_a_constant_that_may_change():
+  """It is zero in this call."""
+  offset = tf.zeros([])
+  pattern = pattern_of(lambda x: masked(x) + offset, (N,))
+  assert (pattern >= ~np.eye(N, dtype=bool)).all()
 
 
 @pytest.mark.parametrize(

@@ -813,31 +813,33 @@ def gradient_graph(graph: Graph) -> Graph:
   )
 
 
-def plain_gradient(value: tf.Tensor, xs: Sequence) -> list:
-  """The gradient of a Tensor, as a tape that a caller has opened has it.
+def plain_gradient(graph: Graph) -> Graph:
+  """As `gradient_graph`, as a tape that the caller has opened has it.
 
-  By TensorFlow's own gradients alone, in a graph of its own that never runs: a
-  custom gradient may do more than return results.
+  By TensorFlow's own gradients alone.
 
   Args:
-    value: Tensor of a graph.
-    xs: List of Tensors of that graph.
+    graph: `Graph`, to which the ops are added.
 
   Returns:
-    List with a Tensor or None for each of `xs`.
+    `Graph`.
 
   Raises:
-    MissingGradientError: If there is none; whatever the code of a custom
-      gradient raises is the cause.
+    MissingGradientError: If it has none by one of the parts; whatever the code
+      of a custom gradient raises is the cause.
   """
-  with beside(value.graph):
+  (value,) = graph.ys
+  with graph.graph.as_default(), recorded_ops() as backward:
     try:
       # Seeded as TensorFlow does it.
       seed = tf.ones(tf.shape(value), value.dtype)
-      found = tf.gradients(value, list(xs), grad_ys=seed)
-      return [None if g is None else tf.convert_to_tensor(g) for g in found]
+      found = tf.gradients(value, list(graph.xs), grad_ys=seed)
+      found = tuple(tf.convert_to_tensor(g) for g in found)
     except Exception as e:
       raise MissingGradientError(str(e)) from e
+  return dataclasses.replace(
+    graph, ys=found, ops=(*graph.ops, *backward.operations)
+  )
 
 
 def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:

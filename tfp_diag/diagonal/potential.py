@@ -46,9 +46,12 @@ from tfp_diag.diagonal.terms import Call, Terms
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.coloring import color_diagonal
-from tfp_diag.sparsity.evaluation import run_op
+from tfp_diag.sparsity.evaluation import as_array, run_op
 from tfp_diag.sparsity.expansion import (
+  Kept,
+  gradient_to_repeat,
   inlined,
+  is_function_of_inputs,
   needed_ops,
   ops_between,
   repeated,
@@ -57,13 +60,17 @@ from tfp_diag.sparsity.graph import (
   Graph,
   attributes_of,
   function_names,
+  has_named_gradient,
   has_own_gradient,
 )
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
+# Ends the name of a way to a Jacobian that is one to a Hessian.
+AS_A_HESSIAN = ', as a Hessian'
 # So many values on the way are tried: the first that nothing is computed from.
-_MOST_TRIED = 3
-# Constants with so many elements are computed, to see that they are equal.
+_MOST_TRIED = 4
+# Constants of so many elements are computed, to see that they are equal; larger
+# ones are equal to themselves.
 _MOST_ELEMENTS = 10_000
 
 
@@ -105,22 +112,42 @@ def find_potential(graph: Graph, rank: int) -> Potential | None:
   Raises:
     CannotSay: If an op of a function that it calls cannot be repeated.
   """
-  for value in _candidates(graph, rank)[:_MOST_TRIED]:
-    both = dataclasses.replace(graph, ys=(*graph.ys, value))
-    both = inlined(both) or both
-    *ys, value = both.ys
-    values = _of_samples(value, both.xs[0].shape[:rank])
-    if values is None or any(map(function_names, ops_between(both, [value]))):
-      # A gradient of a loop would add results to it; see `linear_map`.
+  shape = graph.xs[0].shape
+  candidates = _candidates(graph.ops, graph.xs, shape, rank)
+  kept = Kept(
+    lambda body: _candidates(body.get_operations(), body.inputs, shape, rank)
+  )
+  count = len(graph.ys)
+  both = dataclasses.replace(graph, ys=(*graph.ys, *candidates))
+  both = inlined(both, kept) or both
+  own = dataclasses.replace(both, ys=both.ys[:count])
+  for value in [*both.ys[count:], *kept.found][:_MOST_TRIED]:
+    values = _of_samples(value, shape[:rank])
+    before = dataclasses.replace(both, ys=(value,))
+    if values is None or not _may_be_differentiated(before):
       continue
-    own = dataclasses.replace(both, ys=tuple(ys))
     with contextlib.suppress(MissingGradientError):
-      once_more = plain_gradient(value, both.xs)
-      if None not in once_more:
-        gradient = _equals(own, once_more)
-        if None not in gradient:
-          return _summed(own, values, tuple(gradient), rank)
+      gradient = _equals(own, plain_gradient(before))
+      if None not in gradient:
+        return _summed(own, values, tuple(gradient), rank)
   return None
+
+
+def _may_be_differentiated(graph: Graph) -> bool:
+  """Whether that adds ops that compute the gradient, and do nothing else.
+
+  A gradient of a loop adds results to the loop, see `linear_map`; what a custom
+  gradient does would run.
+  """
+  for op in ops_between(graph, graph.ys):
+    if function_names(op):
+      return False
+    if has_own_gradient(op):
+      try:
+        gradient_to_repeat(op)
+      except CannotSay:
+        return False
+  return True
 
 
 def _summed(
@@ -134,11 +161,22 @@ def _summed(
   return Potential(graph, value, gradient)
 
 
-def _candidates(graph: Graph, rank: int) -> list:
-  """Values from which the function computes no others."""
-  shape = graph.xs[0].shape.as_list()
-  reached, used, found = {x.ref() for x in graph.xs}, set(), []
-  for op in graph.ops:
+def _candidates(
+  ops: Sequence, xs: Sequence, shape: tf.TensorShape, rank: int
+) -> list:
+  """Values that some ops compute, and from which they compute no others.
+
+  Args:
+    ops: List of `tf.Operation`.
+    xs: List of Tensors.
+    shape: That of a part of the state.
+    rank: Python int, the number of sample dimensions.
+
+  Returns:
+    List of Tensors that may have a value for each sample, or be a sum of these.
+  """
+  reached, used, found = {x.ref() for x in xs}, set(), []
+  for op in ops:
     taken = {x.ref() for x in _read(op)} & reached
     results = [y for y in op.outputs if y.dtype.is_floating]
     if taken and results:
@@ -154,12 +192,12 @@ def _read(op: tf.Operation) -> list:
   return [x for k, x in enumerate(op.inputs) if k not in measured]
 
 
-def _may_have_samples(y: tf.Tensor, shape: list, rank: int) -> bool:
-  """Whether it has a value for each sample, or is a sum over the samples."""
+def _may_have_samples(y: tf.Tensor, shape: tf.TensorShape, rank: int) -> bool:
+  """Whether it may have a value for each sample, or be a sum over samples."""
   k = y.shape.rank
-  if k is None or not (k == 0 or rank <= k <= max(rank, len(shape) - 1)):
+  if k is None or not (k == 0 or rank <= k <= max(rank, shape.rank - 1)):
     return False
-  return y.shape.as_list() == shape[:k]
+  return y.shape.is_compatible_with(shape[:k])
 
 
 def _of_samples(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor | None:
@@ -177,43 +215,37 @@ def _of_samples(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor | None:
   return terms if is_same else None
 
 
-def _equals(graph: Graph, others: Sequence) -> list:
-  """Tensors of a function that are seen to be equal to some others.
+def _equals(graph: Graph, other: Graph) -> list:
+  """Tensors of a function that are seen to be equal to the `ys` of another one.
 
   They are computed by the same ops, from the same Tensors. The order in which
   Tensors are added up does not count, nor does what has to run before an op.
 
   Args:
     graph: `Graph`.
-    others: List of Tensors of a graph that is beside of it.
+    other: `Graph` that has its ops, and more.
 
   Returns:
-    List with a Tensor, the first on the way to `ys` that there is, or None for
+    List with a Tensor, the first on the way to the `ys` of `graph`, or None for
     each.
   """
-  tokens, found = _Tokens(), {}
-  tokens.read(graph.graph, graph.ops)
-  for beside in {y.graph for y in others} - {graph.graph}:
-    tokens.read(beside, beside.get_operations())
+  tokens, found = _Tokens(other), {}
   for op in ops_between(graph, graph.ys):
     for y in op.outputs:
       found.setdefault(tokens.of(y), y)
-  return [found.get(tokens.of(y)) for y in others]
+  return [found.get(tokens.of(y)) for y in other.ys]
 
 
 class _Tokens:
   """Numbers for Tensors, equal where these are seen to be equal."""
 
-  def __init__(self) -> None:
+  def __init__(self, graph: Graph) -> None:
     self._numbers, self._tokens, self._arrays = {}, {}, {}
     self._terms = {}
-
-  def read(self, graph: Any, ops: Sequence) -> None:
-    """Reads ops of a graph, after those of the graph that it is beside of."""
-    captures = getattr(graph, 'captures', ())
-    self._tokens.update((x.ref(), self.of(outer)) for outer, x in captures)
-    captured = {x.ref() for _, x in captures}
-    for op in ops:
+    # TensorFlow makes small ones `Const`, but they may change.
+    captures = getattr(graph.graph, 'captures', ())
+    captured = {inner.ref() for _, inner in captures}
+    for op in graph.ops:
       if not any(y.ref() in captured for y in op.outputs):
         self._add(op)
 
@@ -227,22 +259,27 @@ class _Tokens:
     return self._numbers.setdefault(key, len(self._numbers))
 
   def _add(self, op: tf.Operation) -> None:
-    known, arrays = facts(op.type), self._computed(op)
+    known = facts(op.type)
+    if has_named_gradient(op):
+      return
+    arrays = self._computed(op)
+    if arrays is None and known.is_constant:
+      return
     if arrays is not None:
       for y, array in zip(op.outputs, arrays):
         self._arrays[y.ref()] = array
-        content = array.dtype.str, array.shape, array.tobytes()
+        content = array.dtype.name, array.shape, array.tobytes()
         self._tokens[y.ref()] = self._number(content)
     elif _changes_nothing(op):
       self._tokens[op.outputs[0].ref()] = self.of(op.inputs[0])
     elif known.adds_up:
       terms = collections.Counter()
       for x in op.inputs:
-        terms.update(self._terms.get(self.of(x), [self.of(x)]))
+        terms.update(self._terms.get(self.of(x), {self.of(x): 1}))
       token = self._number(frozenset(terms.items()))
       self._tokens[op.outputs[0].ref()] = token
-      self._terms[token] = list(terms.elements())
-    elif _is_function_of_inputs(op):
+      self._terms[token] = terms
+    elif is_function_of_inputs(op):
       inputs = tuple(map(self.of, op.inputs))
       # Others say what runs before, and where; not what is computed.
       attributes = [a for a in attributes_of(op) if not a[0].startswith('_')]
@@ -252,18 +289,22 @@ class _Tokens:
 
   def _computed(self, op: tf.Operation) -> list | None:
     """The results of an op of constants, if they are small."""
+    sizes = [y.shape.num_elements() or 0 for y in op.outputs]
+    if max(sizes, default=0) > _MOST_ELEMENTS:
+      return None
     if facts(op.type).is_constant:
       array = tf.make_ndarray(op.get_attr('value'))
       return [array] if array.dtype != object else None
     arrays = [self._arrays.get(x.ref()) for x in op.inputs]
-    if not arrays or any(a is None for a in arrays):
+    if not op.inputs or not is_function_of_inputs(op):
       return None
-    sizes = [y.shape.num_elements() for y in op.outputs]
-    is_small = all(n is not None and n <= _MOST_ELEMENTS for n in sizes)
-    if not is_small or not _is_function_of_inputs(op):
-      return None
+    if any(a is None for a in arrays):
+      if _read(op):
+        return None
+      arrays = [tf.get_static_value(y) for y in op.outputs]  # Of shapes.
+      return None if any(a is None for a in arrays) else arrays
     try:
-      return [np.asarray(result) for result in run_op(op, arrays)]
+      return [as_array(t) for t in run_op(op, arrays)]
     except (CannotSay, OpFailed):
       return None
 
@@ -277,15 +318,6 @@ def _changes_nothing(op: tf.Operation) -> bool:
     return False
   before, after = op.inputs[0].shape, op.outputs[0].shape
   return before.is_fully_defined() and before == after
-
-
-def _is_function_of_inputs(op: tf.Operation) -> bool:
-  """Whether another op of its kind on equal inputs has equal results."""
-  known = facts(op.type)
-  if known.is_placeholder or not known.is_pure or function_names(op):
-    return False
-  # A gradient of its own is what Python made of it.
-  return not op.op_def.is_stateful and not has_own_gradient(op)
 
 
 class OfPotential:
@@ -316,7 +348,7 @@ class OfPotential:
     self.evaluation = evaluation
     self.behind = behind
     self.colors = colors
-    self.how = f'{terms.how}, as a Hessian'
+    self.how = f'{terms.how}{AS_A_HESSIAN}'
     # What is multiplied by zero may be infinite.
     given = behind.xs[len(behind.ys) :]
     is_alone = all(y is g for y, g in zip(behind.ys, given))

@@ -24,7 +24,7 @@ from tfp_diag.diagonal.constant_hessian import ConstantHessian
 from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 from tfp_diag.diagonal.linear_map import Evaluation
-from tfp_diag.diagonal.potential import as_hessian
+from tfp_diag.diagonal.potential import AS_A_HESSIAN, as_hessian
 from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
 from tfp_diag.diagonal.terms import Terms
@@ -283,7 +283,7 @@ def of_potential(
   Yields:
     `Proposal`s.
   """
-  if planned is not None and not planned.endswith(_AS_A_HESSIAN):
+  if planned is not None and not planned.endswith(AS_A_HESSIAN):
     return
   if least < _LEAST_OF_POTENTIAL:
     return
@@ -292,7 +292,7 @@ def of_potential(
     return
   hessian = found.hessian.simplified() or found.hessian
   if planned is not None:
-    planned = planned.removesuffix(_AS_A_HESSIAN)
+    planned = planned.removesuffix(AS_A_HESSIAN)
   num_passes = sweep.num_colors(colors)
   assert hessian.analysis is not None
   num_curved = _num_curved(hessian)
@@ -308,10 +308,7 @@ def of_potential(
     terms = found.of(way.terms, hessian.evaluation)
     cost = way.cost + share * (terms.num_passes - way.num_passes)
     if planned is not None or cost < _LEFT_BY_POTENTIAL * before:
-      yield _of_terms(f'{way.name}{_AS_A_HESSIAN}', terms, cost)
-
-
-_AS_A_HESSIAN = ', as a Hessian'
+      yield _of_terms(f'{way.name}{AS_A_HESSIAN}', terms, cost)
 
 
 def _cost_op_by_op(terms: HessianTerms) -> float:

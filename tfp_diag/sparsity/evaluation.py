@@ -25,6 +25,11 @@ import tensorflow as tf
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
 
+def as_array(tensor: Any) -> np.ndarray:
+  """The array of an eager Tensor; NumPy refuses single numbers of bfloat16."""
+  return np.asarray(tensor.numpy() if hasattr(tensor, 'numpy') else tensor)
+
+
 def run_op(
   op: tf.Operation, inputs: Sequence, bound: Callable | None = None
 ) -> list:

@@ -26,12 +26,14 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.evaluation import bound_op, repeat_op
 from tfp_diag.sparsity.graph import (
+  Gradient,
   Graph,
   all_ops,
   attributes_of,
   function_graph,
   function_names,
   gradient_of,
+  has_named_gradient,
   has_own_gradient,
 )
 from tfp_diag.sparsity.registry import CannotSay, facts
@@ -115,11 +117,26 @@ def simplify(
   return merged[0], lambda tensor: merged[1](latest(tensor))
 
 
-def inlined(graph: Graph) -> Graph | None:
+class Kept:
+  """Tensors of functions that are computed though their results do without.
+
+  Attributes:
+    choose: Callable that takes the `FuncGraph` of a function that is called,
+      and returns a list of Tensors of it.
+    found: List of the Tensors of the graph that calls, in their place.
+  """
+
+  def __init__(self, choose: Callable) -> None:
+    self.choose = choose
+    self.found = []
+
+
+def inlined(graph: Graph, kept: Kept | None = None) -> Graph | None:
   """Writes out calls of functions.
 
   Args:
     graph: `Graph`, to which ops are added.
+    kept: `Kept`, or None. Default: nothing but results is kept.
 
   Returns:
     `Graph` of the same function; None if it calls none.
@@ -127,11 +144,13 @@ def inlined(graph: Graph) -> Graph | None:
   Raises:
     CannotSay: If an op of a function that it calls cannot be repeated.
   """
-  found = _inlined(graph, ())
+  found = _inlined(graph, (), kept)
   return None if found is None else found[0]
 
 
-def _inlined(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
+def _inlined(
+  graph: Graph, more: Sequence, kept: Kept | None = None
+) -> tuple[Graph, Callable] | None:
   """`simplify`, for calls of functions."""
   calls = _calls(graph)
   if not calls:
@@ -139,7 +158,7 @@ def _inlined(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
   _check_writes_nothing(graph)
   parts = {id(x.handle): x for x in graph.xs if isinstance(x, tf.Variable)}
   return _rewritten(
-    graph, calls, lambda op, latest: _body(op, latest, parts), more
+    graph, calls, lambda op, latest: _body(op, latest, parts, kept), more
   )
 
 
@@ -164,7 +183,8 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
     if any(x.ref() in reached for x in op.inputs):
       reached.update(y.ref() for y in op.outputs)
     is_captured = any(y.ref() in captured for y in op.outputs)
-    if is_captured or not _does_the_same_again(op):
+    is_same = is_function_of_inputs(op) or facts(op.type).read is not None
+    if is_captured or op.control_inputs or not is_same:
       continue
     key = op.type, attributes_of(op), tuple(map(number, op.inputs))
     before = first.setdefault(key, op)
@@ -185,17 +205,15 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
   )
 
 
-def _does_the_same_again(op: tf.Operation) -> bool:
-  """Whether another op of its kind on the same inputs has the same results."""
+def is_function_of_inputs(op: tf.Operation) -> bool:
+  """Whether another op of its kind on equal inputs has equal results."""
   known = facts(op.type)
-  if known.read is None and op.op_def.is_stateful:
-    return False
   return not (
-    known.is_placeholder
-    or op.control_inputs
-    or function_names(op)
-    or has_own_gradient(op)
+    op.op_def.is_stateful
+    or known.is_placeholder
     or not known.is_pure
+    or function_names(op)
+    or has_named_gradient(op)
   )
 
 
@@ -338,17 +356,27 @@ def _rewritten(
   return dataclasses.replace(graph, ys=ys, ops=ops), latest
 
 
-def _body(op: tf.Operation, latest: Callable, parts: dict | None) -> Sequence:
+def _body(
+  op: tf.Operation, latest: Callable, parts: dict | None, kept: Kept | None
+) -> Sequence:
   """Executes the ops of a function instead of a call of it."""
   (name,) = function_names(op)
   function = function_graph(op.graph, name)
-  inputs = list(map(latest, op.inputs))
-  return execute(function, inputs, function.outputs, parts)
+  inputs, outputs = list(map(latest, op.inputs)), list(function.outputs)
+  more = [] if kept is None else kept.choose(function)
+  results = execute(function, inputs, [*outputs, *more], parts, kept)
+  if kept is not None:
+    kept.found += results[len(outputs) :]
+  return results[: len(outputs)]
 
 
 def execute(
-  function: Any, inputs: Sequence, outputs: Sequence, parts: dict | None = None
-) -> Sequence:
+  function: Any,
+  inputs: Sequence,
+  outputs: Sequence,
+  parts: dict | None = None,
+  kept: Kept | None = None,
+) -> list:
   """Executes the ops on which some results of a function depend.
 
   Args:
@@ -357,6 +385,7 @@ def execute(
     outputs: list of Tensors of that graph.
     parts: dict: the `id` of a handle -> the `tf.Variable` that is a part.
       Default: there is none.
+    kept: `Kept` of the functions that are called. Default: nothing is kept.
 
   Returns:
     list of Tensors, the outputs.
@@ -381,7 +410,7 @@ def execute(
     if known.needs_xla is not None and known.needs_xla(inner):
       raise CannotSay(f'{inner.type} may need the compiler of the function')
     if known.is_call:
-      results = _body(inner, within, parts)
+      results = _body(inner, within, parts, kept)
     elif known.read is not None:
       handle, *rest = map(within, inner.inputs)
       variable = parts.get(id(_from_outside(handle))) if parts else None
@@ -418,15 +447,21 @@ def _repeat(
     raise CannotSay(f'{op.type} runs functions')
   if has_own_gradient(op):
     # Second derivatives are traced when they are asked for, as TensorFlow does.
-    gradient = None if in_gradient else _gradient_to_repeat(op)
+    gradient = None if in_gradient else gradient_to_repeat(op)
     return _repeat_with_gradient(op, gradient, latest)
   if facts(op.type).is_constant:
     return [tf.constant(tf.make_ndarray(op.get_attr('value')))]
   return repeat_op(op, [latest(tensor) for tensor in op.inputs])
 
 
-def _gradient_to_repeat(op: tf.Operation) -> Any:
+def gradient_to_repeat(op: tf.Operation) -> Gradient:
   """The traced gradient of an op with a gradient of its own.
+
+  Args:
+    op: `tf.Operation`.
+
+  Returns:
+    `Gradient`, whose ops do nothing but compute.
 
   Raises:
     CannotSay: If an op in it cannot be repeated.

@@ -394,8 +394,11 @@ def function_graph(graph: tf.Graph, name: str) -> Any:
 
 def has_own_gradient(op: tf.Operation) -> bool:
   """Whether an op ends a function with a `tf.custom_gradient`."""
-  if not facts(op.type).ends_custom_gradient:
-    return False
+  return facts(op.type).ends_custom_gradient and has_named_gradient(op)
+
+
+def has_named_gradient(op: tf.Operation) -> bool:
+  """Whether an op has another gradient than those of its type."""
   try:
     op.get_attr(_GRADIENT)
   except ValueError:

@@ -35,7 +35,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.evaluation import bound_op, repeat_op, run_op
+from tfp_diag.sparsity.evaluation import (
+  as_array,
+  bound_op,
+  repeat_op,
+  run_op,
+)
 from tfp_diag.sparsity.graph import attributes_of, function_names
 from tfp_diag.sparsity.own_gradients import own_gradients
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
@@ -334,7 +339,7 @@ class _Samples:
     results = self._run(feeds)
     flat = []
     for k, value in self._outputs:
-      result = np.asarray(results[k])
+      result = as_array(results[k])
       if result.shape != value.shape or value.dtype.is_complex:
         # The shape may depend on an unknown value.
         raise CannotSay('a result of another shape, or of complex numbers')
@@ -419,7 +424,7 @@ def _known(value: Value, even_varying: bool) -> np.ndarray | None:
   """
   if not value.is_known or (value.dtype.is_floating and value.is_captured):
     return None
-  array = np.asarray(value.tensor(even_varying))
+  array = as_array(value.tensor(even_varying))
   if not value.dtype.is_floating:
     return array
   array = array.astype(np.float64)

@@ -19,6 +19,8 @@ so do functions that are zero at zero. As a factor, what is zero has no part in
 derivatives of a product, whatever else it was computed from.
 """
 
+import contextlib
+
 import numpy as np
 import tensorflow as tf
 
@@ -31,7 +33,7 @@ from tfp_diag.sparsity.value import Value
 
 
 def note_zeros(step: Step) -> None:
-  """Sets `zeros` of the results of an op that is still alone with its inputs.
+  """Sets `zeros` of the results of an op, from what is known of its inputs.
 
   Args:
     step: `Step`.
@@ -81,8 +83,10 @@ def _groups_of_zeros(step: Step) -> list[set]:
     and all(_is_zero(step.inputs[k]) for k in group - varying)
   ]
   is_elementwise = known.elementwise is not None
-  if is_elementwise and step.op and _is_zero_at_zero(step.op, step.inputs):
-    found.append(varying)
+  # The number of samples may decide a value.
+  with contextlib.suppress(CannotSay, OpFailed):
+    if is_elementwise and step.op and _is_zero_at_zero(step.op, step.inputs):
+      found.append(varying)
   return found
 
 
@@ -99,10 +103,7 @@ def _is_zero_at_zero(op: tf.Operation, inputs: tuple) -> bool:
       feeds.append(np.reshape(value.value(), []))
     else:
       return False
-  try:
-    (result,) = run_op(op, feeds)
-  except (CannotSay, OpFailed):
-    return False
+  (result,) = run_op(op, feeds)
   return not np.any(result)
 
 
@@ -110,7 +111,10 @@ def _is_zero(value: Value) -> bool:
   """Whether a constant is zero, whatever the number of samples is."""
   if value.is_captured:
     return False
-  low, high = ends_for_any_number(value)
+  try:
+    low, high = ends_for_any_number(value)
+  except (CannotSay, OpFailed):
+    return False
   return not (np.any(low) or np.any(high))
 
 
