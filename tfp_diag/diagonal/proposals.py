@@ -283,9 +283,9 @@ def of_potential(
   Yields:
     `Proposal`s.
   """
-  if planned is not None and not planned.endswith(AS_A_HESSIAN):
+  if planned is None and least < _LEAST_OF_POTENTIAL:
     return
-  if least < _LEAST_OF_POTENTIAL:
+  if planned is not None and not planned.endswith(AS_A_HESSIAN):
     return
   found = as_hessian(reading)
   if found is None:
