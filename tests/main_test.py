@@ -122,9 +122,9 @@ def test_diagonals_equal_the_closed_form(comparisons):
 
 def test_passes_are_reported(comparisons):
   passes = [row['passes'] for row in comparisons[0]['rows']]
-  # Three coordinates that all meet, but a score, which is seen to have a Hessian:
-  # 15 samples share one pass. Without a sample shape there are 3 x 5 x 3 of them,
-  # of which the samples are found to be independent.
+  # Three coordinates that all meet. The Jacobian is one of a score, which is
+  # seen to have a Hessian; 15 samples share one pass. Without a sample shape
+  # there are 3 x 5 x 3 of them, and the samples are found to be independent.
   assert passes == [1, 1, 1, 3]
 
 
