@@ -137,10 +137,10 @@ def _may_be_differentiated(graph: Graph) -> bool:
   """Whether that adds ops that compute the gradient, and do nothing else.
 
   A gradient of a loop adds results to the loop, see `linear_map`; what a custom
-  gradient does would run.
+  gradient does, or one of Python code, would run.
   """
   for op in ops_between(graph, graph.ys):
-    if function_names(op):
+    if function_names(op) or op.op_def.is_stateful:
       return False
     if has_own_gradient(op):
       try:
