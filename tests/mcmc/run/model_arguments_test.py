@@ -22,7 +22,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.mcmc import sample_posterior, windowed_adaptive_mala
+from tfp_diag.mcmc import (
+  PreconditionedMALA,
+  sample_posterior,
+  windowed_adaptive_mala,
+)
 from tfp_diag.mcmc.run import latent_variables, model_arguments
 from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
@@ -442,6 +446,25 @@ def test_all_parts_of_a_start_have_one_dtype():
       lambda x, y: -(x**2) - tf.cast(tf.reduce_sum(y**2, -1), tf.float32),
       init=[tf.zeros([4]), tf.zeros([4, 2], tf.float64)],
     )
+
+
+def test_a_log_density_has_the_dtype_of_the_start():
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum(tf.cast(x, tf.float64) ** 2, -1)
+
+  init = tf.zeros([4, 2])
+  kernel = PreconditionedMALA(log_prob, 0.5)
+  for name, call in (
+    ('joint_dist', lambda: run(log_prob, init=init)),
+    (
+      'joint_dist_or_log_prob',
+      lambda: sample_posterior(log_prob, 5, init=init),
+    ),
+    ('target_log_prob_fn', lambda: kernel.bootstrap_results(init)),
+  ):
+    match = f'`{name}` returned float64 for a state whose part 0 is float32'
+    with pytest.raises(TypeError, match=match):
+      call()
 
 
 def test_variables_of_two_dtypes():
