@@ -856,6 +856,37 @@ def test_draws_of_a_model_that_lists_its_variables_have_their_names(tmp_path):
   tf.nest.assert_same_structure(copy, found.draws)
 
 
+def test_draws_of_a_coroutine_can_be_pickled():
+  @tfd.JointDistributionCoroutine
+  def pair():
+    a = yield tfd.JointDistributionCoroutine.Root(
+      tfd.Normal(0.0, 1.0, name='a')
+    )
+    yield tfd.Normal(a, 1.0, name='b')
+
+  @tfd.JointDistributionCoroutine
+  def model():
+    both = yield tfd.JointDistributionCoroutine.Root(pair.copy(name='both'))
+    yield tfd.Normal(both.b, 1.0, name='x')
+
+  found = sample_posterior(
+    model,
+    3,
+    num_chains=4,
+    num_warmup_steps=2,
+    use_curvature=False,
+    jit_compile=False,
+    seed=1,
+    x=1.0,
+  )
+  copy = pickle.loads(pickle.dumps(found))
+  np.testing.assert_array_equal(copy.draws.both.b, found.draws.both.b)
+  # As TFP has them.
+  pinned = model.experimental_pin(x=1.0)
+  tf.nest.assert_same_structure(copy.draws, pinned.sample_unpinned())
+  assert pinned.unnormalized_log_prob(copy.draws).shape == [3, 4]
+
+
 @pytest.mark.filterwarnings('ignore:Saw Tensor seed')
 @pytest.mark.parametrize('init', [None, 'prior'])
 def test_a_density_that_is_never_finite_is_named(init):
