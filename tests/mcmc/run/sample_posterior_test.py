@@ -803,6 +803,27 @@ def test_a_density_that_tensorflow_differentiates_once():
     few_draws(log_prob, preconditioner='local')
 
 
+def test_second_derivatives_that_xla_cannot_compile():
+  @tf.custom_gradient
+  def slope(x):
+    return -x, lambda dy: -dy * (1.0 + 0.0 * tf.math.special.dawsn(x))
+
+  @tf.custom_gradient
+  def log_prob(x):
+    return -0.5 * x[:, 0] ** 2, lambda dy: dy[:, tf.newaxis] * slope(x)
+
+  def newton(is_needed):
+    return warm_up_module._newton(
+      log_prob, tf.ones([4, 1]), True, None, is_needed
+    )
+
+  match = r'XLA cannot compile second .*Dawsn.*\. Pass `jit_compile=False`'
+  with pytest.warns(UserWarning, match=f'without the diagonal .* {match}'):
+    assert newton(is_needed=False) is None
+  with pytest.raises(ValueError, match=match):
+    newton(is_needed=True)
+
+
 def test_a_scale_that_cannot_be_tried_is_not(monkeypatch):
   """Third derivatives, which only the local curvature takes."""
 
