@@ -69,7 +69,7 @@ def with_names(model, state):
 
 def _of_modules(state):
   """The same structure in types that another process can make."""
-  if isinstance(state, collections.abc.Mapping):
+  if isinstance(state, dict):
     return type(state)(zip(state, map(_of_modules, state.values())))
   if hasattr(state, '_fields'):
     parts = tuple(map(_of_modules, state))
