@@ -22,7 +22,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_probability as tfp
 
-from tfp_diag.mcmc import sample_posterior, windowed_adaptive_mala
+from tfp_diag.mcmc import (
+  PreconditionedMALA,
+  sample_posterior,
+  windowed_adaptive_mala,
+)
 from tfp_diag.mcmc.run import latent_variables, model_arguments
 from tfp_diag.mcmc.run.unconstrained_target import target_of_model
 
@@ -394,6 +398,50 @@ def test_what_fits_is_not_refused(model, pins, init, num_chains):
   assert log_prob.shape == [num_chains]
 
 
+@pytest.mark.parametrize(
+  'distribution',
+  [
+    lambda x: tfd.Multinomial(8.0, logits=x[..., None] * tf.range(4.0)),
+    lambda x: tfd.TransformedDistribution(
+      tfd.Sample(tfd.Normal(x, 1.0), 4), tfp.bijectors.Exp()
+    ),
+    lambda x: tfd.Sample(tfd.LogNormal(x, 1.0), [2, 3]),
+  ],
+  ids=['multinomial', 'transformed', 'sample'],
+)
+@pytest.mark.parametrize('kind', [float, tf.constant])
+def test_a_scalar_stands_for_equal_observations(distribution, kind):
+  model = tfd.JointDistributionNamedAutoBatched(
+    {'x': tfd.Normal(0.0, 1.0), 'y': distribution}
+  )
+  shape = distribution(tf.zeros([])).event_shape
+  of_number, of_array = (
+    target_of_model(model, {'y': y}, {'x': np.arange(3.0)}, [3], (0, 1))
+    for y in (kind(2.0), np.full(shape, 2.0, np.float32))
+  )
+  np.testing.assert_array_equal(
+    of_number.log_prob_fn(*of_number.start),
+    of_array.log_prob_fn(*of_array.start),
+  )
+
+
+@pytest.mark.parametrize('of_pinned', [True, False])
+def test_a_scalar_for_a_number_of_observations_that_varies(of_pinned):
+  @tfd.JointDistributionCoroutine
+  def model():
+    x = yield Root(tfd.Normal(0.0, 1.0, name='x'))
+    yield tfd.Autoregressive(
+      lambda y: tfd.Independent(tfd.Normal(x[..., None] + 0.0 * y, 1.0), 1),
+      tf.zeros([5]),
+      name='y',
+    )
+    yield Root(tfd.Normal(0.0, 1.0, name='z'))
+
+  given = model.experimental_pin(z=0.0) if of_pinned else model
+  with pytest.raises(ValueError, match=r"'y' is a scalar.* an array of that"):
+    run(given, y=2.0)
+
+
 def test_several_axes_of_chains():
   chains = model_arguments.as_chain_shape([np.int64(2), 3])
   target = target_of_model(_model, _DATA, None, chains, (0, 1))
@@ -442,6 +490,25 @@ def test_all_parts_of_a_start_have_one_dtype():
       lambda x, y: -(x**2) - tf.cast(tf.reduce_sum(y**2, -1), tf.float32),
       init=[tf.zeros([4]), tf.zeros([4, 2], tf.float64)],
     )
+
+
+def test_a_log_density_has_the_dtype_of_the_start():
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum(tf.cast(x, tf.float64) ** 2, -1)
+
+  init = tf.zeros([4, 2])
+  kernel = PreconditionedMALA(log_prob, 0.5)
+  for name, call in (
+    ('joint_dist', lambda: run(log_prob, init=init)),
+    (
+      'joint_dist_or_log_prob',
+      lambda: sample_posterior(log_prob, 5, init=init),
+    ),
+    ('target_log_prob_fn', lambda: kernel.bootstrap_results(init)),
+  ):
+    match = f'`{name}` returned float64 for a state whose part 0 is float32'
+    with pytest.raises(TypeError, match=match):
+      call()
 
 
 def test_variables_of_two_dtypes():

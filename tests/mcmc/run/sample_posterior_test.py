@@ -803,6 +803,27 @@ def test_a_density_that_tensorflow_differentiates_once():
     few_draws(log_prob, preconditioner='local')
 
 
+def test_second_derivatives_that_xla_cannot_compile():
+  @tf.custom_gradient
+  def slope(x):
+    return -x, lambda dy: -dy * (1.0 + 0.0 * tf.math.special.dawsn(x))
+
+  @tf.custom_gradient
+  def log_prob(x):
+    return -0.5 * x[:, 0] ** 2, lambda dy: dy[:, tf.newaxis] * slope(x)
+
+  def newton(is_needed):
+    return warm_up_module._newton(
+      log_prob, tf.ones([4, 1]), True, None, is_needed
+    )
+
+  match = r'XLA cannot compile second .*Dawsn.*\. Pass `jit_compile=False`'
+  with pytest.warns(UserWarning, match=f'without the diagonal .* {match}'):
+    assert newton(is_needed=False) is None
+  with pytest.raises(ValueError, match=match):
+    newton(is_needed=True)
+
+
 def test_a_scale_that_cannot_be_tried_is_not(monkeypatch):
   """Third derivatives, which only the local curvature takes."""
 
@@ -854,6 +875,37 @@ def test_draws_of_a_model_that_lists_its_variables_have_their_names(tmp_path):
   copy = pickle.loads(pickle.dumps(found.draws))
   np.testing.assert_array_equal(copy.a, a)
   tf.nest.assert_same_structure(copy, found.draws)
+
+
+def test_draws_of_a_coroutine_can_be_pickled():
+  @tfd.JointDistributionCoroutine
+  def pair():
+    a = yield tfd.JointDistributionCoroutine.Root(
+      tfd.Normal(0.0, 1.0, name='a')
+    )
+    yield tfd.Normal(a, 1.0, name='b')
+
+  @tfd.JointDistributionCoroutine
+  def model():
+    both = yield tfd.JointDistributionCoroutine.Root(pair.copy(name='both'))
+    yield tfd.Normal(both.b, 1.0, name='x')
+
+  found = sample_posterior(
+    model,
+    3,
+    num_chains=4,
+    num_warmup_steps=2,
+    use_curvature=False,
+    jit_compile=False,
+    seed=1,
+    x=1.0,
+  )
+  copy = pickle.loads(pickle.dumps(found))
+  np.testing.assert_array_equal(copy.draws.both.b, found.draws.both.b)
+  # As TFP has them.
+  pinned = model.experimental_pin(x=1.0)
+  tf.nest.assert_same_structure(copy.draws, pinned.sample_unpinned())
+  assert pinned.unnormalized_log_prob(copy.draws).shape == [3, 4]
 
 
 @pytest.mark.filterwarnings('ignore:Saw Tensor seed')

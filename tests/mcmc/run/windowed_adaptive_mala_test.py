@@ -20,6 +20,7 @@ import scipy.special
 import tensorflow as tf
 import tensorflow_probability as tfp
 
+import tfp_diag
 from tfp_diag.mcmc import LocalHessianPreconditioner, windowed_adaptive_mala
 
 tfb = tfp.bijectors
@@ -272,6 +273,25 @@ def test_own_trace_and_tuning_draws():
   )
   np.testing.assert_array_equal(is_adapting, 4 * [True] + 3 * [False])
   assert is_accepted.shape == [7, 2]
+
+
+@pytest.mark.parametrize('discard_tuning', [True, False])
+def test_warnings_go_by_the_trace_after_the_adaptation(discard_tuning):
+  def log_prob(x):
+    return 1e8 - 0.5 * tf.reduce_sum(x**2, -1)
+
+  with pytest.warns(UserWarning, match='float32 are 8 apart') as seen:
+    draws, trace = windowed_adaptive_mala(
+      60,
+      log_prob,
+      init=tf.random.stateless_normal([32, 2], (1, 2)),
+      num_adaptation_steps=40,
+      discard_tuning=discard_tuning,
+      seed=1,
+    )
+  [text] = [str(w.message) for w in seen if 'float32' in str(w.message)]
+  said = ' '.join(tfp_diag.mcmc.summarize(draws, trace).warnings)
+  assert text == f'{said} Until then a longer run gains nothing.'
 
 
 def test_seeds_and_functions():

@@ -29,6 +29,7 @@ from tfp_diag.mcmc.diagnose.convergence import (
 )
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
   IS_ONE_CHAIN,
+  IS_ROUNDED,
   parameter_warnings,
   sampler_warnings,
 )
@@ -219,14 +220,16 @@ def warn_if_not_converged(summary, way_out):
 
   Args:
     summary: `Summary`.
-    way_out: Python `str`, a sentence: what to try. Of one chain the warning
-      says that itself.
+    way_out: Python `str`, a sentence: what to try. Of one chain, and of
+      rounding, the warning says that itself.
 
   Of draws that are too few to judge nothing is said.
   """
   if not summary.warnings or summary.num_draws < LEAST_DRAWS:
     return
   sentences = list(summary.warnings)
+  if any(IS_ROUNDED in text for text in sentences):
+    way_out = 'Until then a longer run gains nothing.'
   if not all(text.startswith(IS_ONE_CHAIN) for text in sentences):
     sentences.append(way_out)
   warn(' '.join(sentences))

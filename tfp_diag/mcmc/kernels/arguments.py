@@ -172,13 +172,8 @@ def check_target(target_log_prob, parts):
       '`target_log_prob_fn` returned a Tensor of unknown rank, so that chain '
       'and event axes cannot be told apart; use `tf.ensure_shape` in it.'
     )
+  check_dtype(target_log_prob, parts)
   for i, x in enumerate(parts):
-    if x.dtype != target_log_prob.dtype:
-      raise TypeError(
-        f'`target_log_prob_fn` returned {target_log_prob.dtype.name} for a '
-        f'state whose part {i} is {x.dtype.name}; all must have one dtype. '
-        'Cast the state or the constants in it.'
-      )
     chain_shape = x.shape[: target_log_prob.shape.rank]
     if not chain_shape.is_compatible_with(target_log_prob.shape):
       raise ValueError(
@@ -187,6 +182,26 @@ def check_target(target_log_prob, parts):
         f'the state, {x.shape}. It must return one value per chain: the chains '
         'are the first axes of the state, and what it adds up over are the '
         'last ones, as `tf.reduce_sum(..., axis=-1)` does.'
+      )
+
+
+def check_dtype(target_log_prob, parts, name='target_log_prob_fn'):
+  """Refuses a target log density in another dtype than that of the state.
+
+  Args:
+    target_log_prob: Tensor, what it returned.
+    parts: List of Tensors, the state.
+    name: Python `str`, the argument that the callable was given as.
+
+  Raises:
+    TypeError: if a part has another one; names it.
+  """
+  for i, x in enumerate(parts):
+    if x.dtype != target_log_prob.dtype:
+      raise TypeError(
+        f'`{name}` returned {target_log_prob.dtype.name} for a state whose '
+        f'part {i} is {x.dtype.name}; all must have one dtype. Cast the state '
+        'or the constants in it.'
       )
 
 

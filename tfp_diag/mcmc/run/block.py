@@ -27,26 +27,31 @@ from tfp_diag.mcmc.kernels.noise import step_seed
 from tfp_diag.mcmc.run.trace import acceptance
 
 
+class NotCompiledError(ValueError):
+  """What XLA cannot compile, and what to do."""
+
+
 @contextlib.contextmanager
-def explaining_xla(jit_compile):
+def explaining_xla(jit_compile, what='a step of the kernel'):
   """Says what to do when XLA cannot compile what is called inside.
 
   Args:
     jit_compile: Python `bool`, whether XLA is used at all.
+    what: Python `str`, what that is.
 
   Yields:
     None.
 
   Raises:
-    ValueError: with the way out.
+    NotCompiledError: with the way out.
   """
   try:
     yield
   except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as e:
     if not jit_compile or 'compil' not in str(e):
       raise
-    raise ValueError(
-      f'XLA cannot compile a step of the kernel ({arguments.reason(e)}). '
+    raise NotCompiledError(
+      f'XLA cannot compile {what} ({arguments.reason(e)}). '
       'Pass `jit_compile=False`, or write the target with ops that XLA knows'
       f'{_BESIDE_A_TAPE if may_be_recorded() else ""}.'
     ) from e

@@ -109,7 +109,8 @@ def check_pins(model, pins, chain_shape):
       for models that are not auto-batched, may have these axes in front.
 
   Returns:
-    Dict as `pins`: Tensors of integers in the dtype of a floating variable.
+    Dict as `pins`: Tensors of integers in the dtype of a floating variable, and
+    scalars filled to the shape of theirs.
 
   Raises:
     TypeError: if one is not made of numbers, or a Tensor of another dtype.
@@ -168,6 +169,9 @@ def check_pins(model, pins, chain_shape):
         '`tfd.Independent`).'
       )
     _check_same_for_chains(name, value, shape, expected)
+    if shape.rank == 0 and expected.rank != 0:
+      # Not all distributions broadcast a value, and some count it once.
+      checked[name] = _filled(model, name, checked[name], expected)
   return checked
 
 
@@ -260,6 +264,20 @@ def _fits(shape, event_shape, leading_shape):
   return num_leading <= len(leading_shape) and all(
     n in (None, 1, m) for n, m in zip(shape[:num_leading].as_list(), allowed)
   )
+
+
+def _filled(model, name, value, event_shape):
+  """A scalar as equal values for a variable; refused if their number varies."""
+  if event_shape.is_fully_defined():
+    fill = tf.broadcast_to if tf.is_tensor(value) else np.broadcast_to
+    return fill(value, event_shape)
+  drawn = by_name(model, model.event_shape_tensor())[name]
+  if drawn.shape.num_elements() != 0:
+    raise ValueError(
+      f'What is pinned as {name!r} is a scalar, but the shape of the variable '
+      'is not known beforehand; pass an array of that shape.'
+    )
+  return value
 
 
 def check_init(model, init, of_model='joint_dist'):

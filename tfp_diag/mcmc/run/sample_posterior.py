@@ -32,7 +32,6 @@ from tfp_diag.internal.arguments import as_count
 from tfp_diag.internal.seeds import some_seed
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
-  IS_ROUNDED,
   IS_UNREACHED,
   unreached,
 )
@@ -475,8 +474,6 @@ def _parts(target):
 
 def _way_out(summary):
   """A sentence: what to try if draws have not converged."""
-  if any(IS_ROUNDED in warning for warning in summary.warnings):
-    return 'Until then a longer run gains nothing.'
   if any(IS_UNREACHED in warning for warning in summary.warnings):
     return (
       'A longer run gains nothing there: compare with '

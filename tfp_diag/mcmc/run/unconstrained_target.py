@@ -25,6 +25,7 @@ from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.warn import warn
+from tfp_diag.mcmc.kernels.arguments import check_dtype
 from tfp_diag.mcmc.run.argument_names import check_argument_names
 from tfp_diag.mcmc.run.latent_variables import (
   check_latent_variables,
@@ -404,6 +405,7 @@ def target_of_log_prob(
     An `UnconstrainedTarget`.
 
   Raises:
+    TypeError: if it returns another dtype than that of the parts.
     ValueError: if the structures differ.
   """
   init = as_start(init)
@@ -434,6 +436,7 @@ def target_of_log_prob(
   log_prob = batching.checked_value(value, name)
   _check_chains(log_prob, parts, name)
   batching.check_value(log_prob, parts, None, name)
+  check_dtype(log_prob, parts, name)
   chain_ndims = log_prob.shape.rank
   start = [tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)]
   check_reached(bijectors, parts, start)

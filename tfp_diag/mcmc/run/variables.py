@@ -50,31 +50,48 @@ def by_name(model, structure):
 
 
 def with_names(model, state):
-  """A state of a model that lists its variables as a namedtuple of them.
+  """A state whose variables have names, and that can be pickled.
 
   Args:
     model: A `tfd.JointDistribution`, pinned or not.
     state: Structure of its variables.
 
   Returns:
-    A namedtuple; `state` if it has names already, or one that cannot be a
-    field.
+    A namedtuple in the place of a list or of a type of TFP that no module has;
+    a list as it is if one of its names cannot be a field.
   """
-  if isinstance(state, collections.abc.Mapping) or hasattr(state, '_fields'):
-    return state
-  return _state(free_names(model), state)
+  if not isinstance(state, collections.abc.Mapping) and not hasattr(
+    state, '_fields'
+  ):
+    state = _state('State', free_names(model), state)
+  return _of_modules(state)
 
 
-def _state(names, parts):
-  kind = _type_of(names)
-  return parts if kind is None else kind(*parts)
+def _of_modules(state):
+  """The same structure in types that another process can make."""
+  if isinstance(state, dict):
+    return type(state)(zip(state, map(_of_modules, state.values())))
+  if hasattr(state, '_fields'):
+    parts = tuple(map(_of_modules, state))
+    if '<locals>' not in type(state).__qualname__:
+      return state._make(parts)
+    # For `tf.nest`, equal names and fields are one type.
+    return _state(type(state).__name__, state._fields, parts)
+  if isinstance(state, (list, tuple)):
+    return type(state)(map(_of_modules, state))
+  return state
+
+
+def _state(kind, names, parts):
+  made = _type_of(kind, names)
+  return parts if made is None else made(*parts)
 
 
 @functools.lru_cache
-def _type_of(names):
+def _type_of(kind, names):
   """The namedtuple, the same for equal names; None if one is no identifier."""
   try:
-    fields = collections.namedtuple('State', names)
+    fields = collections.namedtuple(kind, names)
   except ValueError:
     return None
 
@@ -84,6 +101,7 @@ def _type_of(names):
     __slots__ = ()
 
     def __reduce__(self):
-      return _state, (names, tuple(self))
+      return _state, (kind, names, tuple(self))
 
+  State.__name__ = kind
   return State

@@ -50,7 +50,13 @@ from tfp_diag.mcmc.adapt.windows import (
 from tfp_diag.mcmc.kernels.arguments import in_words_of_a_target
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
-from tfp_diag.mcmc.run.block import as_tensors, packed, to_tensors
+from tfp_diag.mcmc.run.block import (
+  NotCompiledError,
+  as_tensors,
+  explaining_xla,
+  packed,
+  to_tensors,
+)
 from tfp_diag.mcmc.run.local_warm_up import local_warm_up, varies
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.trace import default_trace
@@ -504,7 +510,8 @@ def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
     return newton_starts(target_log_prob_fn, state, max_num_steps)
 
   def newton(state, max_num_steps=_MOST_NEWTON_STEPS):
-    return run([state, tf.constant(max_num_steps)])
+    with explaining_xla(jit_compile, 'second derivatives of the log density'):
+      return run([state, tf.constant(max_num_steps)])
 
   with _if_possible(
     'The warm-up takes longer: the chains start without the diagonal of the '
@@ -532,7 +539,8 @@ def _if_possible(what, is_needed):
   again by the kernel.
 
   Args:
-    what: Python `str`, what comes before ', which cannot be computed'.
+    what: Python `str`, what comes before ', which cannot be computed', or
+      before what XLA cannot compile.
     is_needed: Python `bool`, whether to raise what says why.
 
   Yields:
@@ -549,7 +557,9 @@ def _if_possible(what, is_needed):
       ) from e
     if is_needed:
       raise
-    warn(f'{what}, which cannot be computed ({arguments.reason(e)}).')
+    is_of_xla = isinstance(e, NotCompiledError)
+    why = f', which cannot be computed ({arguments.reason(e)}).'
+    warn(what + (f'. {e}' if is_of_xla else why))
 
 
 class _Rows(typing.NamedTuple):

@@ -454,9 +454,12 @@ def windowed_adaptive_mala(
       error.sample_results = _found(target, error.sample_results)
     raise
   found = _found(target, run)
-  if discard_tuning and run.num_results:
+  if run.num_results > num_tuning_results:
+    # What a function of the caller has recorded may have any meaning.
+    judged = found.draws, {} if trace_fn else found.trace
+    judged = tf.nest.map_structure(lambda x: x[num_tuning_results:], judged)
     warn_if_not_converged(
-      summarize(found.draws, chain_ndims=log_prob.shape.rank),
+      summarize(*judged, chain_ndims=log_prob.shape.rank),
       'Draw more, or use `sample_posterior`, which tunes more.',
     )
   return found
