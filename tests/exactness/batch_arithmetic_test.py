@@ -715,7 +715,7 @@ _IMAGES = tf.constant(np.linspace(0.1, 0.5, 9).reshape(3, 3, 1, 1))
 FROM_SHAPES = {
   'slices': (
     score_of(lambda x: tf.reduce_sum((x[..., 1:] - x[..., :-1]) ** 4, -1)),
-    1,
+    2,
   ),
   'columns': (
     score_of(lambda x: tf.add_n([tf.sin(x[:, i] ** 3) for i in range(N)])),

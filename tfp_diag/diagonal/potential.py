@@ -290,7 +290,8 @@ class _Tokens:
   def _computed(self, op: tf.Operation) -> list | None:
     """The results of an op of constants, if they are small."""
     sizes = [y.shape.num_elements() or 0 for y in op.outputs]
-    if max(sizes, default=0) > _MOST_ELEMENTS:
+    is_array = all(y.dtype.is_numpy_compatible for y in op.outputs)
+    if max(sizes, default=0) > _MOST_ELEMENTS or not is_array:
       return None
     if facts(op.type).is_constant:
       array = tf.make_ndarray(op.get_attr('value'))
