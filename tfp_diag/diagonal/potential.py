@@ -27,7 +27,7 @@ import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +37,7 @@ from tfp_diag.diagonal import sweep
 from tfp_diag.diagonal.linear_map import (
   Evaluation,
   MissingGradientError,
+  NeedsTapesError,
   evaluate,
   plain_gradient,
   recorded_ops,
@@ -45,8 +46,9 @@ from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.terms import Call, Terms
 from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.sparsity.analysis import analyze
+from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.coloring import color_diagonal
-from tfp_diag.sparsity.evaluation import as_array, run_op
+from tfp_diag.sparsity.evaluation import array_of, run_op
 from tfp_diag.sparsity.expansion import (
   Kept,
   gradient_to_repeat,
@@ -64,6 +66,7 @@ from tfp_diag.sparsity.graph import (
   has_own_gradient,
 )
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
+from tfp_diag.sparsity.samples import SampleMixingError
 
 # Ends the name of a way to a Jacobian that is one to a Hessian.
 AS_A_HESSIAN = ', as a Hessian'
@@ -305,7 +308,7 @@ class _Tokens:
       arrays = [tf.get_static_value(y) for y in op.outputs]  # Of shapes.
       return None if any(a is None for a in arrays) else arrays
     try:
-      return [as_array(t) for t in run_op(op, arrays)]
+      return [array_of(t) for t in run_op(op, arrays)]
     except (CannotSay, OpFailed):
       return None
 
@@ -427,57 +430,87 @@ def as_hessian(reading: Reading) -> AsHessian | None:
     result depends on the gradient at its own place alone, or if nothing can be
     said about one of both.
   """
-  rank, evaluation, retrace = reading.rank, reading.evaluation, reading.retrace
-  if evaluation.graph.has_variables:
+  if reading.evaluation.graph.has_variables:
     return None
-
-  @functools.cache
-  def potential(shapes=None):
-    graph = evaluation.graph
-    if shapes is not None:
-      assert retrace is not None
-      graph = retrace(shapes)
-    found = find_potential(graph, rank)
-    if found is None:
-      raise CannotSay('no gradient of a value')
-    return found
-
-  def alone(part, order):
-    """A part of the function by itself, and what is seen of it."""
-    graph = part(potential())
-    again = evaluate(
-      lambda xs: repeated(graph, xs, graph.ys),
-      lambda ys, _: ys,
-      graph.xs,
-      order,
-    )
-    again.graph = _with_given(graph, again.graph)
-
-    @functools.cache
-    def retraced(shapes):
-      return _repeated(part(potential(shapes[: len(evaluation.xs)])))
-
-    more = None if retrace is None else lambda shapes: retraced(tuple(shapes))
-    return again, more, analyze(again.graph, rank, more, order == 2)
-
+  parts = _Parts(reading)
   try:
-    before, more, analysis = alone(lambda found: found.before, 2)
-    behind, _, rest = alone(lambda found: found.behind, 1)
+    before, more, analysis = parts.alone(lambda found: found.before, 2)
+    behind, _, rest = parts.alone(lambda found: found.behind, 1)
     if analysis is None or rest is None:
       return None
+    problem = HessianProblem(reading.problem.fn, reading.problem.xs)
+    hessian = Reading(problem, before, more, analysis)
+    hessian = hessian.simplified() or hessian
     matrix = rest.pattern.matrix
-  except (CannotSay, MissingGradientError, ValueError):
+  except _NOTHING_TO_SAY:
     return None
   n = matrix.shape[0]
   by_xs, by_gradient = matrix[:, :n], matrix[:, n:].tocoo()
   if np.any(by_gradient.row != by_gradient.col):
     return None
-  problem = HessianProblem(reading.problem.fn, reading.problem.xs)
-  return AsHessian(
-    Reading(problem, before, more, analysis),
-    behind,
-    color_diagonal(by_xs).colors if by_xs.nnz else None,
-  )
+  colors = color_diagonal(by_xs).colors if by_xs.nnz else None
+  return AsHessian(hessian, behind, colors)
+
+
+# As of an op that cannot be repeated, or of another structure for some samples.
+_NOTHING_TO_SAY = (
+  CannotSay,
+  MissingGradientError,
+  NeedsTapesError,
+  NoStructureError,
+  SampleMixingError,
+)
+
+
+class _Parts:
+  """The functions before a gradient and behind it, each by itself."""
+
+  def __init__(self, reading: Reading) -> None:
+    self._reading = reading
+    self._potentials: dict = {}
+
+  def alone(self, part: Callable, order: int) -> tuple:
+    """One of them.
+
+    Args:
+      part: Callable that takes a `Potential` and returns a `Graph`.
+      order: Python int, how often it will be differentiated.
+
+    Returns:
+      evaluation: `Evaluation` of it.
+      retrace: As in `Reading`.
+      analysis: `Analysis`, or None if nothing can be said.
+    """
+    graph = part(self._potential(None))
+    evaluation = evaluate(
+      lambda xs: repeated(graph, xs, graph.ys),
+      lambda ys, _: ys,
+      graph.xs,
+      order,
+    )
+    evaluation.graph = _with_given(graph, evaluation.graph)
+    count, retrace = len(self._reading.evaluation.xs), self._reading.retrace
+
+    @functools.cache
+    def retraced(shapes):
+      return _repeated(part(self._potential(shapes[:count])))
+
+    more = None if retrace is None else lambda shapes: retraced(tuple(shapes))
+    rank = self._reading.rank
+    return evaluation, more, analyze(evaluation.graph, rank, more, order == 2)
+
+  def _potential(self, shapes: tuple | None) -> Potential:
+    """That of the graph at hand, or of parts of other shapes."""
+    if shapes not in self._potentials:
+      graph = self._reading.evaluation.graph
+      if shapes is not None:
+        assert self._reading.retrace is not None
+        graph = self._reading.retrace(shapes)
+      found = find_potential(graph, self._reading.rank)
+      if found is None:
+        raise CannotSay('no gradient of a value')
+      self._potentials[shapes] = found
+    return self._potentials[shapes]
 
 
 def _repeated(graph: Graph) -> Graph:

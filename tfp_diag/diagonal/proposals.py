@@ -283,22 +283,19 @@ def of_potential(
   Yields:
     `Proposal`s.
   """
-  if planned is None and least < _LEAST_OF_POTENTIAL:
-    return
-  if planned is not None and not planned.endswith(AS_A_HESSIAN):
-    return
-  found = as_hessian(reading)
+  if planned is None:
+    is_looked_for = least >= _LEAST_OF_POTENTIAL
+  else:
+    is_looked_for = planned.endswith(AS_A_HESSIAN)
+    planned = planned.removesuffix(AS_A_HESSIAN)
+  found = as_hessian(reading) if is_looked_for else None
   if found is None:
     return
-  hessian = found.hessian.simplified() or found.hessian
-  if planned is not None:
-    planned = planned.removesuffix(AS_A_HESSIAN)
-  num_passes = sweep.num_colors(colors)
-  assert hessian.analysis is not None
+  hessian, num_passes = found.hessian, sweep.num_colors(colors)
   num_curved = _num_curved(hessian)
-  if planned is None and num_curved > _MANY_OPS:
-    if num_passes < _PASSES_OF_OP * num_curved:
-      return
+  is_long = num_curved > max(_MANY_OPS, num_passes / _PASSES_OF_OP)
+  if planned is None and is_long:
+    return
   # A pass of what is behind the gradient, as a part of one of all.
   share = len(found.behind.graph.ops) / len(reading.evaluation.graph.ops)
   ways = by_sweeps(hessian, pattern, num_passes, planned)

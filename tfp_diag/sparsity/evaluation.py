@@ -25,7 +25,7 @@ import tensorflow as tf
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
 
-def as_array(tensor: Any) -> np.ndarray:
+def array_of(tensor: Any) -> np.ndarray:
   """The array of an eager Tensor; NumPy refuses single numbers of bfloat16."""
   return np.asarray(tensor.numpy() if hasattr(tensor, 'numpy') else tensor)
 

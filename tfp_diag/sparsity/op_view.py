@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from tfp_diag.sparsity.columns import columns_of, ends_for_any_number
-from tfp_diag.sparsity.evaluation import as_array, inferred_shapes, run_op
+from tfp_diag.sparsity.evaluation import array_of, inferred_shapes, run_op
 from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
 from tfp_diag.sparsity.value import Value
@@ -102,7 +102,7 @@ class OpView:
 
   def run(self, inputs: Sequence) -> list:
     """Executes the op on other inputs; returns a list of NumPy arrays."""
-    return [as_array(t) for t in run_op(self._instruction.op, inputs)]
+    return [array_of(t) for t in run_op(self._instruction.op, inputs)]
 
 
 class InputView:

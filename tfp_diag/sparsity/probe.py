@@ -36,7 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.evaluation import (
-  as_array,
+  array_of,
   bound_op,
   repeat_op,
   run_op,
@@ -339,7 +339,7 @@ class _Samples:
     results = self._run(feeds)
     flat = []
     for k, value in self._outputs:
-      result = as_array(results[k])
+      result = array_of(results[k])
       if result.shape != value.shape or value.dtype.is_complex:
         # The shape may depend on an unknown value.
         raise CannotSay('a result of another shape, or of complex numbers')
@@ -424,7 +424,7 @@ def _known(value: Value, even_varying: bool) -> np.ndarray | None:
   """
   if not value.is_known or (value.dtype.is_floating and value.is_captured):
     return None
-  array = as_array(value.tensor(even_varying))
+  array = array_of(value.tensor(even_varying))
   if not value.dtype.is_floating:
     return array
   array = array.astype(np.float64)

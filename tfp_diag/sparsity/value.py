@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.evaluation import as_array
+from tfp_diag.sparsity.evaluation import array_of
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, find_bounds
 
 
@@ -221,7 +221,7 @@ class Value:
     self, even_varying: bool = False, only_zeros: bool = False
   ) -> np.ndarray:
     """The NumPy array; raises CannotSay where it is not known."""
-    return as_array(self.tensor(even_varying, only_zeros))
+    return array_of(self.tensor(even_varying, only_zeros))
 
   def bounds(self) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of its elements.
