@@ -67,6 +67,7 @@ CASES = [
   ['phi4', [64, 4]],
   ['brusselator', [32, 4]],
   ['forces', [40, 16]],
+  ['score', [32, 16]],
 ]
 
 QUICK_CASES = [

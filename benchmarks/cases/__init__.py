@@ -22,7 +22,13 @@ from benchmarks.cases.dense import (
   logistic_regression,
   network_weights,
 )
-from benchmarks.cases.fields import brusselator, forces, mlp_field, softmax
+from benchmarks.cases.fields import (
+  brusselator,
+  forces,
+  mlp_field,
+  score,
+  softmax,
+)
 from benchmarks.cases.models import (
   classifier_weights,
   deep_network_weights,
@@ -81,6 +87,7 @@ __all__ = [
   'ordinal',
   'phi4',
   'poisson_mixed',
+  'score',
   'softmax',
   'softmax_regression',
   'standard_normal',

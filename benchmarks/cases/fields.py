@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.cases.case import Case
 
-__all__ = ['brusselator', 'forces', 'mlp_field', 'softmax']
+__all__ = ['brusselator', 'forces', 'mlp_field', 'score', 'softmax']
 
 
 def brusselator(size=32, batch=4, a=1.0, b=3.0, diffusion=0.2):
@@ -90,6 +90,32 @@ def mlp_field(n=64, num_hidden=64, batch=64):
   name = f'tanh network {n} -> {num_hidden} -> {n}, batch {batch}'
   return Case(
     name, batch, (n,), field, diagonal, kind='jacobian', structured=False
+  )
+
+
+def score(particles=32, batch=16):
+  """The gradient of an energy of pairs of particles."""
+
+  def field(ops, x, scale):
+    del scale
+
+    def energy(x):
+      d = x[..., :, None] - x[..., None, :]
+      return 0.5 * ops.sum(ops.exp(-ops.sum_axis(d**2, -3)), 2)
+
+    return ops.gradient(energy, x)
+
+  def diagonal(x):
+    d = x[..., :, None] - x[..., None, :]
+    near = np.exp(-np.sum(d**2, axis=-3, keepdims=True))
+    # That of a particle by itself is no part of the energy.
+    near *= 1.0 - np.eye(particles)
+    return np.sum(near * (4.0 * d**2 - 2.0), axis=-1)
+
+  name = f'score of {particles} particles, batch {batch}'
+  shape = (3, particles)
+  return Case(
+    name, batch, shape, field, diagonal, kind='jacobian', structured=False
   )
 
 

@@ -75,6 +75,10 @@ class JaxOps:
     return jnp.take(x, indices, axis=-1)
 
   @staticmethod
+  def gradient(fn, x):
+    return jax.grad(lambda x: jnp.sum(fn(x)))(x)
+
+  @staticmethod
   def roll(x, axis, shift):
     return jnp.roll(x, shift, axis)
 

@@ -70,6 +70,13 @@ class TensorFlowOps:
     return tf.gather(x, indices, axis=-1)
 
   @staticmethod
+  def gradient(fn, x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      value = fn(x)
+    return tape.gradient(value, x)
+
+  @staticmethod
   def roll(x, axis, shift):
     return tf.roll(x, shift, axis)
 

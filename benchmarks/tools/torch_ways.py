@@ -74,6 +74,10 @@ class TorchOps:
     return x[..., torch.as_tensor(indices)]
 
   @staticmethod
+  def gradient(fn, x):
+    return torch.func.grad(lambda x: torch.sum(fn(x)))(x)
+
+  @staticmethod
   def roll(x, axis, shift):
     return torch.roll(x, shift, axis)
 

@@ -54,6 +54,7 @@ TINY = {
   'ordinal': [2, 5, 12, 2],
   'phi4': [3, 2],
   'poisson_mixed': [2, 3, 7, 2],
+  'score': [3, 2],
   'softmax': [4, 2],
   'softmax_regression': [3, 4, 6, 2],
   'state_space': [3, 2, 2],
