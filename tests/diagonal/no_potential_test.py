@@ -122,6 +122,26 @@ def test_one_part_without_a_potential():
     np.testing.assert_allclose(diag, each, rtol=1e-9, atol=1e-11)
 
 
+def test_a_total_that_is_not_linear_in_its_terms():
+  """In a graph, with one sample, which cannot mix with others."""
+  score = gradient_of(lambda x: tf.square(tf.reduce_sum(pairs(x))))
+  x = state(1, N)
+  diagonal = tf.function(
+    lambda x: tfp_diag.diag_jacobian(xs=x, fn=score, sample_shape=[1])[1][0]
+  )
+  expected = jacobian_diagonal(score, x)
+  np.testing.assert_allclose(diagonal(x), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_a_mean_over_an_unknown_number_of_samples():
+  score, x = gradient_of(lambda x: tf.reduce_mean(pairs(x))), state(4, N)
+  plan = tfp_diag.plan_diag_jacobian(
+    score, tf.TensorSpec([None, N], x.dtype), sample_shape=[None]
+  )
+  expected = jacobian_diagonal(score, x)
+  np.testing.assert_allclose(plan(x)[1][0], expected, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize('between', [tf.bool, tf.float64])
 def test_casts_on_the_way(between):
   """In a graph; a cast through bool has no derivative."""

@@ -46,6 +46,18 @@ def of_the_total(potential):
   return gradient_of(lambda x: tf.reduce_sum(potential(x)))
 
 
+def of_a_loss(potential):
+  """What is minimized: a mean over samples, and totals."""
+
+  def loss(x):
+    values = potential(x)
+    penalty = tf.reduce_sum(tf.math.log1p(x**2))
+    penalty += tf.reduce_sum(tf.sin(values))
+    return 0.1 * penalty - 2.0 * tf.reduce_mean(values)
+
+  return gradient_of(loss)
+
+
 def by_tfp(potential):
   return lambda x: tfp.math.value_and_gradient(potential, x)[1]
 
@@ -74,6 +86,8 @@ SCORES = [
   (gradient_of, in_a_function),
   (of_the_total, pairs),
   (of_the_total, in_a_function),
+  (of_a_loss, pairs),
+  (of_a_loss, regression),
   (by_tfp, network),
   (by_tfp, mixture),
   (by_graph, regression),
@@ -231,6 +245,22 @@ def with_a_part_held(x):
   return tape.gradient(value, x)
 
 
+def of_two_potentials(x):
+  return gradient_of(regression)(x) + 0.5 * gradient_of(pairs)(x)
+
+
+def guided(x):
+  """A step of a diffusion that a classifier guides."""
+  scale = 1.0 + x**2
+  return x + 0.1 * gradient_of(mixture)(x) - scale * gradient_of(network)(x)
+
+
+def of_three_potentials(x):
+  """One of them does not count in the end."""
+  scores = [gradient_of(fn)(x) for fn in (pairs, regression, mixture)]
+  return scores[0] - scores[2] ** 3 + tf.zeros_like(scores[1])
+
+
 BEHIND = [
   (with_a_constant_part, 1),
   (clipped, 1),
@@ -238,6 +268,9 @@ BEHIND = [
   (step_and_neighbors, 3),
   (squashed, 1),
   (with_a_part_held, 1),
+  (of_two_potentials, 2),
+  (guided, 3),
+  (of_three_potentials, 2),
 ]
 
 

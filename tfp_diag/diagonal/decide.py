@@ -313,7 +313,7 @@ def _other_ways(
       found += proposals.taken_apart(reading, colors, least)
       if problem.kind == 'jacobian':
         least = min([least, *(way.cost for way in found)])
-        found += proposals.of_potential(
+        found += proposals.of_potentials(
           as_it_is, pattern, colors, least, planned
         )
     except Exception as e:

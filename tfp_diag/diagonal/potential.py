@@ -19,15 +19,15 @@ Hessian, whose diagonal may cost less than that of any other Jacobian: by sweeps
 with squared derivatives, or op by op. Whether a Tensor is a gradient is seen
 from the graph: where the gradient of a value on the way is built once more, its
 ops are the ops that the function has made, one by one. What the function makes
-of it, coordinate by coordinate, such as a step of Langevin dynamics, is
-differentiated by the chain rule.
+of it, coordinate by coordinate, such as a step of Langevin dynamics or the sum
+of two scores, is differentiated by the chain rule.
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ from tfp_diag.diagonal.linear_map import (
   MissingGradientError,
   NeedsTapesError,
   evaluate,
+  linear_map_of_graph,
   plain_gradient,
   recorded_ops,
 )
@@ -81,36 +82,45 @@ class Potential(NamedTuple):
   """A value of which a function computes the gradient.
 
   Attributes:
-    graph: `Graph` of the function, with calls written out.
-    value: Tensor of it, one number for each sample.
+    value: Tensor of the function, one number for each sample.
     gradient: tuple of the Tensors that are its derivatives by the parts.
   """
 
-  graph: Graph
   value: tf.Tensor
   gradient: tuple
 
+
+class Potentials(NamedTuple):
+  """A function, and the values of which it computes the gradients.
+
+  Attributes:
+    graph: `Graph` of it, with calls written out.
+    found: tuple of `Potential`.
+  """
+
+  graph: Graph
+  found: tuple
+
   @property
   def behind(self) -> Graph:
-    """The function of xs and of the gradient, as if that were given."""
-    xs = (*self.graph.xs, *self.gradient)
-    return dataclasses.replace(self.graph, xs=xs)
+    """The function of xs and of the gradients, as if these were given."""
+    given = (g for potential in self.found for g in potential.gradient)
+    return dataclasses.replace(self.graph, xs=(*self.graph.xs, *given))
 
-  @property
-  def before(self) -> Graph:
-    """The function that computes the value."""
-    return dataclasses.replace(self.graph, ys=(self.value,))
+  def before(self, k: int) -> Graph:
+    """The function that computes value `k`."""
+    return dataclasses.replace(self.graph, ys=(self.found[k].value,))
 
 
-def find_potential(graph: Graph, rank: int) -> Potential | None:
-  """Looks for a potential of a function among the values that it computes.
+def find_potentials(graph: Graph, rank: int) -> Potentials:
+  """Looks for potentials of a function among the values that it computes.
 
   Args:
     graph: `Graph`, to which ops are added.
     rank: Python int, the number of sample dimensions.
 
   Returns:
-    `Potential`, or None.
+    `Potentials`.
 
   Raises:
     CannotSay: If an op of a function that it calls cannot be repeated.
@@ -123,17 +133,38 @@ def find_potential(graph: Graph, rank: int) -> Potential | None:
   count = len(graph.ys)
   both = dataclasses.replace(graph, ys=(*graph.ys, *candidates))
   both = inlined(both, kept) or both
-  own = dataclasses.replace(both, ys=both.ys[:count])
+  graph = dataclasses.replace(both, ys=both.ys[:count])
+  found = []
   for value in [*both.ys[count:], *kept.found][:_MOST_TRIED]:
-    values = _of_samples(value, shape[:rank])
     before = dataclasses.replace(both, ys=(value,))
-    if values is None or not _may_be_differentiated(before):
+    if not _may_be_differentiated(before):
       continue
     with contextlib.suppress(MissingGradientError):
-      gradient = _equals(own, plain_gradient(before))
-      if None not in gradient:
-        return _summed(own, values, tuple(gradient), rank)
-  return None
+      gradient = _equals(graph, plain_gradient(before))
+      if None in gradient or not _are_new(gradient, found):
+        continue
+      graph, values = _of_each_sample(graph, value, shape[:rank])
+      if values is None:
+        continue
+      found.append(Potential(values, tuple(gradient)))
+      if not _reads_more(graph, found):
+        break
+  return Potentials(graph, tuple(found))
+
+
+def _are_new(gradient: Sequence, found: Sequence) -> bool:
+  """Whether some Tensors are none of the gradients of other potentials."""
+  known = {g.ref() for one in found for g in one.gradient}
+  return all(g.ref() not in known for g in gradient)
+
+
+def _reads_more(graph: Graph, found: Sequence) -> bool:
+  """Whether a function reads its xs if some gradients are given."""
+  ops = needed_ops(
+    graph.ops, graph.ys, [g for one in found for g in one.gradient]
+  )
+  read = {t.ref() for t in (*graph.ys, *(x for op in ops for x in op.inputs))}
+  return any(x.ref() in read for x in graph.xs)
 
 
 def _may_be_differentiated(graph: Graph) -> bool:
@@ -153,15 +184,57 @@ def _may_be_differentiated(graph: Graph) -> bool:
   return True
 
 
-def _summed(
-  graph: Graph, values: tf.Tensor, gradient: tuple, rank: int
-) -> Potential:
-  """The potential, of the values whose sum it is."""
-  axes = list(range(rank, values.shape.rank))
+def _of_each_sample(
+  graph: Graph, value: tf.Tensor, shape: tf.TensorShape
+) -> tuple[Graph, tf.Tensor | None]:
+  """The values of the samples, with whose sum a value has the same gradient.
+
+  What is computed from all samples has to be linear in values of single ones:
+  these are multiplied by its derivatives.
+
+  Args:
+    graph: `Graph`, to which ops are added.
+    value: Tensor of it.
+    shape: `tf.TensorShape`, of the samples.
+
+  Returns:
+    graph: `Graph` with these ops.
+    values: Tensor, one number for each sample; None if it is not linear.
+  """
+  rank = shape.rank
+  needed, parts, is_sum = {value.ref()}, [], True
+  for op in reversed(ops_between(graph, [value])):
+    for y in op.outputs:
+      if y.ref() in needed and y.shape.rank is not None and y.shape.rank < rank:
+        is_sum &= facts(op.type).is_identity or facts(op.type).is_sum
+        needed.update(x.ref() for x in op.inputs)
+      elif y.ref() in needed and y.dtype.is_floating:
+        parts.append(y)
+  parts += [x for x in graph.xs if x.ref() in needed]
+  is_of_samples = all(p.shape[:rank].is_compatible_with(shape) for p in parts)
+  if not is_of_samples or len({p.dtype for p in parts}) != 1:
+    return graph, None
   with graph.graph.as_default(), recorded_ops() as ops:
-    value = tf.reduce_sum(values, axes) if axes else values
+    factors = []
+    if not is_sum:
+      whole = linear_map_of_graph([value], parts)
+      factors = whole.between([value], parts, held=parts).of_ones()
+      parts = [f * p for f, p in zip(factors, parts) if f is not None]
+    sums = [tf.reduce_sum(p, list(range(rank, p.shape.rank))) for p in parts]
+    values = tf.add_n(sums)
   graph = dataclasses.replace(graph, ops=(*graph.ops, *ops.operations))
-  return Potential(graph, value, gradient)
+  reached = _dependent(graph)
+  is_linear = all(f is None or f.ref() not in reached for f in factors)
+  return graph, values if is_linear else None
+
+
+def _dependent(graph: Graph) -> set:
+  """References to the Tensors that depend on the values of xs."""
+  reached = {x.ref() for x in graph.xs}
+  for op in graph.ops:
+    if any(x.ref() in reached for x in _read(op)):
+      reached.update(y.ref() for y in op.outputs)
+  return reached
 
 
 def _candidates(
@@ -201,21 +274,6 @@ def _may_have_samples(y: tf.Tensor, shape: tf.TensorShape, rank: int) -> bool:
   if k is None or not (k == 0 or rank <= k <= max(rank, shape.rank - 1)):
     return False
   return y.shape.is_compatible_with(shape[:k])
-
-
-def _of_samples(value: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor | None:
-  """The terms of a sum over the samples; other values as they are."""
-  if value.shape.rank >= shape.rank:
-    return value
-  while facts(value.op.type).is_identity:
-    value = value.op.inputs[0]
-  if not facts(value.op.type).is_sum:
-    return None
-  terms = value.op.inputs[0]
-  is_same = terms.shape.rank == shape.rank and terms.shape.is_compatible_with(
-    shape
-  )
-  return terms if is_same else None
 
 
 def _equals(graph: Graph, other: Graph) -> list:
@@ -324,132 +382,159 @@ def _changes_nothing(op: tf.Operation) -> bool:
   return before.is_fully_defined() and before == after
 
 
-class OfPotential:
-  """The diagonal of what is computed from a gradient, by that of a Hessian.
-
-  Each result depends on the entry of the gradient at its own place alone: the
-  derivative by that, times the diagonal of the Hessian, is added to the
-  derivatives while the gradient is held.
+class Half(NamedTuple):
+  """One of the two derivatives that a chain rule multiplies: a Hessian's.
 
   Attributes:
+    gradient: List of Tensors, as `behind` has them.
     terms: `Terms` of the Hessian.
     evaluation: `Evaluation` of the potential.
-    behind: `Evaluation` of the function of xs and of the gradient.
+  """
+
+  gradient: Sequence
+  terms: Terms
+  evaluation: Evaluation
+
+
+class OfPotentials:
+  """The diagonal of what is computed from gradients, by those of Hessians.
+
+  Each result depends on the entries of the gradients at its own place alone:
+  the derivative by these, times the diagonals of the Hessians, is added to the
+  derivatives while the gradients are held.
+
+  Attributes:
+    halves: List of `Half`.
+    behind: `Evaluation` of the function of xs and of the gradients.
     colors: int32 array, one per coordinate, of what does not go through the
-      gradient; None if nothing does.
+      gradients; None if nothing does.
   """
 
   max_order = 1
 
   def __init__(
     self,
-    terms: Terms,
-    evaluation: Evaluation,
+    halves: Sequence[Half],
     behind: Evaluation,
     colors: np.ndarray | None,
   ) -> None:
-    self.terms = terms
-    self.evaluation = evaluation
+    self.halves = halves
     self.behind = behind
     self.colors = colors
-    self.how = f'{terms.how}{AS_A_HESSIAN}'
     # What is multiplied by zero may be infinite.
-    given = behind.xs[len(behind.ys) :]
-    is_alone = all(y is g for y, g in zip(behind.ys, given))
-    self.may_leak = terms.may_leak or not is_alone
+    is_alone = list(map(id, behind.ys)) == list(map(id, halves[0].gradient))
+    self.may_leak = not is_alone or halves[0].terms.may_leak
+
+  @property
+  def how(self) -> str:
+    """As `Terms.how`."""
+    return as_a_hessian(half.terms.how for half in self.halves)
 
   @property
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
     own = 0 if self.colors is None else sweep.num_colors(self.colors)
-    return self.terms.num_passes + own
+    return own + sum(half.terms.num_passes for half in self.halves)
 
   @property
   def note(self) -> str:
     """As `Terms.note`."""
-    what = 'is' if self.colors is None else 'is computed from'
-    return f'`fn` {what} a gradient, which has a Hessian. {self.terms.note}'
+    number = len(self.halves)
+    what = 'a gradient, which has a Hessian'
+    if number > 1:
+      what = f'{number} gradients, which have Hessians'
+    how = 'is' if self.colors is None and number == 1 else 'is computed from'
+    notes = dict.fromkeys(half.terms.note for half in self.halves)
+    return ' '.join([f'`fn` {how} {what}.', *notes])
 
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
-    _, hessian = self.evaluation.hessian()
-    diag = self.terms.diagonal(
-      call._replace(
-        evaluation=self.evaluation,
-        derivative=hessian,
-        xs=self.evaluation.xs,
-        order=2,
-      )
-    )
-    count = len(diag)
-    xs, gradient = self.behind.xs[:count], self.behind.xs[count:]
+    xs = self.behind.xs[: len(call.xs)]
     jacobian = self.behind.jacobian()
-    by_gradient = jacobian.between(jacobian.targets, gradient)
-    diag = [
-      tf.zeros_like(d) if slope is None else slope * d
-      for slope, d in zip(by_gradient.of_ones(), diag)
-    ]
-    if self.colors is None:
-      return diag
-    rest = sweep.diagonal(
-      jacobian.between(jacobian.targets, xs),
-      sweep.Colors.of(self.colors, call.xs, call.rank),
-      call.xs,
-      'auto',
-      call.chunk_size,
-      self.behind.loop_type,
-    )
-    return [d + r for d, r in zip(diag, rest)]
+    diag = [tf.zeros_like(x) for x in xs]
+    if self.colors is not None:
+      diag = sweep.diagonal(
+        jacobian.between(jacobian.targets, xs),
+        sweep.Colors.of(self.colors, call.xs, call.rank),
+        call.xs,
+        'auto',
+        call.chunk_size,
+        self.behind.loop_type,
+      )
+    for gradient, terms, evaluation in self.halves:
+      _, hessian = evaluation.hessian()
+      own = call._replace(
+        evaluation=evaluation, derivative=hessian, xs=evaluation.xs, order=2
+      )
+      slopes = jacobian.between(jacobian.targets, gradient).of_ones()
+      diag = [
+        d if slope is None else d + slope * e
+        for d, slope, e in zip(diag, slopes, terms.diagonal(own))
+      ]
+    return diag
 
 
-class AsHessian(NamedTuple):
-  """What is known of a function that computes a gradient.
+def as_a_hessian(ways: Iterable[str]) -> str:
+  """The name of a way to a Jacobian, from those to some Hessians."""
+  return ' and '.join(dict.fromkeys(ways)) + AS_A_HESSIAN
+
+
+class AsHessians(NamedTuple):
+  """What is known of a function that computes gradients.
 
   Attributes:
-    hessian: `Reading` of the potential.
-    behind, colors: As in `OfPotential`.
+    hessians: List of a `Reading` of each potential.
+    gradients: List of the gradient of each, as in `Half`.
+    behind, colors: As in `OfPotentials`.
   """
 
-  hessian: Reading
+  hessians: list
+  gradients: list
   behind: Evaluation
   colors: np.ndarray | None
 
-  def of(self, terms: Terms, evaluation: Evaluation) -> OfPotential:
-    """The terms of the Jacobian, from those of the Hessian."""
-    return OfPotential(terms, evaluation, self.behind, self.colors)
+  def of(self, ways: Sequence[Terms]) -> OfPotentials:
+    """The terms of the Jacobian, from those of the Hessians."""
+    evaluations = [hessian.evaluation for hessian in self.hessians]
+    halves = list(map(Half, self.gradients, ways, evaluations))
+    return OfPotentials(halves, self.behind, self.colors)
 
 
-def as_hessian(reading: Reading) -> AsHessian | None:
-  """Reads a potential of a function, if it computes the gradient of one.
+def as_hessians(reading: Reading) -> AsHessians | None:
+  """Reads the potentials of a function, if it computes gradients.
 
   Args:
     reading: `Reading` of a function whose Jacobian is asked for.
 
   Returns:
-    `AsHessian`; None if there is no potential, if it is not seen that each
-    result depends on the gradient at its own place alone, or if nothing can be
-    said about one of both.
+    `AsHessians`; None if there is no potential, if it is not seen that each
+    result depends on the gradients at its own place alone, or if nothing can be
+    said about one of these functions.
   """
   if reading.evaluation.graph.has_variables:
     return None
   parts = _Parts(reading)
   try:
-    before, more, analysis = parts.alone(lambda found: found.before, 2)
-    behind, _, rest = parts.alone(lambda found: found.behind, 1)
-    if analysis is None or rest is None:
+    if not parts.number:
       return None
-    problem = HessianProblem(reading.problem.fn, reading.problem.xs)
-    hessian = Reading(problem, before, more, analysis)
-    hessian = hessian.simplified() or hessian
+    behind, _, rest = parts.alone(lambda found: found.behind, 1)
+    if rest is None:
+      return None
     matrix = rest.pattern.matrix
+    n, count = matrix.shape[0], len(behind.ys)
+    by_xs, by_gradients = matrix[:, :n], matrix[:, n:].tocoo()
+    if np.any(by_gradients.row != by_gradients.col % n):
+      return None
+    used = np.unique(by_gradients.col // n)
+    hessians = [parts.hessian(k) for k in used]
   except _NOTHING_TO_SAY:
     return None
-  n = matrix.shape[0]
-  by_xs, by_gradient = matrix[:, :n], matrix[:, n:].tocoo()
-  if np.any(by_gradient.row != by_gradient.col):
+  if not hessians or None in hessians:
     return None
+  given = behind.xs[count:]
+  gradients = [given[k * count : (k + 1) * count] for k in used]
   colors = color_diagonal(by_xs).colors if by_xs.nnz else None
-  return AsHessian(hessian, behind, colors)
+  return AsHessians(hessians, gradients, behind, colors)
 
 
 # As of an op that cannot be repeated, or of another structure for some samples.
@@ -463,17 +548,32 @@ _NOTHING_TO_SAY = (
 
 
 class _Parts:
-  """The functions before a gradient and behind it, each by itself."""
+  """The functions before some gradients and behind them, each by itself."""
 
   def __init__(self, reading: Reading) -> None:
     self._reading = reading
     self._potentials: dict = {}
 
+  @property
+  def number(self) -> int:
+    """How many potentials there are."""
+    return len(self._of(None).found)
+
+  def hessian(self, k: int) -> Reading | None:
+    """What is read of a potential, or None if nothing can be said."""
+    before, more, analysis = self.alone(lambda found: found.before(k), 2)
+    if analysis is None:
+      return None
+    problem = self._reading.problem
+    problem = HessianProblem(problem.fn, problem.xs)
+    found = Reading(problem, before, more, analysis)
+    return found.simplified() or found
+
   def alone(self, part: Callable, order: int) -> tuple:
-    """One of them.
+    """One of the functions.
 
     Args:
-      part: Callable that takes a `Potential` and returns a `Graph`.
+      part: Callable that takes `Potentials` and returns a `Graph`.
       order: Python int, how often it will be differentiated.
 
     Returns:
@@ -481,7 +581,7 @@ class _Parts:
       retrace: As in `Reading`.
       analysis: `Analysis`, or None if nothing can be said.
     """
-    graph = part(self._potential(None))
+    graph = part(self._of(None))
     evaluation = evaluate(
       lambda xs: repeated(graph, xs, graph.ys),
       lambda ys, _: ys,
@@ -493,22 +593,22 @@ class _Parts:
 
     @functools.cache
     def retraced(shapes):
-      return _repeated(part(self._potential(shapes[:count])))
+      return _repeated(part(self._of(shapes[:count])))
 
     more = None if retrace is None else lambda shapes: retraced(tuple(shapes))
     rank = self._reading.rank
     return evaluation, more, analyze(evaluation.graph, rank, more, order == 2)
 
-  def _potential(self, shapes: tuple | None) -> Potential:
-    """That of the graph at hand, or of parts of other shapes."""
+  def _of(self, shapes: tuple | None) -> Potentials:
+    """Those of the graph at hand, or of parts of other shapes."""
     if shapes not in self._potentials:
       graph = self._reading.evaluation.graph
       if shapes is not None:
         assert self._reading.retrace is not None
         graph = self._reading.retrace(shapes)
-      found = find_potential(graph, self._reading.rank)
-      if found is None:
-        raise CannotSay('no gradient of a value')
+      found = find_potentials(graph, self._reading.rank)
+      if shapes is not None and len(found.found) != self.number:
+        raise CannotSay('other potentials with another number of samples')
       self._potentials[shapes] = found
     return self._potentials[shapes]
 

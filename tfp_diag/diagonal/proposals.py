@@ -14,6 +14,8 @@
 # ============================================================================
 """The ways to a diagonal, each with its estimated cost."""
 
+import itertools
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -24,7 +26,11 @@ from tfp_diag.diagonal.constant_hessian import ConstantHessian
 from tfp_diag.diagonal.hessian_terms import HessianTerms
 from tfp_diag.diagonal.jacobian_terms import JacobianTerms
 from tfp_diag.diagonal.linear_map import Evaluation
-from tfp_diag.diagonal.potential import AS_A_HESSIAN, as_hessian
+from tfp_diag.diagonal.potential import (
+  AS_A_HESSIAN,
+  as_a_hessian,
+  as_hessians,
+)
 from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.squared_sweeps import SquaredSweeps
 from tfp_diag.diagonal.terms import Terms
@@ -264,14 +270,14 @@ def taken_apart(
       yield _of_terms(name, terms, cost)
 
 
-def of_potential(
+def of_potentials(
   reading: Reading,
   pattern: SparsityPattern | None,
   colors: np.ndarray,
   least: float,
   planned: str | None = None,
 ) -> Iterator[Proposal]:
-  """The ways of a Hessian, if a function is seen to be a gradient.
+  """The ways of Hessians, if a function is seen to compute gradients.
 
   Args:
     reading: `Reading` of a function whose Jacobian is asked for.
@@ -283,29 +289,45 @@ def of_potential(
   Yields:
     `Proposal`s.
   """
-  if planned is None:
-    is_looked_for = least >= _LEAST_OF_POTENTIAL
-  else:
+  is_looked_for = least >= _LEAST_OF_POTENTIAL
+  if planned is not None:
     is_looked_for = planned.endswith(AS_A_HESSIAN)
-    planned = planned.removesuffix(AS_A_HESSIAN)
-  found = as_hessian(reading) if is_looked_for else None
+  found = as_hessians(reading) if is_looked_for else None
   if found is None:
     return
-  hessian, num_passes = found.hessian, sweep.num_colors(colors)
-  num_curved = _num_curved(hessian)
-  is_long = num_curved > max(_MANY_OPS, num_passes / _PASSES_OF_OP)
-  if planned is None and is_long:
-    return
-  # A pass of what is behind the gradient, as a part of one of all.
+  # A pass of what is behind the gradients, as a part of one of all.
   share = len(found.behind.graph.ops) / len(reading.evaluation.graph.ops)
-  ways = by_sweeps(hessian, pattern, num_passes, planned)
-  before, least = least, min([least, *(way.cost for way in ways)])
-  for way in [*ways, *taken_apart(hessian, colors, least)]:
-    assert way.terms is not None
-    terms = found.of(way.terms, hessian.evaluation)
-    cost = way.cost + share * (terms.num_passes - way.num_passes)
-    if planned is not None or cost < _LEFT_BY_POTENTIAL * before:
-      yield _of_terms(f'{way.name}{AS_A_HESSIAN}', terms, cost)
+  most = math.inf if planned is not None else _LEFT_BY_POTENTIAL * least
+  each = [
+    _of_hessian(h, pattern, colors, least, planned) for h in found.hessians
+  ]
+  for ways in itertools.product(*each):
+    terms = found.of([way.terms for way in ways if way.terms])
+    num_passes = sum(way.num_passes for way in ways)
+    cost = sum(way.cost for way in ways)
+    cost += share * (terms.num_passes - num_passes)
+    if cost < most:
+      name = as_a_hessian(way.name for way in ways)
+      yield _of_terms(name, terms, cost)
+
+
+def _of_hessian(
+  hessian: Reading,
+  pattern: SparsityPattern | None,
+  colors: np.ndarray,
+  least: float,
+  planned: str | None,
+) -> list[Proposal]:
+  """The ways to the Hessian of a potential; see `of_potentials`."""
+  num_passes = sweep.num_colors(colors)
+  is_long = _num_curved(hessian) > max(_MANY_OPS, num_passes / _PASSES_OF_OP)
+  if planned is None and is_long:
+    return []
+  how = SquaredSweeps.how
+  is_planned = planned is not None and how in planned
+  ways = by_sweeps(hessian, pattern, num_passes, how if is_planned else planned)
+  least = min([least, *(way.cost for way in ways)])
+  return [*ways, *taken_apart(hessian, colors, least)]
 
 
 def _cost_op_by_op(terms: HessianTerms) -> float:
