@@ -14,6 +14,7 @@
 # ============================================================================
 """The eager cache: one graph for each function, never a stale one."""
 
+import collections
 import contextlib
 import functools
 import gc
@@ -238,6 +239,44 @@ def test_what_a_function_does_tells_it_from_others(calls, make):
     slopes(calls, [two, three, two, three]), [2.0, 3.0, 2.0, 3.0], rtol=1e-6
   )
   assert calls.made == 2
+
+
+def test_what_is_returned_tells_functions_apart():
+  x = tf.constant([1.0, 2.0])
+  found = tfp_diag.jacobian(lambda x: {'a': x**2, 'b': x**3}, x)
+  assert list(found) == ['a', 'b']
+  found = tfp_diag.jacobian(lambda x: {'c': x**2, 'd': x**3}, x)
+  assert list(found) == ['c', 'd']
+  assert type(tfp_diag.jacobian(lambda x: (x**2, x**3), x)) is tuple
+  assert tfp_diag.jacobian(tf.sin, x).shape == [2, 2]
+  assert type(tfp_diag.jacobian(lambda x: [tf.sin(x)], x)) is list
+  # A class that is defined again, as by a cell of a notebook.
+  for _ in range(2):
+    Pair = collections.namedtuple('Pair', ['left', 'right'])
+    found = tfp_diag.hessian(
+      lambda pair: tf.reduce_sum(pair.left**2 * pair.right), Pair(x, x)
+    )
+    assert type(found) is Pair
+
+
+def test_which_tensors_are_returned_tells_functions_apart():
+  x = tf.constant([1.0, 2.0])
+
+  def total(x):
+    return tf.reduce_sum(x**2)
+
+  def copied(x):
+    return tf.broadcast_to(total(x), tf.shape(x))
+
+  for fn, shape in ((total, []), (copied, [2])):
+    assert tfp_diag.diag_jacobian(x, fn=fn)[0][0].shape == shape
+
+  def twice(x, y):
+    product = x * y
+    return [product, product]
+
+  for fn, count in ((tf.multiply, 1), (twice, 2)):
+    assert len(tfp_diag.diag_jacobian([x, x], fn=fn)[0]) == count
 
 
 def test_an_attribute_of_an_op_tells_functions_apart(calls):

@@ -28,6 +28,7 @@ from tests.oracles import (
   jacobian_by_copies,
   jacobian_diagonal,
 )
+from tfp_diag.sparsity import registry
 
 N = 5
 MATRIX = np.random.default_rng(0).normal(size=[N, N])
@@ -550,3 +551,102 @@ def test_one_special_sample_changes_no_other_jacobian(name):
   want = jacobian_by_copies(fn, x[2:])
   for got in (plan(x)[1][0], in_graph(x)):
     np.testing.assert_allclose(got[2:], want, rtol=1e-8)
+
+
+def copies(x):
+  """Each a Tensor of its own with the same elements."""
+  return {
+    'identity': tf.identity(x),
+    'checked': tf.debugging.check_numerics(x, ''),
+    'of a branch': tf.cond(tf.constant(True), lambda: x, lambda: x + 1.0),
+    'of a list': tf.TensorArray(x.dtype, 1).write(0, x).read(0),
+  }
+
+
+@pytest.mark.parametrize('name', copies(tf.zeros([])))
+def test_a_product_with_a_copy(name):
+  matrix = MATRIX.copy()
+  np.fill_diagonal(matrix[:3, :3], 0.0)
+
+  def fn(x):
+    hidden = x @ tf.constant(matrix)
+    return hidden * copies(hidden)[name] + tf.sin(hidden)
+
+  x = state()
+  found = tf.function(
+    lambda x: tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[2])[1][0],
+    autograph=False,
+  )(x)
+  np.testing.assert_allclose(found, jacobian_by_copies(fn, x), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+  'draw',
+  [
+    lambda: tf.random.stateless_uniform([N, N], [1, 2]) < 0.3,
+    lambda: tf.random.stateless_normal([N, N], [1, 2]) < -0.5,
+    lambda: tf.random.stateless_truncated_normal([N, N], [1, 2]) < -0.5,
+  ],
+)
+def test_random_numbers_of_one_seed_are_others_under_xla(draw):
+  def fn(x):
+    pairs = tf.sin(x[..., :, tf.newaxis] * x[..., tf.newaxis, :])
+    return tf.reduce_sum(tf.where(draw(), pairs, 0.0), [-1, -2])
+
+  x = state()
+  found, expected = (
+    tf.function(derivative, autograph=False, jit_compile=True)(x)
+    for derivative in (
+      lambda x: tfp_diag.diag_hessian(fn, x)[2],
+      lambda x: hessian_by_copies(fn, x),
+    )
+  )
+  np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def scaled_by_the_first(x):
+  """The graph does not know that it is one."""
+  first = tf.gather(x, tf.where(np.arange(N) == 0)[:, 0], axis=1)
+  return tf.reduce_sum(tf.cosh(x[:, 1:] * tf.exp(first)), -1)
+
+
+def shifted_by_a_row(x):
+  rows = tf.reshape(x[:, :2], [tf.shape(x)[0], -1, 2])
+  return tf.reduce_sum(tf.exp(rows - tf.reshape(x[:, 1:], [-1, 2, 2])), [1, 2])
+
+
+@pytest.mark.parametrize('fn', [scaled_by_the_first, shifted_by_a_row])
+@pytest.mark.parametrize('samples', [2, None])
+def test_an_unknown_size_of_one_is_broadcast(fn, samples):
+  found = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2],
+    input_signature=[tf.TensorSpec([samples, N], tf.float64)],
+    autograph=False,
+  )(state())
+  expected = hessian_diagonal(fn, state())
+  np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_the_gradient_of_a_branch_is_no_constant():
+  """It takes what the other branch would need from an empty optional."""
+
+  def log_prob(x):
+    return tf.cond(
+      tf.reduce_sum(x) > -100.0,
+      lambda: tf.reduce_sum(tf.sin(x @ tf.constant(MATRIX)) ** 2, -1),
+      lambda: tf.reduce_sum(x, -1),
+    )
+
+  def score(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      value = log_prob(x)
+    return tape.gradient(value, x)
+
+  registry._REPORTED.clear()
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    plan = tfp_diag.plan_diag_jacobian(score, state(), sample_shape=[2])
+  _, (diag,) = plan(state())
+  expected = hessian_by_copies(log_prob, state())
+  np.testing.assert_allclose(diag, expected, rtol=1e-9)

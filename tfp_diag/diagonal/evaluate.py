@@ -78,7 +78,7 @@ def run(
   return graphs.call(
     (
       type(problem).__name__,
-      nest.structure(problem.xs),
+      nest.skeleton(problem.xs),
       problem.rank,
       problem.promised,
       *key,

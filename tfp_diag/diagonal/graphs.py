@@ -26,7 +26,7 @@ import contextlib
 import hashlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from tfp_diag.diagonal.linear_map import (
   may_be_recorded,
   without_xla,
 )
+from tfp_diag.internal import nest
 from tfp_diag.sparsity.expansion import (
   check_only_reads,
   execute,
@@ -127,6 +128,7 @@ def call(
   def traced(*tensors):
     with without_xla(not is_watched):
       evaluation = evaluate(*tensors)
+    present.full_key = present.full_key, _result_key(evaluation)
     if evaluation.loop_type is not None:
       present.full_key = present.full_key, is_watched
     present.look_up(evaluation.graph)
@@ -296,6 +298,28 @@ def _repeated(function: Any, tensors: Sequence) -> tf.Tensor:
   # A gradient adds to `graph.outputs` what it needs.
   [y] = execute(function.graph, inputs, [function.graph.structured_outputs])
   return y
+
+
+def _result_key(evaluation: Evaluation) -> Hashable:
+  """What tells what a function returns from what another one does.
+
+  Both have the same ops, but may return other Tensors of them, in another
+  structure.
+  """
+  ops = evaluation.graph.ops
+  places = {id(x): k for k, x in enumerate(evaluation.graph.xs)}
+
+  def place(x):
+    if isinstance(x, (type(None), bool, int, float, str)):
+      return type(x), repr(x)
+    if id(x) in places:
+      return 'x', places[id(x)]
+    if tf.is_symbolic_tensor(x) and x.op in ops:
+      return ops.index(x.op), x.value_index
+    return object()  # As no other one.
+
+  leaves = tf.nest.flatten(evaluation.result, expand_composites=True)
+  return nest.skeleton(evaluation.result), tuple(map(place, leaves))
 
 
 class _Known(Exception):

@@ -194,6 +194,11 @@ def widest(tensors: Sequence) -> tf.DType:
 
 def sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
   """The sum of `x` over the axes along which `like` was broadcast to it."""
+  if None in like.shape.as_list():
+    # A size that is not known may be one.
+    before, after = tf.shape(x), tf.shape(like)
+    axes = tf.raw_ops.BroadcastGradientArgs(s0=before, s1=after).r1
+    return tf.reshape(tf.reduce_sum(x, axes), after)
   missing = x.shape.rank - like.shape.rank
   if missing:
     x = tf.reduce_sum(x, axis=list(range(missing)))

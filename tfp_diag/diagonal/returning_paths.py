@@ -156,8 +156,16 @@ class _Job(NamedTuple):
 
   @property
   def is_alone(self) -> bool:
-    """Whether the op is made again for it: its derivative by it is another."""
-    return self.argument.of_factor is not None or self.x.ref() in self.others
+    """Whether the op is made again for it: its derivative by it is another.
+
+    One argument may be several Tensors, of which one is a copy.
+    """
+    same = {self.op.inputs[k].ref() for k in self.argument.inputs}
+    return (
+      self.argument.of_factor is not None
+      or len(same) > 1
+      or self.x.ref() in self.others
+    )
 
 
 def _rounds(level: Sequence[Part]) -> list[list[_Job]]:

@@ -162,6 +162,26 @@ def structure(xs):
   return repr(pack_as(xs, ['.'] * len(flatten(xs))))
 
 
+def skeleton(xs):
+  """What is equal for structures that are made of the very same types.
+
+  Args:
+    xs: A structure.
+
+  Returns:
+    Hashable; None for what is no structure.
+  """
+  if isinstance(xs, collections.abc.Mapping):
+    items = tuple((key, skeleton(value)) for key, value in xs.items())
+    return type(xs), items
+  if isinstance(xs, (list, tuple)):
+    return type(xs), tuple(map(skeleton, xs))
+  if tf.nest.is_nested(xs):
+    return type(xs), structure(xs)
+  # Of several Tensors, such as a sparse one.
+  return None if tf.is_tensor(xs) else type(xs)
+
+
 def takes_variables(fn, parts):
   """Whether all parts are Variables, and `fn` can be called as `fn()`."""
   return all(isinstance(p, tf.Variable) for p in parts) and _binds(fn)

@@ -591,7 +591,12 @@ _LOOP_BUDGET = 150_000
 def _independent(instruction: Instruction, inputs: Sequence) -> list:
   """The outputs of an op none of whose inputs depends on xs."""
   specs = list(zip(instruction.shapes, instruction.dtypes))
-  if instruction.is_stateful or not all(value.is_known for value in inputs):
+  if (
+    instruction.is_stateful
+    or not registry.facts(instruction.type).is_same_everywhere
+    or not all(value.is_known for value in inputs)
+    or len(inputs) != len(instruction.inputs)  # Of lists of Tensors.
+  ):
     return _unknown(instruction, inputs)
   op = instruction.op
   if len(specs) == 1:

@@ -106,6 +106,8 @@ class OpFacts:
       for one that is not finite.
     is_pure: Whether it has no side effects, and the same result each time.
       Reading a variable counts as pure.
+    is_same_everywhere: Whether XLA and each device compute the same, but for
+      rounding. Random numbers of one seed are others there.
     passes_on: Whether it passes on values of any kind, also tensor lists.
     num_derivatives: How often TensorFlow can differentiate it. From then on
       TensorFlow takes the result as constant, without an error. None if there
@@ -182,6 +184,7 @@ class OpFacts:
   bends: bool = False
   selects: tuple[int, ...] = ()
   is_pure: bool = True
+  is_same_everywhere: bool = True
   passes_on: bool = False
   num_derivatives: int | None = None
   lost_inputs: Callable | None = None

@@ -38,6 +38,30 @@ register_facts(
   'TruncatedNormal',
   is_pure=False,
 )
+register_facts(
+  'StatelessMultinomial',
+  'StatelessParameterizedTruncatedNormal',
+  'StatelessRandomBinomial',
+  'StatelessRandomGammaV2',
+  'StatelessRandomGammaV3',
+  'StatelessRandomGetAlg',
+  'StatelessRandomGetKeyCounter',
+  'StatelessRandomGetKeyCounterAlg',
+  'StatelessRandomNormal',
+  'StatelessRandomNormalV2',
+  'StatelessRandomPoisson',
+  'StatelessRandomUniform',
+  'StatelessRandomUniformFullInt',
+  'StatelessRandomUniformFullIntV2',
+  'StatelessRandomUniformInt',
+  'StatelessRandomUniformIntV2',
+  'StatelessRandomUniformV2',
+  'StatelessSampleDistortedBoundingBox',
+  'StatelessShuffle',
+  'StatelessTruncatedNormal',
+  'StatelessTruncatedNormalV2',
+  is_same_everywhere=False,
+)
 register_facts('EagerPyFunc', is_pure=False, num_derivatives=1)
 register_facts('PyFunc', is_pure=False, num_derivatives=0)
 register_facts('PyFuncStateless', num_derivatives=0)
