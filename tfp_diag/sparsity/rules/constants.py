@@ -39,7 +39,6 @@ def _shape(walker, scope, instruction, inputs):
 @register_expansion('ShapeN')
 def _shapes(walker, scope, instruction, inputs):
   """The shapes of several tensors."""
-  del scope
   dtype = instruction.dtypes[0]
   results = []
   for k, value in enumerate(inputs):
@@ -60,14 +59,12 @@ def _shapes(walker, scope, instruction, inputs):
 @register_expansion('Rank')
 def _rank(walker, scope, instruction, inputs):
   """The number of dimensions."""
-  del walker, scope
   return [_from_shape(inputs[0], len, instruction.dtypes[0])]
 
 
 @register_expansion('Size')
 def _size(walker, scope, instruction, inputs):
   """The number of elements."""
-  del walker, scope
   result = _from_shape(inputs[0], np.prod, instruction.dtypes[0])
   if instruction.varying_sizes(0).any():
     result.varies = True

@@ -63,14 +63,12 @@ register_facts(
 
 def _stacked(instruction, inputs, shape):
   """`stack(vectors, axis=1)`."""
-  del shape
   is_last = instruction.op.get_attr('axis') in (1, -1)
   return list(inputs) if is_last else None
 
 
 def _joined(instruction, inputs, shape):
   """`concat(matrices, axis=1)`."""
-  del instruction, shape
   *parts, axis = inputs
   if not (_is(axis, 1) or _is(axis, -1)):
     return None

@@ -89,7 +89,6 @@ def _mean_of_moments(op, takes):
   Deviations from a mean add up to zero, so the first derivative is right though
   the mean is held constant. The second derivative is not.
   """
-  del takes
   for x, mean in (op.inputs, tuple(op.inputs)[::-1]):
     if mean.op.type == 'StopGradient':
       (held,) = mean.op.inputs
