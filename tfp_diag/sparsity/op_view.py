@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from tfp_diag.sparsity.columns import columns_of, ends_for_any_number
 from tfp_diag.sparsity.evaluation import array_of, inferred_shapes, run_op
 from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
@@ -145,13 +144,13 @@ class InputView:
       not seen to consist of columns.
     """
     self._view.asked_for_values = True
-    columns = columns_of(self._value)
+    columns = self._value.columns()
     if not columns or not columns[0].is_count:
       return None
     for column in columns[1:]:
       if column.is_known and column.varies is None:
         self._note_integers(column.value())
-    return [ends_for_any_number(column) for column in columns[1:]]
+    return [column.ends_for_any_number() for column in columns[1:]]
 
   def varies_along(self, axes: int | slice) -> bool:
     """Whether one of some sizes changes with the number of samples."""

@@ -23,7 +23,12 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.evaluation import array_of
-from tfp_diag.sparsity.registry import CannotSay, OpFailed, find_bounds
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  OpFailed,
+  facts,
+  find_bounds,
+)
 
 
 class Value:
@@ -233,6 +238,30 @@ class Value:
     if self._bounds is None:
       self._bounds = self._find_bounds()
     return self._bounds
+
+  def columns(self) -> 'list[Value] | None':
+    """The columns that a matrix is put together of, for any number of rows.
+
+    The place of a number for each sample is often made of the number of the
+    sample and of something else: `tf.stack([tf.range(size), labels], axis=1)`.
+    Where the number of samples is open, such a matrix is not known, but its
+    columns are.
+
+    Returns:
+      List of `Value`s, vectors or matrices of one column; None if not seen.
+    """
+    if self.source is None or self.shape is None or len(self.shape) != 2:
+      return None
+    instruction, inputs, _ = self.source
+    find = facts(instruction.type).columns
+    return None if find is None else find(instruction, inputs, self.shape)
+
+  def ends_for_any_number(self) -> tuple[np.ndarray, np.ndarray]:
+    """As `bounds`, also for one number throughout, however often."""
+    if self.varies is not None and self.is_uniform and self.size:
+      number = np.array(self.value(even_varying=True).flat[0], np.float64)
+      return number, number
+    return self.bounds()
 
   def limit(self, low: Any, high: Any) -> None:
     """Says what the bounds are, of which no op tells."""
