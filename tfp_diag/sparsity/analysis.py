@@ -47,7 +47,7 @@ from tfp_diag.sparsity.samples import (
   check_samples,
 )
 from tfp_diag.sparsity.second_order import SecondOrder
-from tfp_diag.sparsity.tape import Columns, Loop, Tape
+from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.traits import Facts, FixedMatrices
 from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
@@ -375,11 +375,11 @@ def _jacobian(
   tape: Tape, walked: Walked, counts: dict | None
 ) -> tuple[Csr, list]:
   seeds, size = _seeds(walked)
-  columns = Columns(Groups(size))
+  groups = Groups(size)
   outputs = walked.outputs
-  found = tape.run(seeds, outputs, columns, counts=counts)
+  found = tape.run(seeds, outputs, groups, counts=counts)
   rows = [found[y] if y.depends else Dependency.empty(y.rows) for y in outputs]
-  joined = columns.groups.expand(Dependency.concat(rows))
+  joined = groups.expand(Dependency.concat(rows))
   return joined.to_matrix(size), []
 
 
@@ -391,13 +391,12 @@ def _hessian(
   This works for loops, too.
   """
   seeds, size = _seeds(walked)
-  columns = Columns(Groups(size))
-  second_order = SecondOrder(columns.groups)
+  groups = Groups(size)
+  second_order = SecondOrder(groups)
   (value,) = walked.outputs
   if value.depends:
-    alive = {value: np.ones(value.rows, bool)}
-    tape.backward(alive)
-    tape.run(seeds, walked.outputs, columns, alive, second_order, counts)
+    alive = tape.alive([value])
+    tape.run(seeds, walked.outputs, groups, alive, second_order, counts)
   return second_order.finish(), second_order.notes
 
 
@@ -408,8 +407,7 @@ def _hessian_by_paths(
   sets, (value,) = paths.sets, paths.walked.outputs
   second_order = SecondOrder(Groups(sets.num_coordinates))
   if value.depends:
-    alive = {value: np.ones(value.rows, bool)}
-    tape.backward(alive)
+    alive = tape.alive([value])
     for step in tape.steps:
       for left, right in paths.meetings(step, alive):
         second_order.add(left, right)

@@ -30,10 +30,16 @@ class Groups:
 
   Columns below `num_coordinates` are coordinates. Each later one is a group,
   which stands for a set of coordinates; replacing it by them is exact.
+
+  Attributes:
+    num_coordinates: int.
+    apart: `bool`: whether the coordinates are samples, and ops without a rule
+      are taken to keep them apart.
   """
 
-  def __init__(self, num_coordinates: int) -> None:
+  def __init__(self, num_coordinates: int, apart: bool = False) -> None:
     self.num_coordinates = num_coordinates
+    self.apart = apart
     self._chunks = []
     self._starts = [num_coordinates]
 

@@ -45,7 +45,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.structure import Arrow, Structure
-from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
+from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import Facts
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
@@ -146,7 +146,7 @@ class _Finder:
   def find(self) -> Returning | None:
     """As `find_returning`."""
     steps = self._tape.steps
-    self._tape.forward(self._before.of, self._before.columns)
+    self._tape.forward(self._before.of, self._before.groups)
     found, kept = {}, []
     for step in reversed(steps):
       part, step_kept = self._reduced(step)
@@ -402,7 +402,7 @@ class _Sets:
   """For values, the coordinates on which their elements depend, or reach."""
 
   def __init__(self, size: int) -> None:
-    self.columns = Columns(Groups(size))
+    self.groups = Groups(size)
     self.of: dict = {}
     self._distinct: dict = {}
     self._size = size
@@ -414,7 +414,7 @@ class _Sets:
 
   def pull(self, step: Step) -> None:
     """Adds what the arguments of a step reach through it."""
-    settle = self.columns.groups.settle
+    settle = self.groups.settle
     for arrow in step.structure.arrows:
       reached = self.of.get(step.outputs[arrow.output])
       if reached is None:
@@ -433,6 +433,6 @@ class _Sets:
     if value not in self._distinct:
       dependency = self.of.get(value, Dependency.empty(value.rows))
       first, inverse = dependency.distinct_rows()
-      sets = self.columns.groups.expand(dependency.gather(first))
+      sets = self.groups.expand(dependency.gather(first))
       self._distinct[value] = sets.to_matrix(self._size), inverse
     return self._distinct[value]

@@ -26,10 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import probe, registry
-from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.samples import own_samples
-from tfp_diag.sparsity.tape import Columns, Loop, Step
+from tfp_diag.sparsity.samples import on_samples
+from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
@@ -54,6 +53,7 @@ class Facts:
 
   def __init__(self, walked: Walked, count: Callable) -> None:
     self._walked = walked
+    self._groups = Groups(walked.num_samples)
     self._uniform = {}
     self._count = count
     self.maker = {y: step for step in walked.tape.steps for y in step.outputs}
@@ -107,7 +107,7 @@ class Facts:
     end = axis + len(samples)
     if dependency is None or shape is None or shape[axis:end] != samples:
       return False
-    rows = self._sample_columns.groups.expand(dependency)
+    rows = self._groups.expand(dependency)
     own = np.arange(self._walked.num_samples).reshape(
       samples + (1,) * (len(shape) - end)
     )
@@ -115,21 +115,9 @@ class Facts:
     return np.array_equal(rows.indices, own[rows.row_of_entry])
 
   @functools.cached_property
-  def _sample_columns(self) -> Columns:
-    return Columns(Groups(self._walked.num_samples))
-
-  @functools.cached_property
   def _sample_of(self) -> dict:
     """Value -> `Dependency` of its elements on samples."""
-    walked = self._walked
-    found = {
-      value: Dependency.from_columns(
-        own_samples(value.rows, walked.num_samples)
-      )
-      for value in walked.inputs
-    }
-    walked.tape.forward(found, self._sample_columns)
-    return found
+    return on_samples(self._walked, self._groups)
 
   def has_fixed_matrix(self, step: Step) -> bool:
     """Whether an op is affine, with the same matrix for each sample."""

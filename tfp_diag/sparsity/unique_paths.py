@@ -197,8 +197,7 @@ class _Finder:
     self._numbers = paths.numbers
     self._reach = {}
     self._frontiers = Frontiers(paths, num_passes, matrices)
-    self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
-    walked.tape.backward(self._alive)
+    self._alive = walked.tape.alive(walked.outputs)
 
   def find(self) -> Sweeps:
     """As `find_sweeps`."""

@@ -30,7 +30,7 @@ from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import CannotSay, facts, register_expansion
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
-from tfp_diag.sparsity.tape import Columns, Loop, Tape
+from tfp_diag.sparsity.tape import Loop, Tape
 from tfp_diag.sparsity.value import TensorList, Value
 
 
@@ -116,8 +116,8 @@ def _jacobian(walker, scope, inputs, gradient):
   if tape.has_fallback:
     # This op is then dense, too, and samples are still taken not to mix.
     raise CannotSay('an op of the gradient has no rule')
-  columns = Columns(Groups(total))
-  found = tape.run(seeds, [value for _, value in after], columns)
+  groups = Groups(total)
+  found = tape.run(seeds, [value for _, value in after], groups)
   arrows = []
   for k, value in after:
     if not value.depends:
@@ -125,7 +125,7 @@ def _jacobian(walker, scope, inputs, gradient):
         continue
       raise CannotSay('a gradient that does not use its cotangent')
     # Elements of the input by cotangents, transposed: outputs by inputs.
-    turned = columns.groups.expand(found[value]).transpose(total)
+    turned = groups.expand(found[value]).transpose(total)
     for output, start in enumerate(starts):
       rows = np.arange(start, start + inputs[output].rows)
       part = turned.gather(rows)
@@ -213,10 +213,10 @@ def _is_function_of(tape, slope, arguments):
   part = Tape()
   part.steps = between[::-1]
   rows = arguments[0].rows
-  columns = Columns(Groups(rows))
+  groups = Groups(rows)
   seeds = {argument: Dependency.identity(rows) for argument in arguments}
-  found = part.run(seeds, [slope], columns)[slope]
-  return _is_diagonal(columns.groups.expand(found), arguments[0])
+  found = part.run(seeds, [slope], groups)[slope]
+  return _is_diagonal(groups.expand(found), arguments[0])
 
 
 def _is_diagonal(dependency, argument):
