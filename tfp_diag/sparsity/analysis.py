@@ -32,7 +32,7 @@ from tfp_diag.sparsity.curvature import (
   is_quadratic_form,
   without,
 )
-from tfp_diag.sparsity.cuts import NO_CUTS, Cuts, cut_tape, find_cuts
+from tfp_diag.sparsity.cuts import NO_CUTS, Cuts, find_cuts
 from tfp_diag.sparsity.dependency import Csr, Dependency
 from tfp_diag.sparsity.few_rows import FewRows, on_few_rows
 from tfp_diag.sparsity.graph import Graph
@@ -318,7 +318,9 @@ class Analysis:
     if self._is_hessian or self.walked.graph.has_variables:
       return
     for cuts in (NO_CUTS, *find_cuts(self.walked, self.facts)):
-      tape = cut_tape(self.walked.tape, cuts.held_steps)
+      # As if the results of these steps were constant.
+      steps = self.walked.tape.steps
+      tape = Tape(step for step in steps if step not in cuts.held_steps)
       if cuts is not NO_CUTS:
         yield cuts, self._pattern_of(tape), ()
       with contextlib.suppress(PatternTooDenseError):

@@ -376,14 +376,12 @@ def _is_large_piece(step: Step | Loop) -> bool:
 
 def without(tape: Tape, steps: Collection) -> Tape:
   """The tape as if some ops were linear; loops stay as they are."""
-  result = Tape()
-  result.steps = [
+  return Tape(
     dataclasses.replace(step, structure=Structure(step.structure.arrows))
     if step in steps and not isinstance(step, Loop)
     else step
     for step in tape.steps
-  ]
-  return result
+  )
 
 
 def elementwise_pairs(op_type: str, used: Sequence[int]) -> list | None:

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfp_diag.sparsity.tape import Loop, Step, Tape
+from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
@@ -164,13 +164,6 @@ def _is_opaque(step: Step | Loop) -> bool:
     or step.is_fallback
     or any(v.dtype.is_complex for v in (*step.inputs, *step.outputs))
   )
-
-
-def cut_tape(tape: Tape, steps: Collection) -> Tape:
-  """The tape as if the results of some steps were constant."""
-  result = Tape()
-  result.steps = [step for step in tape.steps if step not in steps]
-  return result
 
 
 class _Facts:

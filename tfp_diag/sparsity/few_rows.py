@@ -211,12 +211,11 @@ class _Reduction:
 
   def reduced(self) -> FewRows:
     """As `on_few_rows`; raises if the rows are not alike."""
-    tape, steps = Tape(), {}
-    for step in self._walked.tape.steps:
-      steps[step] = self._step(step)
-      tape.steps.append(steps[step])
+    steps = {step: self._step(step) for step in self._walked.tape.steps}
     outputs = [self._value(y) for y in self._walked.outputs]
-    walked = dataclasses.replace(self._walked, tape=tape, outputs=outputs)
+    walked = dataclasses.replace(
+      self._walked, tape=Tape(steps.values()), outputs=outputs
+    )
     return FewRows(walked, steps, self._few)
 
   def _step(self, step: Step) -> Step:

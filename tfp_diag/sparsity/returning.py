@@ -156,9 +156,7 @@ class _Finder:
       self._after.pull(step_kept)
     if not found or not self._leave_out_the_cancelled(found):
       return None
-    tape = Tape()
-    tape.steps = kept[::-1]
-    return Returning(self._levels(found), tape)
+    return Returning(self._levels(found), Tape(reversed(kept)))
 
   def _leave_out_the_cancelled(self, found: dict) -> bool:
     """Whether what cancels can be left out: one side of it alone may be now."""

@@ -15,7 +15,7 @@
 """The ops of a function in order, and the dependencies found from them."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -281,8 +281,8 @@ class Tape:
     steps: list of `Step` and `Loop`.
   """
 
-  def __init__(self) -> None:
-    self.steps = []
+  def __init__(self, steps: Iterable = ()) -> None:
+    self.steps = list(steps)
 
   @property
   def has_fallback(self) -> bool:
@@ -376,12 +376,11 @@ def all_steps(tape: Tape) -> Iterator[Step]:
 
 def without_fallbacks(tape: Tape) -> Tape:
   """The tape as if ops that were taken as dense returned constants."""
-  result = Tape()
-  for step in tape.steps:
-    if isinstance(step, Loop):
-      body = without_fallbacks(step.body)
-      result.steps.append(dataclasses.replace(step, body=body))
-    else:
-      structure = Structure() if step.is_fallback else step.structure
-      result.steps.append(dataclasses.replace(step, structure=structure))
-  return result
+  return Tape(
+    dataclasses.replace(step, body=without_fallbacks(step.body))
+    if isinstance(step, Loop)
+    else dataclasses.replace(step, structure=Structure())
+    if step.is_fallback
+    else step
+    for step in tape.steps
+  )

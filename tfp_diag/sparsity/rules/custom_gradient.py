@@ -210,8 +210,7 @@ def _is_function_of(tape, slope, arguments):
   if missing:
     # It depends on xs in another way.
     return False
-  part = Tape()
-  part.steps = between[::-1]
+  part = Tape(reversed(between))
   rows = arguments[0].rows
   groups = Groups(rows)
   seeds = {argument: Dependency.identity(rows) for argument in arguments}
