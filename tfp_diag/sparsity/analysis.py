@@ -47,7 +47,7 @@ from tfp_diag.sparsity.samples import (
   check_samples,
 )
 from tfp_diag.sparsity.second_order import SecondOrder
-from tfp_diag.sparsity.tape import Loop, Tape
+from tfp_diag.sparsity.tape import Loop, Tape, on_themselves
 from tfp_diag.sparsity.traits import Facts, FixedMatrices
 from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
@@ -359,30 +359,15 @@ class Analysis:
     )
 
 
-def _seeds(walked: Walked) -> tuple[dict, int]:
-  """The dependencies of the parts, with a column for each element.
-
-  Returns:
-    seeds: dict from `Value` to `Dependency`.
-    size: int, the number of columns.
-  """
-  seeds, start = {}, 0
-  for value in walked.inputs:
-    seeds[value] = Dependency.identity(value.rows, start)
-    start += value.rows
-  return seeds, start
-
-
 def _jacobian(
   tape: Tape, walked: Walked, counts: dict | None
 ) -> tuple[Csr, list]:
-  seeds, size = _seeds(walked)
-  groups = Groups(size)
+  seeds, groups = on_themselves(walked.inputs)
   outputs = walked.outputs
   found = tape.run(seeds, outputs, groups, counts=counts)
   rows = [found[y] if y.depends else Dependency.empty(y.rows) for y in outputs]
   joined = groups.expand(Dependency.concat(rows))
-  return joined.to_matrix(size), []
+  return joined.to_matrix(groups.num_coordinates), []
 
 
 def _hessian(
@@ -392,8 +377,7 @@ def _hessian(
 
   This works for loops, too.
   """
-  seeds, size = _seeds(walked)
-  groups = Groups(size)
+  seeds, groups = on_themselves(walked.inputs)
   second_order = SecondOrder(groups)
   (value,) = walked.outputs
   if value.depends:

@@ -58,7 +58,7 @@ from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import FixedMatrices
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 
 # The most groups of rows or elements for a frontier: each takes passes.
 MAX_ROWS = 64
@@ -361,12 +361,9 @@ class Frontiers:
       covered, link = self._link(value, tensor, rows, asked, inside)
       if link is None or link.num_passes > _FEW_PASSES:
         continue
-      start = 0
-      for part in self._walked.inputs:
+      for part, place in places(self._walked.inputs):
         here = np.zeros_like(covered)
-        here[start : start + part.rows] = True
-        start += part.rows
-        here &= covered
+        here[place] = covered[place]
         if not np.any(bad & here) or not self._matrices.fits(value, part):
           continue
         of_map = self.share(self.between(part, value))

@@ -26,7 +26,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 from tfp_diag.sparsity.walk import Walked
 
 
@@ -45,10 +45,10 @@ class Paths:
     self.walked = walked
     self.wholes = wholes or {}
     self.sets = Multisets(sum(v.rows for v in walked.inputs))
-    self.numbers, start = {}, 0
-    for value in walked.inputs:
-      self.numbers[value] = self.sets.singletons(value.rows, start)
-      start += value.rows
+    self.numbers = {
+      value: self.sets.singletons(value.rows, place.start)
+      for value, place in places(walked.inputs)
+    }
     self.spread(self.sets, self.numbers, walked.tape.steps)
 
   def spread(

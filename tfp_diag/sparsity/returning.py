@@ -47,7 +47,7 @@ from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import Facts
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 from tfp_diag.sparsity.walk import Walked
 
 # So many derivatives of one op are looked at; of one with more all are kept.
@@ -138,10 +138,8 @@ class _Finder:
       (self._before, walked.inputs),
       (self._after, walked.outputs),
     ):
-      start = 0
-      for value in values:
-        sets.add(value, Dependency.identity(value.rows, start))
-        start += value.rows
+      for value, place in places(values):
+        sets.add(value, Dependency.identity(value.rows, place.start))
 
   def find(self) -> Returning | None:
     """As `find_returning`."""
@@ -418,13 +416,9 @@ class _Sets:
       if reached is None:
         continue
       pulled = arrow.flow.transpose().apply(reached, settle)
-      start = 0
-      for k in arrow.inputs:
-        value = step.inputs[k]
+      for value, place in places(step.inputs[k] for k in arrow.inputs):
         if value.depends:
-          rows = np.arange(start, start + value.rows)
-          self.add(value, pulled.gather(rows))
-        start += value.rows
+          self.add(value, pulled.gather(np.r_[place]))
 
   def distinct(self, value: Value) -> tuple[Csr, np.ndarray]:
     """The distinct sets of a value, and which one each element has."""

@@ -26,7 +26,7 @@ from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import Squares, facts
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,12 +106,8 @@ class Step:
       if mask is None or not mask.any():
         continue
       pulled = arrow.flow.pull(mask)
-      start = 0
-      for k in arrow.inputs:
-        value = self.inputs[k]
-        part = pulled[start : start + value.rows]
-        start += value.rows
-        _mark(alive, value, part)
+      for value, place in places(self.inputs[k] for k in arrow.inputs):
+        _mark(alive, value, pulled[place])
 
   def interact(
     self,
@@ -384,3 +380,17 @@ def without_fallbacks(tape: Tape) -> Tape:
     else step
     for step in tape.steps
   )
+
+
+def on_themselves(values: Sequence[Value]) -> tuple[dict, Groups]:
+  """Dependencies of some values, with a column for each element; the columns.
+
+  Args:
+    values: list of `Value`.
+
+  Returns:
+    seeds: dict from `Value` to `Dependency`.
+    groups: `Groups`.
+  """
+  seeds = {v: Dependency.identity(v.rows, p.start) for v, p in places(values)}
+  return seeds, Groups(sum(v.rows for v in values))

@@ -44,7 +44,7 @@ from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, kind_of_squares, op_of
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import FixedMatrices
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 from tfp_diag.sparsity.walk import Walked
 
 # The most sweeps; coordinates of further classes take passes.
@@ -422,12 +422,13 @@ class _Finder:
     self, mask: np.ndarray, join: Callable = np.any
   ) -> np.ndarray:
     """Whether something holds for a coordinate in any sample, or in all."""
-    pieces, start = [], 0
-    for value in self._walked.inputs:
-      piece = mask[start : start + value.rows]
-      start += value.rows
-      pieces.append(join(piece.reshape(self._walked.num_samples, -1), axis=0))
-    return np.concatenate(pieces)
+    num_samples = self._walked.num_samples
+    return np.concatenate(
+      [
+        join(mask[place].reshape(num_samples, -1), axis=0)
+        for _, place in places(self._walked.inputs)
+      ]
+    )
 
 
 def _steps_of(frontier: Frontier | JointFrontier) -> tuple:

@@ -16,7 +16,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -396,3 +396,11 @@ class Optional(TensorList):
   """Some tensors, or nothing: how gradients of branches pass values on."""
 
   __slots__ = ()
+
+
+def places(values: Iterable[Value]) -> Iterator[tuple[Value, slice]]:
+  """Some values, each with its place among the elements of all of them."""
+  stop = 0
+  for value in values:
+    start, stop = stop, stop + value.rows
+    yield value, slice(start, stop)

@@ -30,8 +30,8 @@ from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import CannotSay, facts, register_expansion
 from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
-from tfp_diag.sparsity.tape import Loop, Tape
-from tfp_diag.sparsity.value import TensorList, Value
+from tfp_diag.sparsity.tape import Loop, Tape, on_themselves
+from tfp_diag.sparsity.value import TensorList, Value, places
 
 
 @register_expansion(
@@ -99,14 +99,10 @@ def _jacobian(walker, scope, inputs, gradient):
     steps: list of the steps from the cotangents to the gradients.
   """
   tape = Tape()
-  seeds, starts, total = {}, [], 0
-  cotangents = []
-  for value, cotangent in zip(inputs, gradient.cotangents):
-    seed = Value(value.shape, cotangent.dtype, depends=True)
-    cotangents.append(seed)
-    seeds[seed] = Dependency.identity(seed.rows, total)
-    starts.append(total)
-    total += seed.rows
+  cotangents = [
+    Value(value.shape, cotangent.dtype, depends=True)
+    for value, cotangent in zip(inputs, gradient.cotangents)
+  ]
   # By value: what the gradient computes counts, not its own derivatives.
   with walker.writing_to(tape, second_order=False, by_value=True):
     scope = _gradient_scope(
@@ -116,7 +112,7 @@ def _jacobian(walker, scope, inputs, gradient):
   if tape.has_fallback:
     # This op is then dense, too, and samples are still taken not to mix.
     raise CannotSay('an op of the gradient has no rule')
-  groups = Groups(total)
+  seeds, groups = on_themselves(cotangents)
   found = tape.run(seeds, [value for _, value in after], groups)
   arrows = []
   for k, value in after:
@@ -125,10 +121,9 @@ def _jacobian(walker, scope, inputs, gradient):
         continue
       raise CannotSay('a gradient that does not use its cotangent')
     # Elements of the input by cotangents, transposed: outputs by inputs.
-    turned = groups.expand(found[value]).transpose(total)
-    for output, start in enumerate(starts):
-      rows = np.arange(start, start + inputs[output].rows)
-      part = turned.gather(rows)
+    turned = groups.expand(found[value]).transpose(groups.num_coordinates)
+    for output, (_, place) in enumerate(places(cotangents)):
+      part = turned.gather(np.r_[place])
       if part.entries:
         flow = Flow(part.rows, value.rows, (('matrix', part),))
         arrows.append(Arrow(output, (k,), flow))
