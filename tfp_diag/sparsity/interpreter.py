@@ -71,7 +71,6 @@ class Walker:
     variables: dict | None = None,
     second_order: bool = True,
     twin: Twin | None = None,
-    has_all_samples: bool = True,
     put_in: Sequence[int] = (),
     least_samples: int = 1,
   ) -> None:
@@ -87,7 +86,7 @@ class Walker:
     self._op_at_hand = None
     if twin is not None:
       self._op_at_hand = twin.op_at_hand.get
-    elif not has_all_samples:
+    elif put_in:
       self._op_at_hand = lambda op: op
     self.by_value = False
     self.loop_budget = _LOOP_BUDGET

@@ -363,7 +363,7 @@ def _walk_on(
     if isinstance(x, tf.Variable)
   }
   walker = Walker(
-    graph, variables, second_order, twin, not put_in, put_in, least_samples
+    graph, variables, second_order, twin, put_in, least_samples
   )
   outputs = [
     _with_shape(value, y, sample_shape)

@@ -46,7 +46,7 @@ def _identity_n(walker, scope, instruction, inputs):
   For `y = f(x)` elementwise, with the gradient `dy * g(x)`, the Jacobian is
   diagonal, and so is the second derivative.
   """
-  if instruction.custom_gradient is None or walker.by_value:
+  if not instruction.has_named_gradient or walker.by_value:
     return inputs
   if not any(isinstance(v, TensorList) or v.depends for v in inputs):
     return inputs
