@@ -68,7 +68,6 @@ class Walker:
   def __init__(
     self,
     graph: Any,
-    variables: dict | None = None,
     second_order: bool = True,
     twin: Twin | None = None,
     put_in: Sequence[int] = (),
@@ -93,7 +92,7 @@ class Walker:
     self.fallbacks = {}
     self.has_failures = False
     self.notes = {}
-    self.variables = variables or {}
+    self.variables = {}
     self._programs = {}
     self._structures = {}
 
@@ -110,7 +109,9 @@ class Walker:
     program = self.program(graph.graph, graph.ops)
     known = {}
     for x, value in zip(graph.xs, inputs):
-      if not isinstance(x, tf.Variable):
+      if isinstance(x, tf.Variable):
+        self.variables[id(x.handle)] = value
+      else:
         known[x.name] = value
     scope = Scope(program, known, None)
     names = tuple(y.name for y in graph.ys)
