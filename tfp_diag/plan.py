@@ -770,7 +770,7 @@ def make_plan(
     jit_compile=jit_compile,
     ways=tuple(Way(p.name, p.num_passes, p.cost) for p in decision.proposals),
     # The digest knows what the function closes over by shape, not by value.
-    digest=b'' if graph.reads.values() else graph.digest.key,
+    digest=b'' if graph.reads.seen else graph.digest.key,
     num_samples=decision.num_samples,
     is_given=pattern is not None,
   )

@@ -533,12 +533,14 @@ class Reads:
 
   Attributes:
     is_allowed: `bool`: whether values of captured constants may be read.
+    seen: dict from each `Value` that was read to whether only the places of its
+      zeros were.
   """
 
   def __init__(self) -> None:
     self._all: Reads | None = _all_reads.get()
     self.is_allowed = self._all is None or self._all.is_allowed
-    self._seen = {}
+    self.seen: dict[Any, bool] = {}
 
   @contextlib.contextmanager
   def of_all(self) -> Iterator[None]:
@@ -551,16 +553,11 @@ class Reads:
 
   def add(self, value: Any, only_zeros: bool) -> None:
     """Notes that a `Value` was read, or only which of its elements are zero."""
-    _, before = self._seen.get(value, (value, True))
-    self._seen[value] = value, before and only_zeros
+    self.seen[value] = self.seen.get(value, True) and only_zeros
     if self._all is not None:
       self._all.add(value, only_zeros)
 
   def update(self, other: 'Reads') -> None:
     """Adds what was read for another graph of the function."""
-    for value, only_zeros in other.values():
+    for value, only_zeros in other.seen.items():
       self.add(value, only_zeros)
-
-  def values(self) -> list:
-    """Pairs of a `Value` and whether only the places of its zeros were read."""
-    return list(self._seen.values())
