@@ -46,7 +46,6 @@ a whole Jacobian the two sides are whatever the function takes and returns.
 """
 
 import contextlib
-import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
@@ -804,13 +803,12 @@ def gradient_graph(graph: Graph) -> Graph:
   Returns:
     `Graph`, without results for parts that have no path to the value.
   """
-  with graph.graph.as_default(), recorded_ops() as backward:
-    gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
-  return dataclasses.replace(
-    graph,
-    ys=tuple(g for g in gradient if g is not None),
-    ops=(*graph.ops, *backward.operations),
-  )
+
+  def gradient():
+    found = linear_map_of_graph(graph.ys, graph.xs).of_ones()
+    return [g for g in found if g is not None]
+
+  return graph.extended(gradient)
 
 
 def plain_gradient(graph: Graph) -> Graph:
@@ -829,17 +827,17 @@ def plain_gradient(graph: Graph) -> Graph:
       of a custom gradient raises is the cause.
   """
   (value,) = graph.ys
-  with graph.graph.as_default(), recorded_ops() as backward:
-    try:
-      # Seeded as TensorFlow does it.
-      seed = tf.ones(tf.shape(value), value.dtype)
-      found = tf.gradients(value, list(graph.xs), grad_ys=seed)
-      found = tuple(tf.convert_to_tensor(g) for g in found)
-    except Exception as e:
-      raise MissingGradientError(str(e)) from e
-  return dataclasses.replace(
-    graph, ys=found, ops=(*graph.ops, *backward.operations)
-  )
+
+  def gradient():
+    # Seeded as TensorFlow does it.
+    seed = tf.ones(tf.shape(value), value.dtype)
+    found = tf.gradients(value, list(graph.xs), grad_ys=seed)
+    return map(tf.convert_to_tensor, found)
+
+  try:
+    return graph.extended(gradient)
+  except Exception as e:
+    raise MissingGradientError(str(e)) from e
 
 
 def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:

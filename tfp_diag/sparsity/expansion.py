@@ -18,7 +18,6 @@ Calls of functions and ops with a normalizer are written out, and what is
 computed twice is computed once.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -340,8 +339,8 @@ def _rewritten(
     return written.get(tensor.ref(), tensor)
 
   needed = needed_ops(graph.ops, [*graph.ys, *more])
-  with graph.graph.as_default():
-    before = len(graph.graph.get_operations())
+
+  def repeat():
     for op in graph.ops:
       if op in chosen:
         results = rewrite(op, latest)
@@ -350,10 +349,9 @@ def _rewritten(
       else:
         continue
       written.update((y.ref(), new) for y, new in zip(op.outputs, results))
-    added = graph.graph.get_operations()[before:]
-  ys = tuple(map(latest, graph.ys))
-  ops = (*graph.ops, *added)
-  return dataclasses.replace(graph, ys=ys, ops=ops), latest
+    return map(latest, graph.ys)
+
+  return graph.extended(repeat), latest
 
 
 def _body(

@@ -77,6 +77,14 @@ class Graph:
     """Whether some number of samples is not known."""
     return not self.xs[0].shape[:rank].is_fully_defined()
 
+  def extended(self, compute: Callable) -> 'Graph':
+    """The graph with more ops, which a callable adds, and its results as ys."""
+    with self.graph.as_default():
+      before = len(self.graph.get_operations())
+      ys = tuple(compute())
+      added = self.graph.get_operations()[before:]
+    return dataclasses.replace(self, ys=ys, ops=(*self.ops, *added))
+
   @functools.cached_property
   def digest(self) -> 'Digest':
     """What tells this graph from others; see `Digest`."""
@@ -112,10 +120,8 @@ def trace(
       )
       for p, s in zip(parts, shapes or [None] * len(parts))
     ]
-    before = len(graph.get_operations())
-    ys = outputs(call(xs), xs)
-  ops = graph.get_operations()[before:]
-  return Graph(graph, tuple(xs), tuple(ys), tuple(ops))
+  made = Graph(graph, tuple(xs), (), ())
+  return made.extended(lambda: outputs(call(xs), xs))
 
 
 class Digest(NamedTuple):
