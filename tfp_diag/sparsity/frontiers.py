@@ -52,7 +52,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, block_of
 from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
@@ -441,7 +441,7 @@ class Frontiers:
       blocks = math.prod(shape[:rank])
       if blocks > rows.size:
         continue
-      block = np.arange(value.rows) // max(value.rows // max(blocks, 1), 1)
+      block = block_of(value.rows, blocks)
       united = self._sets.apply(Flow.collect(block, blocks), numbers)
       covered = asked & ~self._sets.members(united, MANY)
       if not covered.any():

@@ -17,7 +17,7 @@
 import numpy as np
 
 from tfp_diag.sparsity.dependency import Csr, Dependency
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, block_of
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.second_order import SecondOrder
@@ -306,7 +306,7 @@ def _certainly_mixes(walked: Walked) -> bool:
 
 def _seeds(walked: Walked) -> dict:
   return {
-    value: Dependency.from_columns(own_samples(value.rows, walked.num_samples))
+    value: Dependency.from_columns(block_of(value.rows, walked.num_samples))
     for value in walked.inputs
   }
 
@@ -318,11 +318,6 @@ def on_samples(walked: Walked, groups: Groups) -> dict:
   return dependencies
 
 
-def own_samples(rows: int, num_samples: int) -> np.ndarray:
-  """The sample of each of `rows` elements, if the samples lead."""
-  return np.arange(rows) // max(rows // num_samples, 1)
-
-
 def _strangers(tape: Tape, walked: Walked, groups: Groups) -> dict:
   """dict: output -> bool array, the elements that depend on other samples."""
   found = tape.run(_seeds(walked), walked.outputs, groups)
@@ -330,7 +325,7 @@ def _strangers(tape: Tape, walked: Walked, groups: Groups) -> dict:
   for value in walked.outputs:
     if value.depends and value in found:
       rows = groups.expand(found[value])
-      own = np.repeat(own_samples(value.rows, walked.num_samples), rows.counts)
+      own = np.repeat(block_of(value.rows, walked.num_samples), rows.counts)
       stranger = np.zeros(value.rows, bool)
       stranger[rows.row_of_entry[rows.indices != own]] = True
       if stranger.any():

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.dependency import Dependency
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, block_of, by_segments
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import Squares, facts
 from tfp_diag.sparsity.second_order import SecondOrder
@@ -159,14 +159,11 @@ class Step:
       if not batched and (value.depends or value is output):
         return arrow.flow
     segment = [
-      np.arange(v.rows) // max(v.rows // num_samples, 1)
-      if v.depends
-      else np.full(v.rows, -1)
+      block_of(v.rows, num_samples) if v.depends else np.full(v.rows, -1)
       for v in inputs
     ]
-    by_sample = Flow.collect(np.concatenate(segment), num_samples)
-    index = np.arange(output.rows) // max(output.rows // num_samples, 1)
-    return by_sample.then(Flow.gather(index, num_samples))
+    index = block_of(output.rows, num_samples)
+    return by_segments(np.concatenate(segment), index, num_samples)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ import itertools
 
 import numpy as np
 
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, by_segments
 from tfp_diag.sparsity.registry import (
   CannotSay,
   OpFailed,
@@ -147,9 +147,10 @@ def _window_somewhere(shape, result, first, last):
     # Too large to list: every output depends on all places between the two.
     inside = (np.arange(size) >= first) & (np.arange(size) < last + result)
     line = o * inner + i
-    united = Flow.collect(np.where(inside[:, None], line, -1), outer * inner)
     index = np.broadcast_to(line, (outer, result, inner))
-    return united.then(Flow.gather(index, outer * inner))
+    return by_segments(
+      np.where(inside[:, None], line, -1), index, outer * inner
+    )
   after, window = np.divmod(np.arange(result * count), max(count, 1))
   before = after + window + first
   return Flow.pairs(
