@@ -23,7 +23,7 @@ an index that is computed from NaN is out of range.
 import numpy as np
 
 from tfp_diag.sparsity.evaluation import run_op
-from tfp_diag.sparsity.registry import CannotSay, register_bounds
+from tfp_diag.sparsity.registry import CannotSay, facts, register_bounds
 from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
 
 
@@ -223,9 +223,7 @@ def _rounded(instruction, low, high):
 @register_bounds(*DATA_INPUTS)
 def _moved(instruction, inputs, output):
   """The bounds are moved as the elements are."""
-  data = DATA_INPUTS[instruction.type]
-  if isinstance(data, slice):
-    data = tuple(range(len(inputs))[data])
+  data = facts(instruction.type).moved(len(inputs))
   return tuple(
     run_op(
       instruction.op,

@@ -22,6 +22,7 @@ from tfp_diag.sparsity.flow import Flow, by_segments
 from tfp_diag.sparsity.registry import (
   CannotSay,
   OpFailed,
+  facts,
   register_facts,
   register_rule,
 )
@@ -103,9 +104,7 @@ _RELATED_AXES = {
 @register_rule(*DATA_INPUTS)
 def _movement(op):
   """Each element comes from one place, or is a constant; see `movement`."""
-  data = DATA_INPUTS[op.type]
-  if isinstance(data, slice):
-    data = tuple(range(len(op.inputs))[data])
+  data = tuple(facts(op.type).moved(len(op.inputs)))
   related = _RELATED_AXES.get(op.type)
   if related is not None and op.inputs[0].varies_along(related):
     op.refuse()
