@@ -220,12 +220,12 @@ class Analysis:
   @functools.cached_property
   def is_quadratic(self) -> bool:
     """Whether the Hessian is a constant, the same for all samples."""
-    return self._is_hessian and is_quadratic_form(self.walked, self.facts)
+    return self._is_hessian and is_quadratic_form(self.facts)
 
   @property
   def has_own_gradient_alone(self) -> bool:
     """As `curvature.has_own_gradient_alone`; False for a Jacobian."""
-    return self._is_hessian and has_own_gradient_alone(self.walked, self.facts)
+    return self._is_hessian and has_own_gradient_alone(self.facts)
 
   @property
   def is_affine(self) -> bool:
@@ -253,7 +253,7 @@ class Analysis:
       return None, None
     wholes, tape = self._few.wholes, self._few.walked.tape
     some = None if steps is None else {wholes.get(s, s) for s in steps}
-    curved_ops = find_curved_ops(self.walked, self.facts, some)
+    curved_ops = find_curved_ops(self.facts, some)
     if curved_ops is None:
       return None, None
     others = self._few.some(curved_ops.cheap_steps)
@@ -317,14 +317,14 @@ class Analysis:
     """
     if self._is_hessian or self.walked.graph.has_variables:
       return
-    for cuts in (NO_CUTS, *find_cuts(self.walked, self.facts)):
+    for cuts in (NO_CUTS, *find_cuts(self.facts)):
       # As if the results of these steps were constant.
       steps = self.walked.tape.steps
       tape = Tape(step for step in steps if step not in cuts.held_steps)
       if cuts is not NO_CUTS:
         yield cuts, self._pattern_of(tape), ()
       with contextlib.suppress(PatternTooDenseError):
-        if found := find_returning(self.walked, tape, self.facts):
+        if found := find_returning(tape, self.facts):
           yield cuts, self._pattern_of(found.tape), found.levels
 
   def _pattern_of(

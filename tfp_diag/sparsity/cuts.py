@@ -51,7 +51,6 @@ from tfp_diag.sparsity.traits import (
   acts_by_element,
 )
 from tfp_diag.sparsity.value import Value
-from tfp_diag.sparsity.walk import Walked
 
 # Values with more elements than this fraction of the coordinates are not few: a
 # row and a column for each would be more than half of all passes.
@@ -125,18 +124,18 @@ class Cuts:
 NO_CUTS = Cuts((), (), (), frozenset())
 
 
-def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
+def find_cuts(facts: Facts) -> list[Cuts]:
   """Looks for sets of values to hold.
 
   Args:
-    walked: `Walked`; its outputs have the shapes of the parts of xs.
-    facts: `Facts` of its values.
+    facts: `Facts` of the values of a function; its outputs have the shapes of
+      the parts of xs.
 
   Returns:
     list of `Cuts`, each for the whole function. Whether one is worthwhile
     shows in the pattern that is left when its values are held.
   """
-  steps = walked.tape.steps
+  steps = facts.walked.tape.steps
   if not steps or any(map(_is_opaque, steps)):
     return []
   whole = _Finder(facts, steps).cut([])

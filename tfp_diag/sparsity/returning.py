@@ -48,7 +48,6 @@ from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import Facts
 from tfp_diag.sparsity.value import Value, places
-from tfp_diag.sparsity.walk import Walked
 
 # So many derivatives of one op are looked at; of one with more all are kept.
 _MOST_ENTRIES = 4_000_000
@@ -102,15 +101,14 @@ class Returning(NamedTuple):
   tape: Tape
 
 
-def find_returning(
-  walked: Walked, tape: Tape, facts_of_values: Facts
-) -> Returning | None:
+def find_returning(tape: Tape, facts_of_values: Facts) -> Returning | None:
   """Looks for derivatives that no entry of the diagonal needs.
 
   Args:
-    walked: `Walked`; its outputs have the shapes of the parts of xs.
-    tape: `Tape` of it, or of what is left of it while some values are held.
-    facts_of_values: `Facts` of its values.
+    tape: `Tape` of a function, or of what is left of it while some values are
+      held.
+    facts_of_values: `Facts` of its values; its outputs have the shapes of the
+      parts of xs.
 
   Returns:
     `Returning`, or None if nothing can be left out.
@@ -120,16 +118,14 @@ def find_returning(
   """
   if any(isinstance(step, Loop) for step in tape.steps):
     return None
-  return _Finder(walked, tape, facts_of_values).find()
+  return _Finder(tape, facts_of_values).find()
 
 
 class _Finder:
   """The search in one function."""
 
-  def __init__(
-    self, walked: Walked, tape: Tape, facts_of_values: Facts
-  ) -> None:
-    self._walked = walked
+  def __init__(self, tape: Tape, facts_of_values: Facts) -> None:
+    self._walked = walked = facts_of_values.walked
     self._tape = tape
     self._facts = facts_of_values
     size = sum(v.rows for v in walked.inputs)
