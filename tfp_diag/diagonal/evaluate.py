@@ -245,9 +245,7 @@ def diagonal(
   diag, deviation = None, []
   if decision.terms is not None:
     num_passes = decision.terms.num_passes
-    chunk_size = decision.chunk_size
-    call = Call(evaluation, derivative, xs, rank, chunk_size, problem.order)
-    diag = by_terms(decision, call)
+    diag = by_terms(decision, derivative, problem)
     if diag is not None and decision.terms.may_leak:
       diag = _without_leaks(diag, decision, passes, evaluation, problem)
   if diag is None:
@@ -272,21 +270,31 @@ def diagonal(
   return found, deviation
 
 
-def by_terms(decision: Decision, call: Call) -> list | None:
+def by_terms(
+  decision: Decision, derivative: LinearMap, problem: Problem
+) -> list | None:
   """The diagonal, or None, with a warning, if the passes have to do it.
 
   The one place where terms are evaluated.
 
   Args:
-    decision: `Decision`.
-    call: `Call`; its order says which derivatives are asked for.
+    decision: `Decision` that has terms.
+    derivative: `LinearMap` in reverse mode, whose diagonal is asked for.
+    problem: `Problem`; its order says which derivatives are asked for.
 
   Returns:
     List as `Terms.diagonal` returns it, or None.
   """
-  terms = decision.terms
-  if terms is None:
-    return None
+  terms, evaluation = decision.terms, decision.evaluation
+  assert terms is not None
+  call = Call(
+    evaluation,
+    derivative,
+    evaluation.xs,
+    problem.rank_of(evaluation.ys),
+    decision.chunk_size,
+    problem.order,
+  )
   try:
     return terms.diagonal(call)
   except Exception as e:
