@@ -23,6 +23,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import local, sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.vectorize import vectorized_map
+from tfp_diag.internal import batching
 from tfp_diag.sparsity import traits
 
 
@@ -75,9 +76,7 @@ def images_of_basis(
       event_shape = tf.shape(tensor)[rank:]
       size = tf.reduce_prod(event_shape)
       coordinate = tf.reshape(tf.range(size), event_shape)
-      event_ndims = tensor.shape.rank - rank
-      index: Any = (..., *[tf.newaxis] * event_ndims)
-      here = sample[index] + start
+      here = batching.with_axes(sample, tensor.shape.rank - rank) + start
       seeds.append(tf.cast(tf.equal(coordinate, here), tensor.dtype))
       start -= size
     images = tf.cast(apply(seeds), dtype)

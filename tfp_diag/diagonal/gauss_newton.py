@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal.blocks import jacobian_blocks
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
+from tfp_diag.internal import batching
 
 
 class GaussNewtonPasses:
@@ -109,9 +110,7 @@ def diagonal_by_rows(
       weighted = block
       if weight is not None:
         weight_of_r = tf.broadcast_to(tf.stop_gradient(weight), tf.shape(r))
-        ones = tf.ones([x.shape.rank - rank], tf.int32)
-        shape = tf.concat([tf.shape(r), ones], 0)
-        weighted *= tf.reshape(weight_of_r, shape)
+        weighted *= batching.with_axes(weight_of_r, x.shape.rank - rank)
       # The weight first: a square alone may be out of range.
       diag[k] += tf.reduce_sum(
         weighted * block, list(range(rank, r.shape.rank))

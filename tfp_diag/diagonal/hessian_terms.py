@@ -185,9 +185,8 @@ class _Call:
 
   def times_samples(self, factors: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """A Tensor of the sample shape times one that has event axes, too."""
-    event_ndims = x.shape.rank - self._value.shape.rank
-    index: Any = (..., *[tf.newaxis] * event_ndims)
-    return factors[index] * x
+    count = x.shape.rank - self._value.shape.rank
+    return batching.with_axes(factors, count) * x
 
   def reverse(self, tensors: Sequence) -> LinearMap:
     """The `LinearMap` from some tensors back to xs."""
