@@ -46,6 +46,7 @@ a whole Jacobian the two sides are whatever the function takes and returns.
 """
 
 import contextlib
+import dataclasses
 import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
@@ -111,13 +112,18 @@ class Linear(Protocol):
 
 
 class LinearMap:
-  """A Jacobian (forward) or its transpose (reverse), ready to be applied."""
+  """A Jacobian (forward) or its transpose (reverse), ready to be applied.
+
+  Attributes:
+    targets: List of Tensors: in reverse mode the outputs, in forward mode
+      `J^T u`.
+  """
 
   def __init__(
     self, gradient: Callable, targets: Sequence, sources: Sequence
   ) -> None:
     self._gradient = gradient
-    self._targets = targets
+    self.targets = targets
     self._sources = sources
 
   def apply(
@@ -146,7 +152,7 @@ class LinearMap:
       # Of no samples, say. TensorFlow (2.21) may divide by the size when it
       # optimizes what its gradients make of them, which ends the process.
       return [tf.zeros_like(s) for s in sources]
-    return self._gradient([self._targets[i] for i in members], sources, seeds)
+    return self._gradient([self.targets[i] for i in members], sources, seeds)
 
   def connects(self, members: Sequence[int]) -> bool:
     """Whether a pass over `members` gives a Tensor for at least one of them.
@@ -160,8 +166,8 @@ class LinearMap:
     found = []
 
     def probe():
-      seeded = [i for i in members if self._targets[i] is not None]
-      seeds = [tf.ones_like(self._targets[i]) for i in seeded]
+      seeded = [i for i in members if self.targets[i] is not None]
+      seeds = [tf.ones_like(self.targets[i]) for i in seeded]
       found.extend(self.apply(seeded, seeds, members))
 
     # Traced aside and never called.
@@ -171,13 +177,8 @@ class LinearMap:
   def of_ones(self) -> list:
     """One pass seeded with ones at all outputs: the gradient of their sum."""
     return self._gradient(
-      self._targets, self._sources, [tf.ones_like(t) for t in self._targets]
+      self.targets, self._sources, [tf.ones_like(t) for t in self.targets]
     )
-
-  @property
-  def targets(self) -> Sequence:
-    """List of Tensors: in reverse mode the outputs, in forward mode `J^T u`."""
-    return self._targets
 
   def between(
     self, targets: Sequence, sources: Sequence, held: Sequence = ()
@@ -225,11 +226,11 @@ class LinearMap:
     tapes = [] if is_of_graph else _new_tapes(1)
     with _recording(tapes):
       # TensorFlow divides by cotangents, or takes their logarithms, in places.
-      placeholders = [tf.ones_like(t) for t in self._targets]
+      placeholders = [tf.ones_like(t) for t in self.targets]
       for tape in tapes:
         tape.watch(placeholders)
       with recorded_ops() as ops:
-        transposed = self._gradient(self._targets, self._sources, placeholders)
+        transposed = self._gradient(self.targets, self._sources, placeholders)
     gradient = _gradient_by(tapes, 0)
     _check_paths(ops, gradient, placeholders, transposed)
     return LinearMap(gradient, transposed, placeholders)
@@ -254,6 +255,7 @@ def _check_recording() -> None:
     )
 
 
+@dataclasses.dataclass(eq=False)
 class Evaluation:
   """A function, called once, and the derivatives of what it has computed.
 
@@ -263,24 +265,17 @@ class Evaluation:
     graph: `Graph`: the ops that it has added, between its parts and the Tensors
       that are differentiated.
     op_types: Set of the types of the ops, also of those within functions.
+    tapes: List of tapes that have recorded it, one for each time; empty where
+      its graph is differentiated without.
     is_without_xla: Whether XLA is known not to compile its graph.
   """
 
-  def __init__(
-    self,
-    result: Any,
-    graph: Graph,
-    order: int,
-    tapes: Sequence = (),
-    op_types: Set[str] = frozenset(),
-    is_without_xla: bool = False,
-  ) -> None:
-    self.result = result
-    self.op_types = op_types
-    self.is_without_xla = is_without_xla
-    self.graph = graph
-    self.order = order
-    self._tapes = tapes
+  result: Any
+  graph: Graph
+  order: int
+  tapes: Sequence = ()
+  op_types: Set[str] = frozenset()
+  is_without_xla: bool = False
 
   @property
   def loop_type(self) -> str | None:
@@ -333,9 +328,9 @@ class Evaluation:
     Raises:
       CannotSay: If an op cannot be repeated.
     """
-    with _recording(self._tapes):
+    with _recording(self.tapes):
       graph = expand(self.graph, places)
-    return self._of(self.result, graph)
+    return dataclasses.replace(self, graph=graph)
 
   def simplified(self) -> 'Evaluation | None':
     """The same function without calls and equal ops; None if it has none.
@@ -346,7 +341,7 @@ class Evaluation:
     results = [
       r for r in tf.nest.flatten(self.result) if isinstance(r, tf.Tensor)
     ]
-    with _recording(self._tapes):
+    with _recording(self.tapes):
       found = simplify(self.graph, results)
     if found is None:
       return None
@@ -354,18 +349,7 @@ class Evaluation:
     result = tf.nest.map_structure(
       lambda r: latest(r) if isinstance(r, tf.Tensor) else r, self.result
     )
-    return self._of(result, graph)
-
-  def _of(self, result: Any, graph: Graph) -> 'Evaluation':
-    """The same function with other ops."""
-    return type(self)(
-      result,
-      graph,
-      self.order,
-      self._tapes,
-      self.op_types,
-      self.is_without_xla,
-    )
+    return dataclasses.replace(self, result=result, graph=graph)
 
   def check_passes(self, num_passes: Any) -> None:
     """Refuses several passes of a Jacobian if an op's gradient is good for one.
@@ -399,7 +383,7 @@ class Evaluation:
 
   def jacobian(self) -> LinearMap:
     """The transposed Jacobian of `ys` by `xs`."""
-    return LinearMap(_gradient_by(self._tapes, 0), self.ys, self.xs)
+    return LinearMap(_gradient_by(self.tapes, 0), self.ys, self.xs)
 
   @property
   def _sources(self) -> list:
@@ -407,7 +391,7 @@ class Evaluation:
 
     Which may have taken a Variable in by itself.
     """
-    if self._tapes:
+    if self.tapes:
       return self.xs
     return [_at_hand(x, self.graph.graph) for x in self.xs]
 
@@ -426,14 +410,14 @@ class Evaluation:
       MissingGradientError: If an op has no derivative, or if TensorFlow would
         take its gradient for a constant.
     """
-    with _recording(self._tapes[1:]), recorded_ops() as backward:
+    with _recording(self.tapes[1:]), recorded_ops() as backward:
       gradient = self.jacobian().of_ones()
       if check_gradient is not None:
         check_gradient(gradient)
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
-    second = _gradient_by(self._tapes, 1)
+    second = _gradient_by(self.tapes, 1)
     _check_paths(backward, second, self.xs, gradient)
     if any(
       facts(op_type).num_derivatives == 1
@@ -454,8 +438,8 @@ class Evaluation:
     Returns:
       `LinearMap` in reverse mode, from the gradient by `tensors` to `tensors`.
     """
-    first, second = (_gradient_by(self._tapes, k) for k in range(2))
-    with _recording(self._tapes[1:]):
+    first, second = (_gradient_by(self.tapes, k) for k in range(2))
+    with _recording(self.tapes[1:]):
       adjoints = LinearMap(first, self.ys, tensors).of_ones()
     return LinearMap(second, adjoints, tensors)
 
@@ -474,10 +458,10 @@ class Evaluation:
       results: What `compute` has returned.
       linear_map: `LinearMap`.
     """
-    with _recording(self._tapes[2:]):
+    with _recording(self.tapes[2:]):
       results = compute()
     sources = self._sources if tensors is None else tensors
-    return results, LinearMap(_gradient_by(self._tapes, 2), results, sources)
+    return results, LinearMap(_gradient_by(self.tapes, 2), results, sources)
 
 
 def _check_paths(
@@ -944,14 +928,13 @@ def _new_tapes(count: int) -> list:
 
 def _gradient_by(tapes: Sequence, k: int) -> Callable:
   """What differentiates by one of some tapes, or by the graph without tapes."""
-  return _tape_gradient(tapes[k]) if tapes else _graph_gradient
-
-
-def _tape_gradient(tape: tf.GradientTape) -> Callable:
-  def gradient(targets, sources, seeds):
-    return tape.gradient(targets, sources, output_gradients=seeds)
-
-  return _of_connected(gradient)
+  if not tapes:
+    return _graph_gradient
+  return _of_connected(
+    lambda targets, sources, seeds: tapes[k].gradient(
+      targets, sources, output_gradients=seeds
+    )
+  )
 
 
 def _of_connected(gradient: Callable) -> Callable:
