@@ -22,7 +22,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from tfp_diag.internal.text_table import as_html
-from tfp_diag.sparsity.dependency import Csr
+from tfp_diag.sparsity.dependency import Csr, totals
 from tfp_diag.sparsity.greedy import color_greedily
 from tfp_diag.sparsity.pattern import as_pattern
 
@@ -277,7 +277,7 @@ def _interference_graph(
   """The symmetrized off-diagonal pattern, as a canonical CSR matrix."""
   either = (matrix + matrix.T).tocsr()
   off_diagonal = either.indices != _rows(either)
-  kept = np.concatenate([[0], np.cumsum(off_diagonal)])
+  kept = totals(off_diagonal)
   return scipy.sparse.csr_matrix(
     (
       either.data[off_diagonal],

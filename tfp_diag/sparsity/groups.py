@@ -17,7 +17,7 @@
 import numpy as np
 
 from tfp_diag.sparsity.budget import check_entries
-from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.dependency import Dependency, totals
 
 # A union of more coordinates than this becomes a group: one column that stands
 # for all of them. A softmax over n coordinates then costs n entries and not
@@ -88,7 +88,7 @@ class Groups:
     used = np.unique(dependency.indices)
     sizes = np.zeros(int(used.max(initial=-1)) + 1, np.int64)
     sizes[used] = self.members(used).counts
-    total = np.concatenate([[0], np.cumsum(sizes[dependency.indices])])
+    total = totals(sizes[dependency.indices])
     return np.diff(total[dependency.indptr])
 
   def members(self, columns: np.ndarray) -> Dependency:
@@ -107,6 +107,5 @@ class Groups:
 def _select(
   dependency: Dependency, row: np.ndarray, kept: np.ndarray, columns: np.ndarray
 ) -> Dependency:
-  indptr = np.zeros(dependency.rows + 1, np.int32)
-  np.cumsum(np.bincount(row[kept], minlength=dependency.rows), out=indptr[1:])
-  return Dependency(indptr, np.asarray(columns, np.int32))
+  indptr = totals(np.bincount(row[kept], minlength=dependency.rows))
+  return Dependency(indptr.astype(np.int32), np.asarray(columns, np.int32))

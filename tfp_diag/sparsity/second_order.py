@@ -19,7 +19,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from tfp_diag.sparsity.budget import check_entries, fits
-from tfp_diag.sparsity.dependency import Csr, Dependency, ranges
+from tfp_diag.sparsity.dependency import Csr, Dependency, ranges, totals
 from tfp_diag.sparsity.groups import Groups
 
 # Whenever this many pairs have been gathered, duplicates are removed.
@@ -76,7 +76,7 @@ class SecondOrder:
       first, _ = left.distinct_rows()
     else:
       together = Dependency(
-        np.concatenate([[0], np.cumsum(left.counts + right.counts)]),
+        totals(left.counts + right.counts),
         _interleaved(left, right, self.groups.columns),
       )
       first, _ = together.distinct_rows()
@@ -185,7 +185,7 @@ def _without_subsets(
       continue
     inside = np.zeros(num_coordinates, bool)
     inside[members.indices[slice(*members.indptr[i[clique] :][:2])]] = True
-    count = np.concatenate([[0], np.cumsum(inside[members.indices])])
+    count = totals(inside[members.indices])
     covered = np.diff(count[members.indptr]) == sizes
     kept &= ~(covered[i] & covered[j])
     kept[clique] = True
