@@ -25,7 +25,6 @@ from tfp_diag.sparsity.rules import (  # noqa: F401 (registered on import)
   data_movement,
   elementwise,
   indexing,
-  integers,
   linear_algebra,
   loops,
   normalizers,

@@ -184,3 +184,25 @@ def _broadcast_differently(shape, output_shape):
   size = int(np.prod(shape, dtype=np.int64))
   places = np.arange(size).reshape(shape)
   return Flow.gather(np.broadcast_to(places, output_shape), size)
+
+
+# NumPy computes these ops on integers and bools, which is faster. They are
+# mostly the counters of loops. The dtypes of the results are those of the ops.
+for _op_type, _function in {
+  'Add': np.add,
+  'AddV2': np.add,
+  'Equal': np.equal,
+  'Greater': np.greater,
+  'GreaterEqual': np.greater_equal,
+  'Less': np.less,
+  'LessEqual': np.less_equal,
+  'LogicalAnd': np.logical_and,
+  'LogicalNot': np.logical_not,
+  'LogicalOr': np.logical_or,
+  'Maximum': np.maximum,
+  'Minimum': np.minimum,
+  'Mul': np.multiply,
+  'NotEqual': np.not_equal,
+  'Sub': np.subtract,
+}.items():
+  register_facts(_op_type, on_integers=_function)
