@@ -26,9 +26,8 @@ from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.op_view import OpView
-from tfp_diag.sparsity.program import Instruction, Program
+from tfp_diag.sparsity.program import Instruction, Program, Scope
 from tfp_diag.sparsity.registry import CannotSay, OpFailed
-from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
 from tfp_diag.sparsity.twin import Twin

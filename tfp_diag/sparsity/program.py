@@ -12,7 +12,7 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A traced graph, read once: its ops in order, and their static facts."""
+"""A traced graph, read once: its ops in order, and what is known in a call."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,6 +22,7 @@ import tensorflow as tf
 
 from tfp_diag.sparsity.graph import function_graph, has_named_gradient
 from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
 
 class Instruction:
@@ -191,3 +192,39 @@ class Program:
 def _op_name(tensor_name: str) -> str:
   return tensor_name.rsplit(':', 1)[0]
 
+
+class Scope:
+  """One call of a graph: the values of its tensors by name."""
+
+  def __init__(self, program: Program, values: dict, caller: Any) -> None:
+    self.program = program
+    self.values = values
+    self.caller = caller
+
+  def copy(self) -> 'Scope':
+    """A copy in which more can be walked without a change of this scope."""
+    return Scope(self.program, dict(self.values), self.caller)
+
+  def without_dependence(self) -> 'Scope':
+    """A copy in which nothing depends on xs; constants stay constants."""
+    return Scope(
+      self.program,
+      {name: _independent_copy(value) for name, value in self.values.items()},
+      self.caller and self.caller.without_dependence(),
+    )
+
+
+def _independent_copy(value: Any) -> Any:
+  if isinstance(value, ListSummary):
+    item = value.item and _independent_copy(value.item)
+    return ListSummary(value.length, item)
+  if isinstance(value, Optional):
+    return Optional(map(_independent_copy, value.items))
+  if isinstance(value, TensorList):
+    return TensorList(
+      (_independent_copy(item[0]), item[1])
+      if isinstance(item, tuple)
+      else item and _independent_copy(item)
+      for item in value.items
+    )
+  return Value(value.shape, value.dtype) if value.depends else value

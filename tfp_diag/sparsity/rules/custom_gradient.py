@@ -27,8 +27,8 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.graph import gradient_of
 from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.program import Scope
 from tfp_diag.sparsity.registry import CannotSay, facts, register_expansion
-from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Loop, Tape, on_themselves
 from tfp_diag.sparsity.value import TensorList, Value, places
