@@ -458,7 +458,6 @@ def _as_tensor(
   matrix: LazyMatrix, dtype: Any = None, name: Any = None, as_ref: bool = False
 ) -> tf.Tensor:
   """Refuses it: TensorFlow would take it for a list, and ask its length."""
-  del dtype, name, as_ref
   kind = type(matrix).__name__
   raise TypeError(
     f'A {kind} is no Tensor, and becomes one by `.to_dense()` only, which '

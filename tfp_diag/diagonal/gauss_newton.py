@@ -51,7 +51,6 @@ class GaussNewtonPasses:
 
   def connects(self, members: Sequence[int]) -> bool:
     """As `LinearMap.connects`."""
-    del members
     return True
 
   def apply(

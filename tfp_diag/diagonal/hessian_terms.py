@@ -231,7 +231,6 @@ class _Call:
     self, op: tf.Operation, left: int, right: int, axes: tuple
   ) -> tuple:
     """As `_products`, of an elementwise op; once where both are the same."""
-    del axes
     # Products alone may leave the range of their dtype, though they would not
     # with their weights.
     columns, size = _scaled(self._columns[op.inputs[left].ref()])
@@ -424,7 +423,6 @@ class _Rest:
 
   def connects(self, members: Sequence[int]) -> bool:
     """As `LinearMap.connects`."""
-    del members
     return bool(self._terms)
 
   def apply(

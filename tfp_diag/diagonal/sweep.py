@@ -328,7 +328,6 @@ def _one_color(
 def _unrolled(
   one_color: Callable, total: list, start: int, stop: int, chunk_size: int
 ) -> list:
-  del chunk_size
   for k in range(start, stop):
     total = local.add(total, one_color(k))
   return total

@@ -68,7 +68,6 @@ class Problem:
       List of `tf.Operation`: second derivatives of these ops, and of all ops
       that they depend on, do not contribute.
     """
-    del result
     return []
 
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
@@ -180,7 +179,6 @@ class Problem:
 
   def rank_of(self, ys) -> int:
     """The number of sample dimensions, from what `outputs` returned."""
-    del ys
     return self.rank or 0
 
 

@@ -263,7 +263,6 @@ class Reader:
     yield ('gradient',)
 
     def beyond(tensor, is_in_gradient=True):
-      del is_in_gradient
       if tf.is_symbolic_tensor(tensor):
         return tokens.get(tensor.name) or outside(tensor)
       return outside(tensor, True)
