@@ -32,7 +32,7 @@ go along, but for most frontiers of one term:
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -540,13 +540,7 @@ class _Walk:
       mask = _mask(link.shape, k, rows.dtype)
       return by_rows(mask) if link.is_by_rows else by_columns(mask)
 
-    return sweep.add_up(
-      one_pass,
-      [tf.zeros_like(_wide(start))] * 2,
-      link.num_passes,
-      self._call.chunk_size,
-      self._evaluation.loop_type,
-    )
+    return self._added_up(one_pass, [start] * 2, link)
 
   def _second_of_rows(
     self, rows: tf.Tensor, start: Value, weights: tf.Tensor
@@ -606,13 +600,7 @@ class _Walk:
         None if p is None else _wide(p * mask) / _wide(size) for p in products
       ]
 
-    return sweep.add_up(
-      one_pass,
-      [tf.zeros_like(_wide(tensor))] * (order - 1),
-      joint.num_passes,
-      self._call.chunk_size,
-      self._evaluation.loop_type,
-    )
+    return self._added_up(one_pass, [tensor] * (order - 1), joint)
 
   def _linked(self, link: Link, ends: Sequence, weight: tf.Tensor) -> tf.Tensor:
     """The sum of `w_i (C_a)_ie (C_b)_ie` over i, for each element e.
@@ -653,13 +641,19 @@ class _Walk:
         return [None]
       return [_wide(left) * _wide(right)]
 
+    return self._added_up(one_pass, [start], link)[0]
+
+  def _added_up(
+    self, one_pass: Callable, likes: Sequence, link: Link | JointFrontier
+  ) -> list:
+    """The sums of what the passes of a link give, shaped as some Tensors."""
     return sweep.add_up(
       one_pass,
-      [tf.zeros_like(_wide(start))],
+      [tf.zeros_like(_wide(like)) for like in likes],
       link.num_passes,
       self._call.chunk_size,
       self._evaluation.loop_type,
-    )[0]
+    )
 
   def _elementwise(
     self, step: Step, group: tuple, adjoint: tf.Tensor | None, after: tuple
