@@ -27,9 +27,9 @@ from tfp_diag.diagonal import basis, local, sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import batching
-from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
+from tfp_diag.sparsity.curvature import CurvedOps
 from tfp_diag.sparsity.evaluation import repeat_op
-from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.registry import elementwise_pairs, facts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -150,7 +150,7 @@ def find_curved_ops(
   for step in curved:
     op = walked.at_hand(step.op)
     used = tuple(i for i, value in enumerate(step.inputs) if value.depends)
-    pairs = elementwise_pairs(step.op_type, used)
+    pairs = registry.elementwise_pairs(step.op_type, used)
     size = step.outputs[0].size // walked.num_samples
     n = walked.num_coordinates
     most = max(counts[y].max(initial=0) for y in step.outputs if y.depends)
@@ -380,25 +380,6 @@ def without(tape: Tape, steps: Collection) -> Tape:
     else step
     for step in tape.steps
   )
-
-
-def elementwise_pairs(op_type: str, used: Sequence[int]) -> list | None:
-  """The pairs of arguments of an op by which it has second derivatives.
-
-  Args:
-    op_type: `str`.
-    used: the numbers of the arguments that are not constant.
-
-  Returns:
-    list of pairs of numbers, or None if the op is not elementwise.
-  """
-  known = registry.facts(op_type).elementwise
-  if known is None:
-    return None
-  classes, *crosses = known.split(',')
-  pairs = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
-  pairs += [tuple(map(int, cross)) for cross in crosses]
-  return [(a, b) for a, b in pairs if a in used and b in used]
 
 
 def _is_curved(step: Step | Loop) -> bool:

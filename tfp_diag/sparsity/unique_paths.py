@@ -37,11 +37,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfp_diag.sparsity.curvature import elementwise_pairs
 from tfp_diag.sparsity.frontiers import Frontier, Frontiers, Term
 from tfp_diag.sparsity.joint_frontiers import JointFrontier, JointFrontiers
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, kind_of_squares, op_of
+from tfp_diag.sparsity.registry import elementwise_pairs
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import FixedMatrices
 from tfp_diag.sparsity.value import Value, places
