@@ -170,17 +170,14 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
   def number(tensor):
     return same.get(tensor.ref(), tensor).ref()
 
-  reached = {x.ref() for x in graph.xs}
   # TensorFlow takes small ones as `Const`, but they are not the same for the
   # next call that has this graph.
   captured = {i.ref() for _, i in getattr(graph.graph, 'captures', ())}
-  needed = needed_ops(graph.ops, [*graph.ys, *more])
-  again = set()
+  targets = [*graph.ys, *more]
+  needed, again = needed_ops(graph.ops, targets), set()
   for op in graph.ops:
     if op not in needed:
       continue
-    if any(x.ref() in reached for x in op.inputs):
-      reached.update(y.ref() for y in op.outputs)
     is_captured = any(y.ref() in captured for y in op.outputs)
     is_same = is_function_of_inputs(op) or facts(op.type).read is not None
     if is_captured or op.control_inputs or not is_same:
@@ -191,7 +188,7 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
       again.add(op)
       same.update((y.ref(), x) for y, x in zip(op.outputs, before.outputs))
   # Equal constants are equal inputs, and stay as they are.
-  again = {op for op in again if op.outputs[0].ref() in reached}
+  again.intersection_update(ops_between(graph, targets))
   if not any(map(_joins, again)):
     return None
   if any(facts(op.type).read is not None for op in first.values()):
@@ -224,15 +221,10 @@ def _joins(op: tf.Operation) -> bool:
 
 def _calls(graph: Graph) -> set[tf.Operation]:
   """The calls between xs and ys."""
-  reached = {x.ref() for x in graph.xs if not isinstance(x, tf.Variable)}
-  needed, found = needed_ops(graph.ops, graph.ys), set()
-  for op in graph.ops:
-    # Variables are read anywhere.
-    if graph.has_variables or any(x.ref() in reached for x in op.inputs):
-      reached.update(y.ref() for y in op.outputs)
-      if op in needed and facts(op.type).is_call:
-        found.add(op)
-  return found
+  ops = ops_between(graph, graph.ys)
+  if graph.has_variables:  # They are read anywhere.
+    ops = needed_ops(graph.ops, graph.ys)
+  return {op for op in ops if facts(op.type).is_call}
 
 
 def repeated(graph: Graph, xs: Sequence, targets: Sequence) -> list:
