@@ -229,14 +229,9 @@ def diagonal(
   if isinstance(problem, GaussNewtonProblem):
     residuals, weights = problem.weighted(evaluation.result, xs)
     if not decision.is_linear:
+      size = decision.chunk_size
       diag = diagonal_by_rows(
-        derivative,
-        residuals,
-        weights,
-        xs,
-        rank,
-        decision.chunk_size,
-        evaluation,
+        derivative, residuals, weights, evaluation, rank, size
       )
       sizes = [r.shape[rank:].num_elements() for r in residuals]
       num_passes = None if None in sizes else sum(sizes)
@@ -247,13 +242,13 @@ def diagonal(
     num_passes = decision.terms.num_passes
     diag = by_terms(decision, derivative, problem)
     if diag is not None and decision.terms.may_leak:
-      diag = _without_leaks(diag, decision, passes, evaluation, problem)
+      diag = _without_leaks(diag, decision, passes, problem)
   if diag is None:
     colors = decision.colors_of(xs, rank)
     num_passes = colors.num_colors
     if problem.kind == 'jacobian':
       evaluation.check_passes(num_passes)
-    diag = _by_passes(decision, passes, evaluation, problem, colors)
+    diag = _by_passes(decision, passes, problem, colors)
   elif is_first is not None:
     deviation = tf.cond(
       is_first,
@@ -311,21 +306,19 @@ def by_terms(
 def _by_passes(
   decision: Decision,
   derivative: Linear,
-  evaluation: Evaluation,
   problem: Problem,
   colors: sweep.Colors,
 ) -> list:
-  xs = evaluation.xs
 
   def sweep_over(linear_map: Linear, schedule: Schedule = decision.schedule):
     return sweep.diagonal(
       linear_map,
       colors,
-      xs,
+      decision.evaluation.xs,
       schedule,
       decision.chunk_size,
       decision.obstacle,
-      problem.num_diagonals,
+      max(problem.order - 1, 1),
     )
 
   if decision.mode != 'forward':
@@ -337,17 +330,14 @@ def _by_passes(
 
 
 def _without_leaks(
-  diag: list,
-  decision: Decision,
-  passes: Linear,
-  evaluation: Evaluation,
-  problem: Problem,
+  diag: list, decision: Decision, passes: Linear, problem: Problem
 ) -> list:
   """A diagonal by terms; where one is not finite, by passes.
 
   A loop, which is traced once, in a branch that nobody differentiates: XLA
   could not. Where passes step in, derivatives of the diagonal are NaN.
   """
+  evaluation = decision.evaluation
   colors = decision.colors_of(evaluation.xs, problem.rank_of(evaluation.ys))
   decision = decision._replace(
     mode='reverse', schedule='while_loop', chunk_size=1
@@ -356,7 +346,7 @@ def _without_leaks(
   others = tf.cond(
     tf.reduce_all([tf.reduce_all(is_finite) for is_finite in finite]),
     lambda: [tf.zeros_like(d) for d in diag],
-    lambda: _by_passes(decision, passes, evaluation, problem, colors),
+    lambda: _by_passes(decision, passes, problem, colors),
   )
   return [
     tf.where(is_finite, d, tf.stop_gradient(other))

@@ -78,29 +78,28 @@ def diagonal_by_rows(
   derivative: LinearMap,
   residuals: Sequence,
   weights: Sequence,
-  xs: Sequence,
+  evaluation: Evaluation,
   rank: int,
   chunk_size: int | None,
-  evaluation: Evaluation,
 ) -> list:
   """The diagonal by a pass for each residual, in reverse mode alone.
 
   Where a gradient is not linear in its cotangent there is no other way.
 
   Args:
-    derivative: As for `GaussNewtonPasses`, as are the next three.
+    derivative: As for `GaussNewtonPasses`.
     residuals: List of Tensors.
     weights: List of Tensors or None.
-    xs: List of Tensors, the parts.
+    evaluation: `Evaluation` of the residuals.
     rank: Python int, the number of sample dimensions.
     chunk_size: Python int, how many passes run together, or None.
-    evaluation: `Evaluation` of the residuals.
 
   Returns:
     List of Tensors shaped as the parts.
   """
+  xs = evaluation.xs
   back = derivative.between(residuals, xs)
-  blocks = jacobian_blocks(back, xs, rank, 'reverse', chunk_size, evaluation)
+  blocks = jacobian_blocks(back, evaluation, rank, 'reverse', chunk_size)
   diag = [tf.zeros_like(x) for x in xs]
   for row, r, weight in zip(blocks, residuals, weights):
     for k, (x, block) in enumerate(zip(xs, row)):

@@ -48,8 +48,6 @@ class Problem:
   # 'jacobian' or 'hessian', and how often the function is differentiated.
   kind: Literal['jacobian', 'hessian'] = 'jacobian'
   order: int = 1
-  # How many diagonals are asked for: each has the shapes of the parts.
-  num_diagonals: int = 1
   needs_fn: bool = True
   fn_name: str = 'fn'
 
@@ -219,7 +217,6 @@ class ThirdOrderProblem(HessianProblem):
   """As `HessianProblem`, with the unmixed third derivatives, too."""
 
   order = 3
-  num_diagonals = 2
 
 
 class GaussNewtonProblem(HessianProblem):

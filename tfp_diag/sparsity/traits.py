@@ -149,11 +149,6 @@ class Facts:
         )
     return test(step, walked.num_samples, orders)
 
-  @property
-  def num_samples(self) -> int:
-    """How many samples were walked."""
-    return self.walked.num_samples
-
   def width(self, value: Value) -> int:
     """The number of elements of a value per sample."""
     return value.rows // self.walked.num_samples
@@ -265,7 +260,7 @@ class FixedMatrices(NamedTuple):
       `float`, in units of the function's.
     """
     # As a product of matrices among the ops of the function.
-    product = self._entries(value, part) * self.facts.num_samples / 4
+    product = self._entries(value, part) * self.facts.walked.num_samples / 4
     passes = self.facts.width(part) / max(self.num_samples, SAMPLES_AT_LEAST)
     return product / total + of_map * passes / 2
 
