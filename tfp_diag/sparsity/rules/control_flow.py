@@ -141,12 +141,8 @@ def _join_summaries(walker, instruction, alternatives):
 
 
 @register_expansion(
-  'Identity',
-  'PlaceholderWithDefault',
-  'PreventGradient',
-  'Snapshot',
-  'EnsureShape',
-  'CheckNumerics',
+  *('Identity', 'PlaceholderWithDefault', 'PreventGradient', 'Snapshot'),
+  *('EnsureShape', 'CheckNumerics'),
   passes_on=True,
 )
 def _identity(walker, scope, instruction, inputs):

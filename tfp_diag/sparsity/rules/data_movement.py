@@ -61,17 +61,10 @@ DATA_INPUTS = {
 register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))
 register_facts('Fill', 'StridedSliceGrad', shape_inputs=(0,))
 register_facts(
-  'BroadcastTo',
-  'ExpandDims',
-  'Fill',
-  'Reshape',
-  'Slice',
-  'Split',
-  'SplitV',
-  'Squeeze',
-  'StridedSlice',
-  'Tile',
-  'Transpose',
+  *"""
+  BroadcastTo ExpandDims Fill Reshape Slice Split SplitV Squeeze StridedSlice
+  Tile Transpose
+  """.split(),
   only_copies=True,
 )
 register_facts(

@@ -301,11 +301,8 @@ register_facts('TensorScatterAdd', squares=Squares.SAME)
 
 
 @register_rule(
-  'ScatterNdNonAliasingAdd',
-  'TensorScatterAdd',
-  'TensorScatterMax',
-  'TensorScatterMin',
-  'TensorScatterSub',
+  *('ScatterNdNonAliasingAdd', 'TensorScatterAdd', 'TensorScatterMax'),
+  *('TensorScatterMin', 'TensorScatterSub'),
 )
 def _scatter_add(op):
   """The tensor and the updates; linear, also where several go to one place."""
@@ -351,13 +348,8 @@ def _targets(indices, updates, output):
 
 
 @register_rule(
-  'SegmentSum',
-  'SegmentMean',
-  'SegmentMax',
-  'SegmentMin',
-  'UnsortedSegmentSum',
-  'UnsortedSegmentMax',
-  'UnsortedSegmentMin',
+  *('SegmentSum', 'SegmentMean', 'SegmentMax', 'SegmentMin'),
+  *('UnsortedSegmentSum', 'UnsortedSegmentMax', 'UnsortedSegmentMin'),
 )
 def _linear_segments(op):
   """Each slice goes to the output of its segment; linear."""

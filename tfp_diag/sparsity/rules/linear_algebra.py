@@ -28,14 +28,8 @@ _MAX_CLOSURE = 400
 
 
 @register_rule(
-  'LogMatrixDeterminant',
-  'MatrixDeterminant',
-  'MatrixInverse',
-  'MatrixLogarithm',
-  'MatrixSquareRoot',
-  'Qr',
-  'SelfAdjointEigV2',
-  'Svd',
+  *('LogMatrixDeterminant', 'MatrixDeterminant', 'MatrixInverse'),
+  *('MatrixLogarithm', 'MatrixSquareRoot', 'Qr', 'SelfAdjointEigV2', 'Svd'),
 )
 def _of_matrices(op):
   """Every output depends on all elements of the matrix of its batch; curved."""
