@@ -418,13 +418,10 @@ class LazyMatrix:
       num = tf.shape(seeds)[0] if num is None else num
 
       def one_pass(k):
-        results = linear_map.apply(
-          list(range(len(seeded))),
-          # A chunk may be larger than `num`. Numbers behind the last seed get
-          # the last one, and their results are dropped.
-          split(tf.gather(seeds, tf.minimum(k, num - 1)), seeded, self._rank),
-          list(range(len(others))),
-        )
+        # A chunk may be larger than `num`. Numbers behind the last seed get the
+        # last one, and their results are dropped.
+        seed = tf.gather(seeds, tf.minimum(k, num - 1))
+        results = linear_map.images(split(seed, seeded, self._rank))
         flat = [
           tf.zeros(tf.concat([sample, [size]], 0), seeds.dtype)
           if r is None

@@ -126,7 +126,6 @@ def columns(
     List of Tensors of shape `[number of coordinates, elements per sample]`.
   """
   forward = derivative.between(tensors, xs).transposed()
-  parts, results = list(range(len(xs))), list(range(len(tensors)))
   sizes = [
     num_elements(samples_first(tensor, rank, axis), rank)
     for tensor, axis in zip(tensors, axes)
@@ -135,8 +134,7 @@ def columns(
 
   def apply(seeds):
     rows = []
-    images = forward.apply(parts, seeds, results)
-    for image, axis, size in zip(images, axes, sizes):
+    for image, axis, size in zip(forward.images(seeds), axes, sizes):
       image = samples_first(image, rank, axis)
       shape = tf.concat([tf.shape(image)[:rank], [size]], axis=0)
       rows.append(tf.cast(tf.reshape(image, shape), dtype))

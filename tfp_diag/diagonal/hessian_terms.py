@@ -153,8 +153,8 @@ class _Call:
     ops = dict.fromkeys(op for op, *_ in found.rest + found.fixed + found.few)
     # All in one pass: each takes as long to trace.
     outputs = [y for op in ops for y in op.outputs]
-    adjoints = derivative.between([value], outputs).apply(
-      [0], [tf.ones_like(value)], list(range(len(outputs)))
+    adjoints = derivative.between([value], outputs).images(
+      [tf.ones_like(value)]
     )
     self._adjoints = {y.ref(): a for y, a in zip(outputs, adjoints)}
     # Fixed maps that have columns, and where the samples' axes begin.
@@ -254,14 +254,14 @@ class _Call:
       divided by their largest entries; and these entries.
     """
     forward = self.reverse([op.inputs[left], op.inputs[right]]).transposed()
-    parts, rank = list(range(len(self._xs))), self._value.shape.rank
+    rank = self._value.shape.rank
 
     def apply(seeds):
       inputs = list(op.inputs)
       samples = tf.shape(seeds[0])[:rank]
       flat = tf.concat([samples, [-1]], axis=0)
       sizes = []
-      images = forward.apply(parts, seeds, [0, 1])
+      images = forward.images(seeds)
       for k, image, axis in zip((left, right), images, axes):
         image = basis.samples_first(image, rank, axis)
         rows, size = _scaled(tf.reshape(image, [tf.reduce_prod(samples), -1]))
@@ -298,8 +298,7 @@ class _Call:
     return total
 
   def _vjp(self, tensor: tf.Tensor, seed: tf.Tensor) -> list:
-    everything = list(range(len(self._xs)))
-    return self.reverse([tensor]).apply([0], [seed], everything)
+    return self.reverse([tensor]).images([seed])
 
   def weight(self, op: tf.Operation, left: int, right: int) -> tf.Tensor | None:
     """The second derivative of an elementwise op, times its adjoint, or None.

@@ -154,6 +154,11 @@ class LinearMap:
       return [tf.zeros_like(s) for s in sources]
     return self._gradient([self.targets[i] for i in members], sources, seeds)
 
+  def images(self, seeds: Sequence) -> list:
+    """One pass with seeds for all parts, and results for all others."""
+    members, results = range(len(self.targets)), range(len(self._sources))
+    return self.apply(list(members), seeds, list(results))
+
   def connects(self, members: Sequence[int]) -> bool:
     """Whether a pass over `members` gives a Tensor for at least one of them.
 

@@ -247,7 +247,7 @@ def _product(
   linear_map: LinearMap, seeds: Sequence, others: Sequence
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """The inner product of one pass with `others`, and the size of its terms."""
-  results = linear_map.apply(list(range(len(seeds))), seeds)
+  results = linear_map.images(seeds)
   terms = [
     tf.cast(r, tf.float64) * tf.cast(o, tf.float64)
     for r, o in zip(results, others)
