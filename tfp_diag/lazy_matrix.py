@@ -421,14 +421,13 @@ class LazyMatrix:
         # A chunk may be larger than `num`. Numbers behind the last seed get the
         # last one, and their results are dropped.
         seed = tf.gather(seeds, tf.minimum(k, num - 1))
-        results = linear_map.images(split(seed, seeded, self._rank))
-        flat = [
-          tf.zeros(tf.concat([sample, [size]], 0), seeds.dtype)
-          if r is None
-          else tf.reshape(r, tf.concat([sample, [size]], 0))
-          for r, size in zip(results, sizes)
+        results = [
+          tf.zeros_like(x) if r is None else r
+          for r, x in zip(
+            linear_map.images(split(seed, seeded, self._rank)), others
+          )
         ]
-        return [tf.concat(flat, -1)]
+        return [batching.joined(results, self._rank)]
 
       like = tf.zeros(tf.concat([sample, [sum(sizes)]], 0), seeds.dtype)
       like = tf.ensure_shape(like, static.concatenate([sum(sizes)]))
