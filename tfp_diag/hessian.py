@@ -109,13 +109,7 @@ def hessian(
       parts = evaluation.xs
       gradients, derivative = evaluation.hessian()
       found = blocks.jacobian_blocks(
-        derivative,
-        parts,
-        rank,
-        one_of_two,
-        chunk_size,
-        evaluation,
-        is_linear,
+        derivative, evaluation, rank, one_of_two, chunk_size, is_linear
       )
       return problem.pack(
         [

@@ -137,13 +137,7 @@ def jacobian(
       sizes = [y.shape[rank:].num_elements() for y in evaluation.ys]
       evaluation.check_passes(None if None in sizes else sum(sizes))
       found = blocks.jacobian_blocks(
-        evaluation.jacobian(),
-        parts,
-        rank,
-        mode,
-        chunk_size,
-        evaluation,
-        is_linear,
+        evaluation.jacobian(), evaluation, rank, mode, chunk_size, is_linear
       )
       rows = [
         problem.pack(dense_row(row, i, y, parts, rank, strict))

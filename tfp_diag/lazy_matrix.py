@@ -418,20 +418,16 @@ class LazyMatrix:
       num = tf.shape(seeds)[0] if num is None else num
 
       def one_pass(k):
-        results = linear_map.apply(
-          list(range(len(seeded))),
-          # A chunk may be larger than `num`. Numbers behind the last seed get
-          # the last one, and their results are dropped.
-          split(tf.gather(seeds, tf.minimum(k, num - 1)), seeded, self._rank),
-          list(range(len(others))),
-        )
-        flat = [
-          tf.zeros(tf.concat([sample, [size]], 0), seeds.dtype)
-          if r is None
-          else tf.reshape(r, tf.concat([sample, [size]], 0))
-          for r, size in zip(results, sizes)
+        # A chunk may be larger than `num`. Numbers behind the last seed get the
+        # last one, and their results are dropped.
+        seed = tf.gather(seeds, tf.minimum(k, num - 1))
+        results = [
+          tf.zeros_like(x) if r is None else r
+          for r, x in zip(
+            linear_map.images(split(seed, seeded, self._rank)), others
+          )
         ]
-        return [tf.concat(flat, -1)]
+        return [batching.joined(results, self._rank)]
 
       like = tf.zeros(tf.concat([sample, [sum(sizes)]], 0), seeds.dtype)
       like = tf.ensure_shape(like, static.concatenate([sum(sizes)]))
@@ -458,7 +454,6 @@ def _as_tensor(
   matrix: LazyMatrix, dtype: Any = None, name: Any = None, as_ref: bool = False
 ) -> tf.Tensor:
   """Refuses it: TensorFlow would take it for a list, and ask its length."""
-  del dtype, name, as_ref
   kind = type(matrix).__name__
   raise TypeError(
     f'A {kind} is no Tensor, and becomes one by `.to_dense()` only, which '

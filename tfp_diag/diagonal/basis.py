@@ -23,6 +23,7 @@ import tensorflow as tf
 from tfp_diag.diagonal import local, sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.vectorize import vectorized_map
+from tfp_diag.internal import batching
 from tfp_diag.sparsity import traits
 
 
@@ -75,9 +76,7 @@ def images_of_basis(
       event_shape = tf.shape(tensor)[rank:]
       size = tf.reduce_prod(event_shape)
       coordinate = tf.reshape(tf.range(size), event_shape)
-      event_ndims = tensor.shape.rank - rank
-      index: Any = (..., *[tf.newaxis] * event_ndims)
-      here = sample[index] + start
+      here = batching.with_axes(sample, tensor.shape.rank - rank) + start
       seeds.append(tf.cast(tf.equal(coordinate, here), tensor.dtype))
       start -= size
     images = tf.cast(apply(seeds), dtype)
@@ -127,7 +126,6 @@ def columns(
     List of Tensors of shape `[number of coordinates, elements per sample]`.
   """
   forward = derivative.between(tensors, xs).transposed()
-  parts, results = list(range(len(xs))), list(range(len(tensors)))
   sizes = [
     num_elements(samples_first(tensor, rank, axis), rank)
     for tensor, axis in zip(tensors, axes)
@@ -136,8 +134,7 @@ def columns(
 
   def apply(seeds):
     rows = []
-    images = forward.apply(parts, seeds, results)
-    for image, axis, size in zip(images, axes, sizes):
+    for image, axis, size in zip(forward.images(seeds), axes, sizes):
       image = samples_first(image, rank, axis)
       shape = tf.concat([tf.shape(image)[:rank], [size]], axis=0)
       rows.append(tf.cast(tf.reshape(image, shape), dtype))

@@ -39,23 +39,21 @@ from tfp_diag.internal import batching
 
 def jacobian_blocks(
   reverse: LinearMap,
-  xs: Sequence,
+  evaluation: Evaluation,
   rank: int,
   mode: Mode,
   chunk_size: int | None,
-  evaluation: Evaluation,
   is_linear: bool = True,
 ) -> list[list]:
   """The blocks of a Jacobian.
 
   Args:
-    reverse: `LinearMap` in reverse mode, from its outputs to `xs`.
-    xs: List of Tensors or Variables.
+    reverse: `LinearMap` in reverse mode, from its outputs to the parts.
+    evaluation: `Evaluation` of which it is a derivative.
     rank: Python int, the number of sample dimensions.
     mode: 'forward', 'reverse' or 'auto'.
     chunk_size: Python int, how many passes run together, or None: all of one
       part.
-    evaluation: `Evaluation` of which it is a derivative.
     is_linear: As in `forward_map`.
 
   Returns:
@@ -63,7 +61,7 @@ def jacobian_blocks(
     `sample_shape + event_shape of y + event_shape of x`, or None where no path
     leads from `x` to `y`.
   """
-  ys = reverse.targets
+  xs, ys = evaluation.xs, reverse.targets
   paths = _paths(reverse, ys, xs)
   linear_map, by_columns = reverse, False
   if mode == 'forward' or (mode == 'auto' and _is_wide(ys, xs, rank)):

@@ -147,10 +147,8 @@ def check(
     """One sign per sample, the same in every part."""
     signs = []
     for x in xs:
-      shape = tf.shape(x)
-      sign = random_signs(shape[:rank], x.dtype, draw, len(xs))
-      ones = tf.ones([x.shape.rank - rank], tf.int32)
-      signs.append(tf.reshape(sign, tf.concat([shape[:rank], ones], 0)))
+      sign = random_signs(tf.shape(x)[:rank], x.dtype, draw, len(xs))
+      signs.append(batching.with_axes(sign, x.shape.rank - rank))
     return signs
 
   mode = 'forward' if 'forward' in derivatives else 'reverse'
@@ -272,8 +270,7 @@ def _at_random_coordinates(
   for x, size in zip(xs, sizes):
     event = tf.shape(x)[rank:]
     place = tf.reshape(tf.range(start, start + size), event)
-    ones = tf.ones([x.shape.rank - rank], tf.int32)
-    here = tf.reshape(which, tf.concat([tf.shape(which), ones], 0))
+    here = batching.with_axes(which, x.shape.rank - rank)
     masks.append(tf.equal(place, here))
     start += size
   seeds = [tf.cast(mask, x.dtype) for mask, x in zip(masks, xs)]

@@ -17,7 +17,6 @@
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -99,9 +98,7 @@ def _over_samples(
   for first in range(0, colors.num_colors, num_samples):
     masks, seeds = [], []
     for i, x in enumerate(xs):
-      event_ndims = x.shape.rank - rank
-      index: Any = (..., *[tf.newaxis] * event_ndims)
-      here = first + sample[index]
+      here = first + batching.with_axes(sample, x.shape.rank - rank)
       masks.append(tf.equal(colors.parts[i], here))
       seed = tf.where(masks[i], colors.sign(i, x.dtype), tf.zeros([], x.dtype))
       seeds.append(seed)

@@ -229,14 +229,9 @@ def diagonal(
   if isinstance(problem, GaussNewtonProblem):
     residuals, weights = problem.weighted(evaluation.result, xs)
     if not decision.is_linear:
+      size = decision.chunk_size
       diag = diagonal_by_rows(
-        derivative,
-        residuals,
-        weights,
-        xs,
-        rank,
-        decision.chunk_size,
-        evaluation,
+        derivative, residuals, weights, evaluation, rank, size
       )
       sizes = [r.shape[rank:].num_elements() for r in residuals]
       num_passes = None if None in sizes else sum(sizes)
@@ -245,17 +240,15 @@ def diagonal(
   diag, deviation = None, []
   if decision.terms is not None:
     num_passes = decision.terms.num_passes
-    chunk_size = decision.chunk_size
-    call = Call(evaluation, derivative, xs, rank, chunk_size, problem.order)
-    diag = by_terms(decision, call)
+    diag = by_terms(decision, derivative, problem)
     if diag is not None and decision.terms.may_leak:
-      diag = _without_leaks(diag, decision, passes, evaluation, problem)
+      diag = _without_leaks(diag, decision, passes, problem)
   if diag is None:
     colors = decision.colors_of(xs, rank)
     num_passes = colors.num_colors
     if problem.kind == 'jacobian':
       evaluation.check_passes(num_passes)
-    diag = _by_passes(decision, passes, evaluation, problem, colors)
+    diag = _by_passes(decision, passes, problem, colors)
   elif is_first is not None:
     deviation = tf.cond(
       is_first,
@@ -272,21 +265,31 @@ def diagonal(
   return found, deviation
 
 
-def by_terms(decision: Decision, call: Call) -> list | None:
+def by_terms(
+  decision: Decision, derivative: LinearMap, problem: Problem
+) -> list | None:
   """The diagonal, or None, with a warning, if the passes have to do it.
 
   The one place where terms are evaluated.
 
   Args:
-    decision: `Decision`.
-    call: `Call`; its order says which derivatives are asked for.
+    decision: `Decision` that has terms.
+    derivative: `LinearMap` in reverse mode, whose diagonal is asked for.
+    problem: `Problem`; its order says which derivatives are asked for.
 
   Returns:
     List as `Terms.diagonal` returns it, or None.
   """
-  terms = decision.terms
-  if terms is None:
-    return None
+  terms, evaluation = decision.terms, decision.evaluation
+  assert terms is not None
+  call = Call(
+    evaluation,
+    derivative,
+    evaluation.xs,
+    problem.rank_of(evaluation.ys),
+    decision.chunk_size,
+    problem.order,
+  )
   try:
     return terms.diagonal(call)
   except Exception as e:
@@ -303,21 +306,19 @@ def by_terms(decision: Decision, call: Call) -> list | None:
 def _by_passes(
   decision: Decision,
   derivative: Linear,
-  evaluation: Evaluation,
   problem: Problem,
   colors: sweep.Colors,
 ) -> list:
-  xs = evaluation.xs
 
   def sweep_over(linear_map: Linear, schedule: Schedule = decision.schedule):
     return sweep.diagonal(
       linear_map,
       colors,
-      xs,
+      decision.evaluation.xs,
       schedule,
       decision.chunk_size,
       decision.obstacle,
-      problem.num_diagonals,
+      max(problem.order - 1, 1),
     )
 
   if decision.mode != 'forward':
@@ -329,17 +330,14 @@ def _by_passes(
 
 
 def _without_leaks(
-  diag: list,
-  decision: Decision,
-  passes: Linear,
-  evaluation: Evaluation,
-  problem: Problem,
+  diag: list, decision: Decision, passes: Linear, problem: Problem
 ) -> list:
   """A diagonal by terms; where one is not finite, by passes.
 
   A loop, which is traced once, in a branch that nobody differentiates: XLA
   could not. Where passes step in, derivatives of the diagonal are NaN.
   """
+  evaluation = decision.evaluation
   colors = decision.colors_of(evaluation.xs, problem.rank_of(evaluation.ys))
   decision = decision._replace(
     mode='reverse', schedule='while_loop', chunk_size=1
@@ -348,7 +346,7 @@ def _without_leaks(
   others = tf.cond(
     tf.reduce_all([tf.reduce_all(is_finite) for is_finite in finite]),
     lambda: [tf.zeros_like(d) for d in diag],
-    lambda: _by_passes(decision, passes, evaluation, problem, colors),
+    lambda: _by_passes(decision, passes, problem, colors),
   )
   return [
     tf.where(is_finite, d, tf.stop_gradient(other))

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tfp_diag.diagonal.blocks import jacobian_blocks
 from tfp_diag.diagonal.linear_map import Evaluation, LinearMap
+from tfp_diag.internal import batching
 
 
 class GaussNewtonPasses:
@@ -50,7 +51,6 @@ class GaussNewtonPasses:
 
   def connects(self, members: Sequence[int]) -> bool:
     """As `LinearMap.connects`."""
-    del members
     return True
 
   def apply(
@@ -78,29 +78,28 @@ def diagonal_by_rows(
   derivative: LinearMap,
   residuals: Sequence,
   weights: Sequence,
-  xs: Sequence,
+  evaluation: Evaluation,
   rank: int,
   chunk_size: int | None,
-  evaluation: Evaluation,
 ) -> list:
   """The diagonal by a pass for each residual, in reverse mode alone.
 
   Where a gradient is not linear in its cotangent there is no other way.
 
   Args:
-    derivative: As for `GaussNewtonPasses`, as are the next three.
+    derivative: As for `GaussNewtonPasses`.
     residuals: List of Tensors.
     weights: List of Tensors or None.
-    xs: List of Tensors, the parts.
+    evaluation: `Evaluation` of the residuals.
     rank: Python int, the number of sample dimensions.
     chunk_size: Python int, how many passes run together, or None.
-    evaluation: `Evaluation` of the residuals.
 
   Returns:
     List of Tensors shaped as the parts.
   """
+  xs = evaluation.xs
   back = derivative.between(residuals, xs)
-  blocks = jacobian_blocks(back, xs, rank, 'reverse', chunk_size, evaluation)
+  blocks = jacobian_blocks(back, evaluation, rank, 'reverse', chunk_size)
   diag = [tf.zeros_like(x) for x in xs]
   for row, r, weight in zip(blocks, residuals, weights):
     for k, (x, block) in enumerate(zip(xs, row)):
@@ -109,9 +108,7 @@ def diagonal_by_rows(
       weighted = block
       if weight is not None:
         weight_of_r = tf.broadcast_to(tf.stop_gradient(weight), tf.shape(r))
-        ones = tf.ones([x.shape.rank - rank], tf.int32)
-        shape = tf.concat([tf.shape(r), ones], 0)
-        weighted *= tf.reshape(weight_of_r, shape)
+        weighted *= batching.with_axes(weight_of_r, x.shape.rank - rank)
       # The weight first: a square alone may be out of range.
       diag[k] += tf.reduce_sum(
         weighted * block, list(range(rank, r.shape.rank))

@@ -419,7 +419,7 @@ class _Entry:
     places = {id(c): k for k, c in enumerate(present.captures)}
     recipes = [
       (value.recipe(), only_zeros)
-      for value, only_zeros in present.reads.values()
+      for value, only_zeros in present.reads.seen.items()
     ]
     self._conditions = [
       _Condition(recipe, only_zeros, places)

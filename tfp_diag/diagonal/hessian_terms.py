@@ -27,9 +27,9 @@ from tfp_diag.diagonal import basis, local, sweep
 from tfp_diag.diagonal.linear_map import LinearMap
 from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import batching
-from tfp_diag.sparsity.curvature import CurvedOps, elementwise_pairs
+from tfp_diag.sparsity.curvature import CurvedOps
 from tfp_diag.sparsity.evaluation import repeat_op
-from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.registry import elementwise_pairs, facts
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -153,8 +153,8 @@ class _Call:
     ops = dict.fromkeys(op for op, *_ in found.rest + found.fixed + found.few)
     # All in one pass: each takes as long to trace.
     outputs = [y for op in ops for y in op.outputs]
-    adjoints = derivative.between([value], outputs).apply(
-      [0], [tf.ones_like(value)], list(range(len(outputs)))
+    adjoints = derivative.between([value], outputs).images(
+      [tf.ones_like(value)]
     )
     self._adjoints = {y.ref(): a for y, a in zip(outputs, adjoints)}
     # Fixed maps that have columns, and where the samples' axes begin.
@@ -185,9 +185,8 @@ class _Call:
 
   def times_samples(self, factors: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
     """A Tensor of the sample shape times one that has event axes, too."""
-    event_ndims = x.shape.rank - self._value.shape.rank
-    index: Any = (..., *[tf.newaxis] * event_ndims)
-    return factors[index] * x
+    count = x.shape.rank - self._value.shape.rank
+    return batching.with_axes(factors, count) * x
 
   def reverse(self, tensors: Sequence) -> LinearMap:
     """The `LinearMap` from some tensors back to xs."""
@@ -232,7 +231,6 @@ class _Call:
     self, op: tf.Operation, left: int, right: int, axes: tuple
   ) -> tuple:
     """As `_products`, of an elementwise op; once where both are the same."""
-    del axes
     # Products alone may leave the range of their dtype, though they would not
     # with their weights.
     columns, size = _scaled(self._columns[op.inputs[left].ref()])
@@ -256,14 +254,14 @@ class _Call:
       divided by their largest entries; and these entries.
     """
     forward = self.reverse([op.inputs[left], op.inputs[right]]).transposed()
-    parts, rank = list(range(len(self._xs))), self._value.shape.rank
+    rank = self._value.shape.rank
 
     def apply(seeds):
       inputs = list(op.inputs)
       samples = tf.shape(seeds[0])[:rank]
       flat = tf.concat([samples, [-1]], axis=0)
       sizes = []
-      images = forward.apply(parts, seeds, [0, 1])
+      images = forward.images(seeds)
       for k, image, axis in zip((left, right), images, axes):
         image = basis.samples_first(image, rank, axis)
         rows, size = _scaled(tf.reshape(image, [tf.reduce_prod(samples), -1]))
@@ -300,8 +298,7 @@ class _Call:
     return total
 
   def _vjp(self, tensor: tf.Tensor, seed: tf.Tensor) -> list:
-    everything = list(range(len(self._xs)))
-    return self.reverse([tensor]).apply([0], [seed], everything)
+    return self.reverse([tensor]).images([seed])
 
   def weight(self, op: tf.Operation, left: int, right: int) -> tf.Tensor | None:
     """The second derivative of an elementwise op, times its adjoint, or None.
@@ -425,7 +422,6 @@ class _Rest:
 
   def connects(self, members: Sequence[int]) -> bool:
     """As `LinearMap.connects`."""
-    del members
     return bool(self._terms)
 
   def apply(

@@ -175,7 +175,6 @@ class _Call:
       Tensor shaped as the part, or None, for each part: column k of `C_s` times
       row k of `S_s`.
     """
-    everything = list(range(len(self._xs)))
     rows = self._derivative.between([s], self._xs)
     columns = self.between(self._targets, [s], self._few).transposed()
 
@@ -183,10 +182,7 @@ class _Call:
       unit = basis.basis_vector(k, s, self._rank, size)
       return [
         None if c is None or r is None else c * r
-        for c, r in zip(
-          columns.apply([0], [unit], everything),
-          rows.apply([0], [unit], everything),
-        )
+        for c, r in zip(columns.images([unit]), rows.images([unit]))
       ]
 
     return one_pass
@@ -231,7 +227,7 @@ class _Call:
     """What a map of one part makes of each basis vector, see `basis`."""
 
     def apply(seeds):
-      (image,) = linear_map.apply([0], seeds)
+      (image,) = linear_map.images(seeds)
       return image
 
     return basis.images_of_basis(apply, [tensor], self._rank, self._xs[0].dtype)

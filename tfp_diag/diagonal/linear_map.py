@@ -112,13 +112,18 @@ class Linear(Protocol):
 
 
 class LinearMap:
-  """A Jacobian (forward) or its transpose (reverse), ready to be applied."""
+  """A Jacobian (forward) or its transpose (reverse), ready to be applied.
+
+  Attributes:
+    targets: List of Tensors: in reverse mode the outputs, in forward mode
+      `J^T u`.
+  """
 
   def __init__(
     self, gradient: Callable, targets: Sequence, sources: Sequence
   ) -> None:
     self._gradient = gradient
-    self._targets = targets
+    self.targets = targets
     self._sources = sources
 
   def apply(
@@ -147,7 +152,12 @@ class LinearMap:
       # Of no samples, say. TensorFlow (2.21) may divide by the size when it
       # optimizes what its gradients make of them, which ends the process.
       return [tf.zeros_like(s) for s in sources]
-    return self._gradient([self._targets[i] for i in members], sources, seeds)
+    return self._gradient([self.targets[i] for i in members], sources, seeds)
+
+  def images(self, seeds: Sequence) -> list:
+    """One pass with seeds for all parts, and results for all others."""
+    members, results = range(len(self.targets)), range(len(self._sources))
+    return self.apply(list(members), seeds, list(results))
 
   def connects(self, members: Sequence[int]) -> bool:
     """Whether a pass over `members` gives a Tensor for at least one of them.
@@ -161,8 +171,8 @@ class LinearMap:
     found = []
 
     def probe():
-      seeded = [i for i in members if self._targets[i] is not None]
-      seeds = [tf.ones_like(self._targets[i]) for i in seeded]
+      seeded = [i for i in members if self.targets[i] is not None]
+      seeds = [tf.ones_like(self.targets[i]) for i in seeded]
       found.extend(self.apply(seeded, seeds, members))
 
     # Traced aside and never called.
@@ -172,13 +182,8 @@ class LinearMap:
   def of_ones(self) -> list:
     """One pass seeded with ones at all outputs: the gradient of their sum."""
     return self._gradient(
-      self._targets, self._sources, [tf.ones_like(t) for t in self._targets]
+      self.targets, self._sources, [tf.ones_like(t) for t in self.targets]
     )
-
-  @property
-  def targets(self) -> Sequence:
-    """List of Tensors: in reverse mode the outputs, in forward mode `J^T u`."""
-    return self._targets
 
   def between(
     self, targets: Sequence, sources: Sequence, held: Sequence = ()
@@ -226,11 +231,11 @@ class LinearMap:
     tapes = [] if is_of_graph else _new_tapes(1)
     with _recording(tapes):
       # TensorFlow divides by cotangents, or takes their logarithms, in places.
-      placeholders = [tf.ones_like(t) for t in self._targets]
+      placeholders = [tf.ones_like(t) for t in self.targets]
       for tape in tapes:
         tape.watch(placeholders)
       with recorded_ops() as ops:
-        transposed = self._gradient(self._targets, self._sources, placeholders)
+        transposed = self._gradient(self.targets, self._sources, placeholders)
     gradient = _gradient_by(tapes, 0)
     _check_paths(ops, gradient, placeholders, transposed)
     return LinearMap(gradient, transposed, placeholders)
@@ -255,6 +260,7 @@ def _check_recording() -> None:
     )
 
 
+@dataclasses.dataclass(eq=False)
 class Evaluation:
   """A function, called once, and the derivatives of what it has computed.
 
@@ -264,24 +270,17 @@ class Evaluation:
     graph: `Graph`: the ops that it has added, between its parts and the Tensors
       that are differentiated.
     op_types: Set of the types of the ops, also of those within functions.
+    tapes: List of tapes that have recorded it, one for each time; empty where
+      its graph is differentiated without.
     is_without_xla: Whether XLA is known not to compile its graph.
   """
 
-  def __init__(
-    self,
-    result: Any,
-    graph: Graph,
-    order: int,
-    tapes: Sequence = (),
-    op_types: Set[str] = frozenset(),
-    is_without_xla: bool = False,
-  ) -> None:
-    self.result = result
-    self.op_types = op_types
-    self.is_without_xla = is_without_xla
-    self.graph = graph
-    self.order = order
-    self._tapes = tapes
+  result: Any
+  graph: Graph
+  order: int
+  tapes: Sequence = ()
+  op_types: Set[str] = frozenset()
+  is_without_xla: bool = False
 
   @property
   def loop_type(self) -> str | None:
@@ -334,9 +333,9 @@ class Evaluation:
     Raises:
       CannotSay: If an op cannot be repeated.
     """
-    with _recording(self._tapes):
+    with _recording(self.tapes):
       graph = expand(self.graph, places)
-    return self._of(self.result, graph)
+    return dataclasses.replace(self, graph=graph)
 
   def simplified(self) -> 'Evaluation | None':
     """The same function without calls and equal ops; None if it has none.
@@ -347,7 +346,7 @@ class Evaluation:
     results = [
       r for r in tf.nest.flatten(self.result) if isinstance(r, tf.Tensor)
     ]
-    with _recording(self._tapes):
+    with _recording(self.tapes):
       found = simplify(self.graph, results)
     if found is None:
       return None
@@ -355,18 +354,7 @@ class Evaluation:
     result = tf.nest.map_structure(
       lambda r: latest(r) if isinstance(r, tf.Tensor) else r, self.result
     )
-    return self._of(result, graph)
-
-  def _of(self, result: Any, graph: Graph) -> 'Evaluation':
-    """The same function with other ops."""
-    return type(self)(
-      result,
-      graph,
-      self.order,
-      self._tapes,
-      self.op_types,
-      self.is_without_xla,
-    )
+    return dataclasses.replace(self, result=result, graph=graph)
 
   def check_passes(self, num_passes: Any) -> None:
     """Refuses several passes of a Jacobian if an op's gradient is good for one.
@@ -400,7 +388,7 @@ class Evaluation:
 
   def jacobian(self) -> LinearMap:
     """The transposed Jacobian of `ys` by `xs`."""
-    return LinearMap(_gradient_by(self._tapes, 0), self.ys, self.xs)
+    return LinearMap(_gradient_by(self.tapes, 0), self.ys, self.xs)
 
   @property
   def _sources(self) -> list:
@@ -408,7 +396,7 @@ class Evaluation:
 
     Which may have taken a Variable in by itself.
     """
-    if self._tapes:
+    if self.tapes:
       return self.xs
     return [_at_hand(x, self.graph.graph) for x in self.xs]
 
@@ -427,14 +415,14 @@ class Evaluation:
       MissingGradientError: If an op has no derivative, or if TensorFlow would
         take its gradient for a constant.
     """
-    with _recording(self._tapes[1:]), recorded_ops() as backward:
+    with _recording(self.tapes[1:]), recorded_ops() as backward:
       gradient = self.jacobian().of_ones()
       if check_gradient is not None:
         check_gradient(gradient)
       gradient = [
         tf.zeros_like(x) if g is None else g for x, g in zip(self.xs, gradient)
       ]
-    second = _gradient_by(self._tapes, 1)
+    second = _gradient_by(self.tapes, 1)
     _check_paths(backward, second, self.xs, gradient)
     if any(
       facts(op_type).num_derivatives == 1
@@ -455,8 +443,8 @@ class Evaluation:
     Returns:
       `LinearMap` in reverse mode, from the gradient by `tensors` to `tensors`.
     """
-    first, second = (_gradient_by(self._tapes, k) for k in range(2))
-    with _recording(self._tapes[1:]):
+    first, second = (_gradient_by(self.tapes, k) for k in range(2))
+    with _recording(self.tapes[1:]):
       adjoints = LinearMap(first, self.ys, tensors).of_ones()
     return LinearMap(second, adjoints, tensors)
 
@@ -475,10 +463,10 @@ class Evaluation:
       results: What `compute` has returned.
       linear_map: `LinearMap`.
     """
-    with _recording(self._tapes[2:]):
+    with _recording(self.tapes[2:]):
       results = compute()
     sources = self._sources if tensors is None else tensors
-    return results, LinearMap(_gradient_by(self._tapes, 2), results, sources)
+    return results, LinearMap(_gradient_by(self.tapes, 2), results, sources)
 
 
 def _check_paths(
@@ -804,13 +792,12 @@ def gradient_graph(graph: Graph) -> Graph:
   Returns:
     `Graph`, without results for parts that have no path to the value.
   """
-  with graph.graph.as_default(), recorded_ops() as backward:
-    gradient = linear_map_of_graph(graph.ys, graph.xs).of_ones()
-  return dataclasses.replace(
-    graph,
-    ys=tuple(g for g in gradient if g is not None),
-    ops=(*graph.ops, *backward.operations),
-  )
+
+  def gradient():
+    found = linear_map_of_graph(graph.ys, graph.xs).of_ones()
+    return [g for g in found if g is not None]
+
+  return graph.extended(gradient)
 
 
 def plain_gradient(graph: Graph) -> Graph:
@@ -829,17 +816,17 @@ def plain_gradient(graph: Graph) -> Graph:
       of a custom gradient raises is the cause.
   """
   (value,) = graph.ys
-  with graph.graph.as_default(), recorded_ops() as backward:
-    try:
-      # Seeded as TensorFlow does it.
-      seed = tf.ones(tf.shape(value), value.dtype)
-      found = tf.gradients(value, list(graph.xs), grad_ys=seed)
-      found = tuple(tf.convert_to_tensor(g) for g in found)
-    except Exception as e:
-      raise MissingGradientError(str(e)) from e
-  return dataclasses.replace(
-    graph, ys=found, ops=(*graph.ops, *backward.operations)
-  )
+
+  def gradient():
+    # Seeded as TensorFlow does it.
+    seed = tf.ones(tf.shape(value), value.dtype)
+    found = tf.gradients(value, list(graph.xs), grad_ys=seed)
+    return map(tf.convert_to_tensor, found)
+
+  try:
+    return graph.extended(gradient)
+  except Exception as e:
+    raise MissingGradientError(str(e)) from e
 
 
 def parts_at_hand(ys: Sequence, xs: Sequence) -> list | None:
@@ -946,14 +933,13 @@ def _new_tapes(count: int) -> list:
 
 def _gradient_by(tapes: Sequence, k: int) -> Callable:
   """What differentiates by one of some tapes, or by the graph without tapes."""
-  return _tape_gradient(tapes[k]) if tapes else _graph_gradient
-
-
-def _tape_gradient(tape: tf.GradientTape) -> Callable:
-  def gradient(targets, sources, seeds):
-    return tape.gradient(targets, sources, output_gradients=seeds)
-
-  return _of_connected(gradient)
+  if not tapes:
+    return _graph_gradient
+  return _of_connected(
+    lambda targets, sources, seeds: tapes[k].gradient(
+      targets, sources, output_gradients=seeds
+    )
+  )
 
 
 def _of_connected(gradient: Callable) -> Callable:

@@ -28,7 +28,6 @@ from tfp_diag.diagonal.linear_map import (
   without_xla,
 )
 from tfp_diag.diagonal.request import Mode, Request
-from tfp_diag.diagonal.terms import Call
 from tfp_diag.internal import arguments
 from tfp_diag.internal.problem import Problem
 from tfp_diag.sparsity.walk import known_sample_shape
@@ -66,16 +65,7 @@ class Trial:
     else:
       derivative = evaluation.jacobian()
     if decision.terms is not None:
-      xs = evaluation.xs
-      call = Call(
-        evaluation,
-        derivative,
-        xs,
-        self.rank,
-        decision.chunk_size,
-        self._problem.order,
-      )
-      diag = evaluate.by_terms(decision, call)
+      diag = evaluate.by_terms(decision, derivative, problem)
       if diag is None:
         return None
       return checks.deviation_at_one(diag, derivative, evaluation, self.rank)
@@ -257,7 +247,7 @@ def _product(
   linear_map: LinearMap, seeds: Sequence, others: Sequence
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """The inner product of one pass with `others`, and the size of its terms."""
-  results = linear_map.apply(list(range(len(seeds))), seeds)
+  results = linear_map.images(seeds)
   terms = [
     tf.cast(r, tf.float64) * tf.cast(o, tf.float64)
     for r, o in zip(results, others)

@@ -391,9 +391,7 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   with contextlib.suppress(budget.UnknownShapeError):
     analyze(graph, rank, retrace)
   # Else other constants may be indices that mix, or other sizes.
-  if not graph.reads.values() and all(
-    x.shape.is_fully_defined() for x in graph.xs
-  ):
+  if not graph.reads.seen and all(x.shape.is_fully_defined() for x in graph.xs):
     _unmixed[key] = None
     while len(_unmixed) > _MOST_UNMIXED:
       _unmixed.popitem(last=False)

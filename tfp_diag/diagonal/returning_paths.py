@@ -84,10 +84,7 @@ class ReturningPaths:
       return
     targets, seeds = [x for x, _ in ends], [seed for _, seed in ends]
     linear_map = self._derivative.between(targets, sources, self._held)
-    found = linear_map.apply(
-      list(range(len(targets))), seeds, list(range(len(sources)))
-    )
-    for x, cotangent in zip(sources, found):
+    for x, cotangent in zip(sources, linear_map.images(seeds)):
       [total[x.ref()]] = local.add([total.get(x.ref())], [cotangent])
 
   def _through(self, jobs: Sequence, at: dict) -> list[tuple]:

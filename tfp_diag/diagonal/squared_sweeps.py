@@ -32,7 +32,7 @@ go along, but for most frontiers of one term:
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -190,8 +190,8 @@ class _Walk:
     self._curved = {(term.step, term.left) for term in found.squares}
     ops = list(dict.fromkeys(self._op(term.step) for term in terms))
     outputs = [op.outputs[0] for op in ops]
-    adjoints = call.derivative.between([value], outputs).apply(
-      [0], [tf.ones_like(value)], list(range(len(outputs)))
+    adjoints = call.derivative.between([value], outputs).images(
+      [tf.ones_like(value)]
     )
     self._adjoints = dict(zip(ops, adjoints))
     self._tensors = dict(zip(self._walked.inputs, call.xs))
@@ -503,7 +503,7 @@ class _Walk:
       seed = _product(*factors)
       if seed is None:
         return None
-      (result,) = linear.apply([0], [tf.cast(seed, rows.dtype)], [0])
+      (result,) = linear.images([tf.cast(seed, rows.dtype)])
       return None if result is None else _wide(result)
 
     def by_rows(mask):
@@ -524,7 +524,7 @@ class _Walk:
     def by_columns(mask):
       def along():
         ones = tf.ones_like(start) * mask
-        return reverse.transposed().apply([0], [ones], [0])
+        return reverse.transposed().images([ones])
 
       (tangent,), derivative = self._evaluation.derivative_of(along, [start])
       if tangent is None:
@@ -540,13 +540,7 @@ class _Walk:
       mask = _mask(link.shape, k, rows.dtype)
       return by_rows(mask) if link.is_by_rows else by_columns(mask)
 
-    return sweep.add_up(
-      one_pass,
-      [tf.zeros_like(_wide(start))] * 2,
-      link.num_passes,
-      self._call.chunk_size,
-      self._evaluation.loop_type,
-    )
+    return self._added_up(one_pass, [start] * 2, link)
 
   def _second_of_rows(
     self, rows: tf.Tensor, start: Value, weights: tf.Tensor
@@ -563,9 +557,7 @@ class _Walk:
     """
     squares = self._found.squares
     outputs = [self._op(term.step).outputs[0] for term in squares]
-    adjoints = self._call.derivative.between([rows], outputs).apply(
-      [0], [weights], list(range(len(outputs)))
-    )
+    adjoints = self._call.derivative.between([rows], outputs).images([weights])
     keys = [(term.step, term.left) for term in squares]
     found = _Sums(2)
     self._descend([start], dict(zip(keys, adjoints)), found)
@@ -595,24 +587,18 @@ class _Walk:
       mask = _mask(joint.shape, k, tensor.dtype)
 
       def product():
-        return hessian.apply([0], [size * mask], [0])
+        return hessian.images([size * mask])
 
       if order == 2:
         products = product()
       else:
         products, derivative = self._evaluation.derivative_of(product, [tensor])
-        products += derivative.apply([0], [tf.ones_like(tensor) * mask], [0])
+        products += derivative.images([tf.ones_like(tensor) * mask])
       return [
         None if p is None else _wide(p * mask) / _wide(size) for p in products
       ]
 
-    return sweep.add_up(
-      one_pass,
-      [tf.zeros_like(_wide(tensor))] * (order - 1),
-      joint.num_passes,
-      self._call.chunk_size,
-      self._evaluation.loop_type,
-    )
+    return self._added_up(one_pass, [tensor] * (order - 1), joint)
 
   def _linked(self, link: Link, ends: Sequence, weight: tf.Tensor) -> tf.Tensor:
     """The sum of `w_i (C_a)_ie (C_b)_ie` over i, for each element e.
@@ -633,18 +619,18 @@ class _Walk:
     )
 
     def by_rows(mask):
-      left = from_a.apply([0], [local.sum_to(weight * mask, a)], [0])
+      left = from_a.images([local.sum_to(weight * mask, a)])
       ones = tf.ones_like(weight)
-      right = from_b.apply([0], [local.sum_to(ones * mask, b)], [0])
+      right = from_b.images([local.sum_to(ones * mask, b)])
       return left[0], right[0]
 
     def by_columns(mask):
       forward = from_b.transposed()
-      (tangent,) = forward.apply([0], [tf.ones_like(start) * mask], [0])
+      (tangent,) = forward.images([tf.ones_like(start) * mask])
       if tangent is None:
         return None, None
       seed = local.sum_to(weight * tangent, a)
-      return from_a.apply([0], [seed], [0])[0], mask
+      return from_a.images([seed])[0], mask
 
     def one_pass(k):
       mask = _mask(link.shape, k, weight.dtype)
@@ -653,13 +639,19 @@ class _Walk:
         return [None]
       return [_wide(left) * _wide(right)]
 
+    return self._added_up(one_pass, [start], link)[0]
+
+  def _added_up(
+    self, one_pass: Callable, likes: Sequence, link: Link | JointFrontier
+  ) -> list:
+    """The sums of what the passes of a link give, shaped as some Tensors."""
     return sweep.add_up(
       one_pass,
-      [tf.zeros_like(_wide(start))],
+      [tf.zeros_like(_wide(like)) for like in likes],
       link.num_passes,
       self._call.chunk_size,
       self._evaluation.loop_type,
-    )[0]
+    )
 
   def _elementwise(
     self, step: Step, group: tuple, adjoint: tf.Tensor | None, after: tuple

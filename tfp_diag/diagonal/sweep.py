@@ -29,6 +29,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.diagonal import local
 from tfp_diag.diagonal.linear_map import Linear, MissingGradientError
 from tfp_diag.diagonal.vectorize import vectorized_map
 from tfp_diag.internal import batching
@@ -324,16 +325,11 @@ def _one_color(
   return diag
 
 
-def _add(total: list, update: Sequence) -> list:
-  return [t if u is None else t + u for t, u in zip(total, update)]
-
-
 def _unrolled(
   one_color: Callable, total: list, start: int, stop: int, chunk_size: int
 ) -> list:
-  del chunk_size
   for k in range(start, stop):
-    total = _add(total, one_color(k))
+    total = local.add(total, one_color(k))
   return total
 
 
@@ -342,7 +338,7 @@ def _while_loop(
 ) -> list:
   _, total = tf.while_loop(
     lambda k, _: k < stop,
-    lambda k, total: (k + 1, _add(total, one_color(k))),
+    lambda k, total: (k + 1, local.add(total, one_color(k))),
     (tf.convert_to_tensor(start), total),
     shape_invariants=(tf.TensorShape([]), [t.shape for t in total]),
     parallel_iterations=min(chunk_size, _MAX_PARALLEL),
@@ -366,9 +362,9 @@ def _pfor(
 
     if colors.shape[0] == 1:
       # `vectorized_map` takes an axis of size 1 for one to broadcast.
-      return _add(total, one_color(colors[0]))
+      return local.add(total, one_color(colors[0]))
     stacked = vectorized_map(body, colors)
-    return _add(total, [tf.reduce_sum(s, axis=0) for s in stacked])
+    return local.add(total, [tf.reduce_sum(s, axis=0) for s in stacked])
 
   def loop(total, num_chunks, colors_of):
     _, total = tf.while_loop(

@@ -16,6 +16,7 @@
 
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -36,6 +37,12 @@ def with_shape(x: tf.Tensor, shape: tf.TensorShape) -> tf.Tensor:
   x = tf.identity(x)
   x.set_shape(shape)
   return x
+
+
+def with_axes(x: tf.Tensor, count: int) -> tf.Tensor:
+  """Adds axes of size one at the end, as to a Tensor of the sample shape."""
+  index: Any = (..., *[tf.newaxis] * count)
+  return x[index]
 
 
 def joined(parts, rank):

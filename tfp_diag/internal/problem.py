@@ -48,8 +48,6 @@ class Problem:
   # 'jacobian' or 'hessian', and how often the function is differentiated.
   kind: Literal['jacobian', 'hessian'] = 'jacobian'
   order: int = 1
-  # How many diagonals are asked for: each has the shapes of the parts.
-  num_diagonals: int = 1
   needs_fn: bool = True
   fn_name: str = 'fn'
 
@@ -68,7 +66,6 @@ class Problem:
       List of `tf.Operation`: second derivatives of these ops, and of all ops
       that they depend on, do not contribute.
     """
-    del result
     return []
 
   def __init__(self, fn: Callable | None, xs: Any, sample_shape: Any = None):
@@ -180,7 +177,6 @@ class Problem:
 
   def rank_of(self, ys) -> int:
     """The number of sample dimensions, from what `outputs` returned."""
-    del ys
     return self.rank or 0
 
 
@@ -221,7 +217,6 @@ class ThirdOrderProblem(HessianProblem):
   """As `HessianProblem`, with the unmixed third derivatives, too."""
 
   order = 3
-  num_diagonals = 2
 
 
 class GaussNewtonProblem(HessianProblem):

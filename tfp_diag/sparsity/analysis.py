@@ -32,7 +32,7 @@ from tfp_diag.sparsity.curvature import (
   is_quadratic_form,
   without,
 )
-from tfp_diag.sparsity.cuts import NO_CUTS, Cuts, cut_tape, find_cuts
+from tfp_diag.sparsity.cuts import NO_CUTS, Cuts, find_cuts
 from tfp_diag.sparsity.dependency import Csr, Dependency
 from tfp_diag.sparsity.few_rows import FewRows, on_few_rows
 from tfp_diag.sparsity.graph import Graph
@@ -47,7 +47,7 @@ from tfp_diag.sparsity.samples import (
   check_samples,
 )
 from tfp_diag.sparsity.second_order import SecondOrder
-from tfp_diag.sparsity.tape import Columns, Loop, Tape
+from tfp_diag.sparsity.tape import Loop, Tape, on_themselves
 from tfp_diag.sparsity.traits import Facts, FixedMatrices
 from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
@@ -220,12 +220,12 @@ class Analysis:
   @functools.cached_property
   def is_quadratic(self) -> bool:
     """Whether the Hessian is a constant, the same for all samples."""
-    return self._is_hessian and is_quadratic_form(self.walked, self.facts)
+    return self._is_hessian and is_quadratic_form(self.facts)
 
   @property
   def has_own_gradient_alone(self) -> bool:
     """As `curvature.has_own_gradient_alone`; False for a Jacobian."""
-    return self._is_hessian and has_own_gradient_alone(self.walked, self.facts)
+    return self._is_hessian and has_own_gradient_alone(self.facts)
 
   @property
   def is_affine(self) -> bool:
@@ -253,7 +253,7 @@ class Analysis:
       return None, None
     wholes, tape = self._few.wholes, self._few.walked.tape
     some = None if steps is None else {wholes.get(s, s) for s in steps}
-    curved_ops = find_curved_ops(self.walked, self.facts, some)
+    curved_ops = find_curved_ops(self.facts, some)
     if curved_ops is None:
       return None, None
     others = self._few.some(curved_ops.cheap_steps)
@@ -317,12 +317,14 @@ class Analysis:
     """
     if self._is_hessian or self.walked.graph.has_variables:
       return
-    for cuts in (NO_CUTS, *find_cuts(self.walked, self.facts)):
-      tape = cut_tape(self.walked.tape, cuts.held_steps)
+    for cuts in (NO_CUTS, *find_cuts(self.facts)):
+      # As if the results of these steps were constant.
+      steps = self.walked.tape.steps
+      tape = Tape(step for step in steps if step not in cuts.held_steps)
       if cuts is not NO_CUTS:
         yield cuts, self._pattern_of(tape), ()
       with contextlib.suppress(PatternTooDenseError):
-        if found := find_returning(self.walked, tape, self.facts):
+        if found := find_returning(tape, self.facts):
           yield cuts, self._pattern_of(found.tape), found.levels
 
   def _pattern_of(
@@ -357,30 +359,15 @@ class Analysis:
     )
 
 
-def _seeds(walked: Walked) -> tuple[dict, int]:
-  """The dependencies of the parts, with a column for each element.
-
-  Returns:
-    seeds: dict from `Value` to `Dependency`.
-    size: int, the number of columns.
-  """
-  seeds, start = {}, 0
-  for value in walked.inputs:
-    seeds[value] = Dependency.identity(value.rows, start)
-    start += value.rows
-  return seeds, start
-
-
 def _jacobian(
   tape: Tape, walked: Walked, counts: dict | None
 ) -> tuple[Csr, list]:
-  seeds, size = _seeds(walked)
-  columns = Columns(Groups(size))
+  seeds, groups = on_themselves(walked.inputs)
   outputs = walked.outputs
-  found = tape.run(seeds, outputs, columns, counts=counts)
+  found = tape.run(seeds, outputs, groups, counts=counts)
   rows = [found[y] if y.depends else Dependency.empty(y.rows) for y in outputs]
-  joined = columns.groups.expand(Dependency.concat(rows))
-  return joined.to_matrix(size), []
+  joined = groups.expand(Dependency.concat(rows))
+  return joined.to_matrix(groups.num_coordinates), []
 
 
 def _hessian(
@@ -390,14 +377,12 @@ def _hessian(
 
   This works for loops, too.
   """
-  seeds, size = _seeds(walked)
-  columns = Columns(Groups(size))
-  second_order = SecondOrder(columns.groups)
+  seeds, groups = on_themselves(walked.inputs)
+  second_order = SecondOrder(groups)
   (value,) = walked.outputs
   if value.depends:
-    alive = {value: np.ones(value.rows, bool)}
-    tape.backward(alive)
-    tape.run(seeds, walked.outputs, columns, alive, second_order, counts)
+    alive = tape.alive([value])
+    tape.run(seeds, walked.outputs, groups, alive, second_order, counts)
   return second_order.finish(), second_order.notes
 
 
@@ -408,8 +393,7 @@ def _hessian_by_paths(
   sets, (value,) = paths.sets, paths.walked.outputs
   second_order = SecondOrder(Groups(sets.num_coordinates))
   if value.depends:
-    alive = {value: np.ones(value.rows, bool)}
-    tape.backward(alive)
+    alive = tape.alive([value])
     for step in tape.steps:
       for left, right in paths.meetings(step, alive):
         second_order.add(left, right)

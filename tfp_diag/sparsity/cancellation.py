@@ -20,6 +20,7 @@ are two paths, where one must do if derivatives are squared on the way.
 """
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
@@ -69,37 +70,29 @@ def _same_elements(step: Step, copies: dict) -> np.ndarray | None:
   Returns:
     bool array; None if the two sides are not copies of one value.
   """
-  sides = [step.inputs[arrow.inputs[0]] for arrow in step.structure.arrows]
-  if len({_source(value, copies) for value in sides}) > 1:
+  arrows = step.structure.arrows
+  sides = [_copied(step.inputs[arrow.inputs[0]], copies) for arrow in arrows]
+  if len({source for source, _ in sides}) > 1:
     return None
-  if not all(arrow.flow.is_selection for arrow in step.structure.arrows):
+  if not all(arrow.flow.is_selection for arrow in arrows):
     return None
   left, right = (
-    _taken(arrow.flow, _places(value, copies))
-    for arrow, value in zip(step.structure.arrows, sides)
+    functools.reduce(_taken, [*flows, arrow.flow], np.arange(source.rows))
+    for arrow, (source, flows) in zip(arrows, sides)
   )
   return (left == right) & (left >= 0)
 
 
-def _source(value: Value, copies: dict) -> Value:
-  while value in copies:
-    value, _ = copies[value]
-  return value
-
-
-def _places(value: Value, copies: dict) -> np.ndarray:
-  """Where each element of a copy is in its source; -1 for none."""
+def _copied(value: Value, copies: dict) -> tuple[Value, list]:
+  """What a value is a copy of, and the flows from there to it."""
   flows = []
   while value in copies:
     value, flow = copies[value]
     flows.append(flow)
-  places = np.arange(value.rows)
-  for flow in reversed(flows):
-    places = _taken(flow, places)
-  return places
+  return value, flows[::-1]
 
 
-def _taken(flow: Flow, values: np.ndarray) -> np.ndarray:
+def _taken(values: np.ndarray, flow: Flow) -> np.ndarray:
   """What a selection takes of some values; -1 where it takes none."""
   for _, index in flow.stages:
     values = np.where(index >= 0, values[index], -1)
@@ -110,7 +103,7 @@ def _without(step: Step, same: np.ndarray, of_sample: np.ndarray) -> Step:
   """The step, of whose results some depend on nothing."""
 
   def others(flow):
-    index = _taken(flow, np.arange(flow.columns))
+    index = _taken(np.arange(flow.columns), flow)
     return Flow.gather(np.where(same, -1, index), flow.columns)
 
   arrows = tuple(

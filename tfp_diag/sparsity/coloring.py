@@ -22,8 +22,8 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from tfp_diag.internal.text_table import as_html
-from tfp_diag.sparsity.dependency import Csr
-from tfp_diag.sparsity.greedy import color_greedily
+from tfp_diag.sparsity.dependency import Csr, totals
+from tfp_diag.sparsity.greedy import color_greedily, rank_within
 from tfp_diag.sparsity.pattern import as_pattern
 
 
@@ -173,7 +173,7 @@ def color_diagonal(pattern: Any) -> Coloring:
 
   # A complete component, also a single coordinate, needs one color for each of
   # its coordinates.
-  colors = _rank_within(labels, sizes)
+  colors = rank_within(labels, sizes)
   # No coloring of the whole graph has fewer colors than this.
   floor = int(np.max(sizes, where=complete, initial=1))
   if not np.all(complete):
@@ -277,7 +277,7 @@ def _interference_graph(
   """The symmetrized off-diagonal pattern, as a canonical CSR matrix."""
   either = (matrix + matrix.T).tocsr()
   off_diagonal = either.indices != _rows(either)
-  kept = np.concatenate([[0], np.cumsum(off_diagonal)])
+  kept = totals(off_diagonal)
   return scipy.sparse.csr_matrix(
     (
       either.data[off_diagonal],
@@ -292,15 +292,6 @@ def _rows(graph: Csr) -> np.ndarray:
   """The row of each stored entry of a CSR matrix."""
   rows = np.arange(graph.shape[0], dtype=graph.indices.dtype)
   return np.repeat(rows, np.diff(graph.indptr))
-
-
-def _rank_within(labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-  """Counts the coordinates of each component: 0, 1, ..., in natural order."""
-  by_component = np.argsort(labels, kind='stable')
-  first = np.cumsum(sizes) - sizes
-  rank = np.empty(len(labels), np.int32)
-  rank[by_component] = np.arange(len(labels)) - np.repeat(first, sizes)
-  return rank
 
 
 def _two_color(graph: Csr, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -123,35 +123,34 @@ class CurvedOps:
 
 
 def find_curved_ops(
-  walked: Walked, facts: Facts, steps: Collection | None = None
+  facts: Facts, steps: Collection | None = None
 ) -> CurvedOps | None:
   """Sorts the curved ops of a function into `fixed`, `few` and `rest`.
 
   Args:
-    walked: `Walked`, with second derivatives.
-    facts: `Facts` of its values.
+    facts: `Facts` of the values of a function with second derivatives.
     steps: the curved ops that count, or None for all.
 
   Returns:
     `CurvedOps`; None if there are no curved ops, or one that cannot be treated
     by itself.
   """
-  tape = walked.tape
+  walked = facts.walked
   curved = [
     step
-    for step in tape.steps
+    for step in walked.tape.steps
     if _is_curved(step) and (steps is None or step in steps)
   ]
   if not curved or not _can_be_taken_apart(curved, walked):
     return None
   leading, counts = facts.leading, facts.counts
-  same = _same_weights(walked, facts)
+  same = _same_weights(facts)
   fixed, few, rest, cheap = [], [], [], set()
   entries = 0
   for step in curved:
     op = walked.at_hand(step.op)
     used = tuple(i for i, value in enumerate(step.inputs) if value.depends)
-    pairs = elementwise_pairs(step.op_type, used)
+    pairs = registry.elementwise_pairs(step.op_type, used)
     size = step.outputs[0].size // walked.num_samples
     n = walked.num_coordinates
     most = max(counts[y].max(initial=0) for y in step.outputs if y.depends)
@@ -161,7 +160,7 @@ def find_curved_ops(
       pairs is None
       and entries + size * n <= MAX_ENTRIES
       and any(_is_full(step, i, counts, n) for i in used)
-      and _is_fixed_product(step, used, walked, facts)
+      and _is_fixed_product(step, used, facts)
     ):
       fixed.append((op, *used, _axes(step, used, facts), same[step]))
       entries += size * n
@@ -196,13 +195,14 @@ def find_curved_ops(
     ),
     cheap_steps=frozenset(cheap),
     share_of_rest=1 - _num_elements(cheap) / max(_num_elements(curved), 1),
-    bases=_bases_of([s for s in curved if s not in cheap], walked, facts),
-    bases_of_all=_bases_of(curved, walked, facts),
+    bases=_bases_of([s for s in curved if s not in cheap], facts),
+    bases_of_all=_bases_of(curved, facts),
   )
 
 
-def _bases_of(steps: Iterable, walked: Walked, facts: Facts) -> tuple:
+def _bases_of(steps: Iterable, facts: Facts) -> tuple:
   """The last dense fixed linear maps of xs on the paths to some steps."""
+  walked = facts.walked
   n, entries = walked.num_coordinates, 0
   found, seen = [], set()
   waiting = [value for step in steps for value in step.inputs if value.depends]
@@ -234,27 +234,26 @@ def _num_elements(steps: Iterable) -> int:
   return sum(y.size for step in steps for y in step.outputs)
 
 
-def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
+def is_quadratic_form(facts: Facts) -> bool:
   """Whether the Hessian is a constant, the same for all samples.
 
   Args:
-    walked: `Walked`, with second derivatives.
-    facts: `Facts` of its values.
+    facts: `Facts` of the values of a function with second derivatives.
 
   Returns:
     `bool`.
   """
-  steps = walked.tape.steps
+  steps = facts.walked.tape.steps
   curved = [step for step in steps if _is_curved(step)]
   if any(isinstance(step, Loop) or step.is_fallback for step in steps):
     return False
-  if not curved or not _can_be_taken_apart(curved, walked):
+  if not curved or not _can_be_taken_apart(curved, facts.walked):
     return False
   # Small ops first: if the test fails for one, large ones need not be run.
   curved.sort(key=lambda step: max(y.rows for y in step.outputs))
   if not all(facts.has_fixed_curvature(step) for step in curved):
     return False
-  return all(_same_weights(walked, facts).values()) and all(
+  return all(_same_weights(facts).values()) and all(
     facts.uniform_axis(value) is not None
     for step in curved
     for value in step.inputs
@@ -262,20 +261,19 @@ def is_quadratic_form(walked: Walked, facts: Facts) -> bool:
   )
 
 
-def has_own_gradient_alone(walked: Walked, facts: Facts) -> bool:
+def has_own_gradient_alone(facts: Facts) -> bool:
   """Whether only custom gradients may have second derivatives that change.
 
   It is False if a custom gradient is known to work element by element. That is
   the gradient of a function such as softplus, whose second derivative changes.
 
   Args:
-    walked: `Walked`, with second derivatives.
-    facts: `Facts` of its values.
+    facts: `Facts` of the values of a function with second derivatives.
 
   Returns:
     `bool`.
   """
-  steps = walked.tape.steps
+  steps = facts.walked.tape.steps
   if any(isinstance(step, Loop) or step.is_fallback for step in steps):
     return False
   curved = [step for step in steps if _is_curved(step)]
@@ -376,33 +374,12 @@ def _is_large_piece(step: Step | Loop) -> bool:
 
 def without(tape: Tape, steps: Collection) -> Tape:
   """The tape as if some ops were linear; loops stay as they are."""
-  result = Tape()
-  result.steps = [
+  return Tape(
     dataclasses.replace(step, structure=Structure(step.structure.arrows))
     if step in steps and not isinstance(step, Loop)
     else step
     for step in tape.steps
-  ]
-  return result
-
-
-def elementwise_pairs(op_type: str, used: Sequence[int]) -> list | None:
-  """The pairs of arguments of an op by which it has second derivatives.
-
-  Args:
-    op_type: `str`.
-    used: the numbers of the arguments that are not constant.
-
-  Returns:
-    list of pairs of numbers, or None if the op is not elementwise.
-  """
-  known = registry.facts(op_type).elementwise
-  if known is None:
-    return None
-  classes, *crosses = known.split(',')
-  pairs = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
-  pairs += [tuple(map(int, cross)) for cross in crosses]
-  return [(a, b) for a, b in pairs if a in used and b in used]
+  )
 
 
 def _is_curved(step: Step | Loop) -> bool:
@@ -427,13 +404,12 @@ def _axes(step: Step, pair: Sequence, facts: Facts) -> tuple:
   return tuple(map(facts.sample_axis, values))
 
 
-def _is_fixed_product(
-  step: Step, used: Sequence, walked: Walked, facts: Facts
-) -> bool:
+def _is_fixed_product(step: Step, used: Sequence, facts: Facts) -> bool:
   """Whether an op multiplies two fixed linear maps, in the same way for all."""
+  kinds = {kind_of_squares(step, k, facts.walked) for k in used}
   return (
     len(used) == 2
-    and all(kind_of_squares(step, k, walked) is Squares.OPERANDS for k in used)
+    and kinds == {Squares.OPERANDS}
     and all(facts.uniform_axis(step.inputs[k]) is not None for k in used)
     and facts.has_fixed_curvature(step)
   )
@@ -449,7 +425,7 @@ def _fewer_last(step: Step, pair: tuple) -> tuple[int, int]:
   return (b, a) if step.inputs[a].size < step.inputs[b].size else (a, b)
 
 
-def _same_weights(walked: Walked, facts: Facts) -> dict:
+def _same_weights(facts: Facts) -> dict:
   """Which curved ops have weights that are the same for all samples.
 
   Returns:
@@ -457,14 +433,14 @@ def _same_weights(walked: Walked, facts: Facts) -> dict:
     ops between it and the result are linear, with one matrix for all samples.
   """
   # Only steps after a curved one are tested for that: it takes long.
-  bent, after = set(), set()
-  for step in walked.tape.steps:
+  steps, bent, after = facts.walked.tape.steps, set(), set()
+  for step in steps:
     if not bent.isdisjoint(step.inputs):
       after.add(step)
     if step in after or _is_curved(step):
       bent.update(step.outputs)
   varies, found = set(), {}
-  for step in reversed(walked.tape.steps):
+  for step in reversed(steps):
     own = not any(y in varies for y in step.outputs)
     if _is_curved(step):
       found[step] = own and facts.has_fixed_curvature(step)

@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tfp_diag.sparsity.tape import Loop, Step, Tape
+from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import (
   LOCAL,
   MAX_ENTRIES,
@@ -51,7 +51,6 @@ from tfp_diag.sparsity.traits import (
   acts_by_element,
 )
 from tfp_diag.sparsity.value import Value
-from tfp_diag.sparsity.walk import Walked
 
 # Values with more elements than this fraction of the coordinates are not few: a
 # row and a column for each would be more than half of all passes.
@@ -125,21 +124,21 @@ class Cuts:
 NO_CUTS = Cuts((), (), (), frozenset())
 
 
-def find_cuts(walked: Walked, facts: Facts) -> list[Cuts]:
+def find_cuts(facts: Facts) -> list[Cuts]:
   """Looks for sets of values to hold.
 
   Args:
-    walked: `Walked`; its outputs have the shapes of the parts of xs.
-    facts: `Facts` of its values.
+    facts: `Facts` of the values of a function; its outputs have the shapes of
+      the parts of xs.
 
   Returns:
     list of `Cuts`, each for the whole function. Whether one is worthwhile
     shows in the pattern that is left when its values are held.
   """
-  steps = walked.tape.steps
+  steps = facts.walked.tape.steps
   if not steps or any(map(_is_opaque, steps)):
     return []
-  whole = _Finder(_Facts(walked, facts), steps).cut([])
+  whole = _Finder(facts, steps).cut([])
   hidden = whole.hidden_layers()
   few = whole.few()
   after = whole.cut(few)
@@ -166,70 +165,11 @@ def _is_opaque(step: Step | Loop) -> bool:
   )
 
 
-def cut_tape(tape: Tape, steps: Collection) -> Tape:
-  """The tape as if the results of some steps were constant."""
-  result = Tape()
-  result.steps = [step for step in tape.steps if step not in steps]
-  return result
-
-
-class _Facts:
-  """What holds for the values of the whole function."""
-
-  def __init__(self, walked: Walked, facts: Facts) -> None:
-    self.walked = walked
-    self.outputs = walked.outputs
-    self.counts = facts.counts
-    self.leading = facts.leading
-    self.is_uniform = facts.is_uniform
-    self.has_fixed_matrix = facts.has_fixed_matrix
-    self.maker = facts.maker
-    self._used = {v for step in walked.tape.steps for v in step.inputs}
-    self._used.update(walked.outputs)
-
-  def width(self, value: Value) -> int:
-    """The number of elements per sample."""
-    return value.rows // self.walked.num_samples
-
-  def density(self, value: Value) -> float:
-    """The mean fraction of the coordinates that its elements depend on."""
-    pairs = value.rows * self.walked.num_coordinates
-    return self.counts[value].sum() / max(pairs, 1)
-
-  def result_of(self, value: Value) -> Any:
-    """The `Result` that a value is; None if it is not in the graph at hand."""
-    step = self.maker.get(value)
-    if step is None:
-      inputs = self.walked.inputs
-      # A result may be a constant.
-      return Result(None, inputs.index(value)) if value in inputs else None
-    op = self.walked.at_hand(step.op or step.own_gradient)
-    if op is None or len(op.outputs) != len(step.outputs):
-      return None
-    return Result(op, step.outputs.index(value))
-
-  def is_single(self, value: Value) -> bool:
-    """Whether it is floating, at hand, and the only result that is used."""
-    step = self.maker.get(value)
-    return (
-      value.dtype.is_floating
-      and self.result_of(value) is not None
-      and (step is None or self._is_alone(step, value))
-    )
-
-  def acts_by_element(self, step: Step) -> bool:
-    """See `traits.acts_by_element`; of its results only the first is used."""
-    return acts_by_element(step) and self._is_alone(step, step.outputs[0])
-
-  def _is_alone(self, step: Step, value: Value) -> bool:
-    return self._used.intersection(step.outputs) <= {value}
-
-
 class _Finder:
   """The part of a function that is left when some values are held."""
 
   def __init__(
-    self, facts: _Facts, steps: Sequence, held: frozenset = frozenset()
+    self, facts: Facts, steps: Sequence, held: frozenset = frozenset()
   ) -> None:
     self._facts = facts
     self._steps = steps
@@ -243,7 +183,7 @@ class _Finder:
   def cut(self, values: Iterable) -> Any:
     """The `_Finder` for what is left when some values are held."""
     values = frozenset(values)
-    live, steps = set(self._facts.outputs), []
+    live, steps = set(self._facts.walked.outputs), []
     for step in reversed(self._steps):
       held = not values.isdisjoint(step.outputs)
       if not held and not live.isdisjoint(step.outputs):
@@ -254,7 +194,7 @@ class _Finder:
   def cuts(self, few: Sequence, products: Sequence) -> Cuts:
     """The `Cuts` that hold what has been found."""
     facts = self._facts
-    result_of = facts.result_of
+    result_of = self._result_of
     return Cuts(
       few=tuple(map(result_of, few)),
       rows=tuple(facts.width(value) for value in few),
@@ -282,8 +222,8 @@ class _Finder:
     def is_few(value):
       return (
         value in facts.leading
-        and value not in facts.outputs
-        and facts.is_single(value)
+        and value not in facts.walked.outputs
+        and self._is_single(value)
         and facts.width(value) <= most
       )
 
@@ -340,7 +280,7 @@ class _Finder:
       for value in self._made(affine)
       if affine.isdisjoint(self._facts.maker[value].inputs)
       # A result cannot be held.
-      and value not in self._facts.outputs
+      and value not in self._facts.walked.outputs
     )
 
   def _products(self, candidates: Iterable) -> list:
@@ -357,7 +297,7 @@ class _Finder:
     found = {
       value: bases
       for value, bases in candidates
-      if all(map(facts.is_single, bases))
+      if all(map(self._is_single, bases))
     }
     n = facts.walked.num_coordinates
     if 2 * len(found) > n:
@@ -370,7 +310,7 @@ class _Finder:
         value: bases
         for value, bases in found.items()
         if outers[value]
-        and max(map(facts.density, {*bases, *outers[value]})) >= MIN_DENSITY
+        and max(map(self._density, {*bases, *outers[value]})) >= MIN_DENSITY
       }
       if len(kept) == len(found):
         break
@@ -404,18 +344,18 @@ class _Finder:
     Returns:
       dict: value -> the number of that part.
     """
-    outputs = self._facts.outputs
+    outputs = self._facts.walked.outputs
     found = {y: part for part, y in enumerate(outputs)}
     if len(found) < len(outputs):
       return {}  # One value is two parts.
-    if None in map(self._facts.result_of, outputs):
+    if None in map(self._result_of, outputs):
       return {}
     if len(outputs) > 1 and any(self._consumers[y] for y in outputs):
       return {}  # A part may affect another one.
     for step in reversed(self._steps):
       for value in step.outputs:
         parts = {
-          found.get(s.outputs[0]) if self._facts.acts_by_element(s) else None
+          found.get(s.outputs[0]) if self._acts_by_element(s) else None
           for s in self._consumers[value]
         }
         part = parts.pop() if len(parts) == 1 else None
@@ -423,7 +363,7 @@ class _Finder:
           part is not None
           and value not in found
           and value.shape == outputs[part].shape
-          and self._facts.is_single(value)
+          and self._is_single(value)
         ):
           found[value] = part
     return found
@@ -436,8 +376,8 @@ class _Finder:
       value = step.outputs[0]
       inputs = [v for v in step.inputs if v.depends and v not in self._held]
       if (
-        not self._facts.acts_by_element(step)
-        or not self._facts.is_single(value)
+        not self._acts_by_element(step)
+        or not self._is_single(value)
         or any(v.shape != value.shape for v in inputs)
         or is_uniform(value)
       ):
@@ -487,7 +427,7 @@ class _Finder:
     if not found or not self._are_affine(found):
       return None
     # Without those that reach ys only through others: these are held.
-    outputs = self._facts.outputs
+    outputs = self._facts.walked.outputs
     return {
       v
       for v in found
@@ -499,9 +439,9 @@ class _Finder:
     part = self._aligned.get(step.outputs[0])
     return (
       part is not None
-      and self._facts.acts_by_element(step)
-      and value.shape == self._facts.outputs[part].shape
-      and self._facts.is_single(value)
+      and self._acts_by_element(step)
+      and value.shape == self._facts.walked.outputs[part].shape
+      and self._is_single(value)
     )
 
   def _reached(
@@ -525,3 +465,36 @@ class _Finder:
       if is_curved or not self._facts.has_fixed_matrix(step):
         curved.update(step.outputs)
     return values.isdisjoint(curved)
+
+  def _density(self, value: Value) -> float:
+    """The mean fraction of the coordinates that its elements depend on."""
+    pairs = value.rows * self._facts.walked.num_coordinates
+    return self._facts.counts[value].sum() / max(pairs, 1)
+
+  def _result_of(self, value: Value) -> Any:
+    """The `Result` that a value is; None if it is not in the graph at hand."""
+    step = self._facts.maker.get(value)
+    if step is None:
+      inputs = self._facts.walked.inputs
+      # A result may be a constant.
+      return Result(None, inputs.index(value)) if value in inputs else None
+    op = self._facts.walked.at_hand(step.op or step.own_gradient)
+    if op is None or len(op.outputs) != len(step.outputs):
+      return None
+    return Result(op, step.outputs.index(value))
+
+  def _is_single(self, value: Value) -> bool:
+    """Whether it is floating, at hand, and the only result that is used."""
+    step = self._facts.maker.get(value)
+    return (
+      value.dtype.is_floating
+      and self._result_of(value) is not None
+      and (step is None or self._is_alone(step, value))
+    )
+
+  def _acts_by_element(self, step: Step) -> bool:
+    """See `traits.acts_by_element`; of its results only the first is used."""
+    return acts_by_element(step) and self._is_alone(step, step.outputs[0])
+
+  def _is_alone(self, step: Step, value: Value) -> bool:
+    return self._facts.used.intersection(step.outputs) <= {value}

@@ -122,8 +122,7 @@ class Dependency:
     counts = self.indptr[index + 1] - starts
     if missing.any():
       counts = np.where(missing, 0, counts)
-    indptr = np.zeros(len(index) + 1, np.int64)
-    np.cumsum(counts, out=indptr[1:])
+    indptr = totals(counts)
     check_entries(indptr[-1])
     source = ranges(starts, counts)
     return Dependency(indptr.astype(np.int32), self.indices[source])
@@ -155,9 +154,10 @@ class Dependency:
       return _from_keys(row[kept], self.indices[kept], count)
     kept = np.flatnonzero(segment >= 0)
     order = kept[np.argsort(segment[kept], kind='stable')]
-    indptr = np.zeros(count + 1, np.int32)
-    np.cumsum(np.bincount(segment[kept], minlength=count), out=indptr[1:])
-    return self.multiply(Dependency(indptr, order.astype(np.int32)))
+    indptr = totals(np.bincount(segment[kept], minlength=count))
+    return self.multiply(
+      Dependency(indptr.astype(np.int32), order.astype(np.int32))
+    )
 
   def multiply(self, matrix: 'Dependency') -> 'Dependency':
     """The boolean product `matrix @ self`; `matrix` is a Dependency, too."""
@@ -206,9 +206,7 @@ class Dependency:
     if self.rows < 2:
       return everything, everything
     with np.errstate(over='ignore'):
-      mixed = scramble(self.indices)
-      sums = np.zeros(self.entries + 1, np.uint64)
-      np.cumsum(mixed, out=sums[1:])
+      sums = totals(scramble(self.indices))
       key = sums[self.indptr[1:]] - sums[self.indptr[:-1]]
     first, inverse = distinct_keys(key)
     if len(first) == self.rows:
@@ -251,9 +249,14 @@ def _from_keys(row: np.ndarray, column: np.ndarray, rows: int) -> Dependency:
   key.sort()
   key = key[np.concatenate([[True], key[1:] != key[:-1]])]
   row, column = np.divmod(key, width)
-  indptr = np.zeros(rows + 1, np.int32)
-  np.cumsum(np.bincount(row, minlength=rows), out=indptr[1:])
+  indptr = totals(np.bincount(row, minlength=rows)).astype(np.int32)
   return Dependency(indptr, column.astype(np.int32))
+
+
+def totals(numbers: np.ndarray) -> np.ndarray:
+  """What some numbers add up to before each of them, and after the last one."""
+  sums = np.cumsum(numbers)
+  return np.concatenate([np.zeros(1, sums.dtype), sums])
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -18,7 +18,6 @@ Calls of functions and ops with a normalizer are written out, and what is
 computed twice is computed once.
 """
 
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -171,17 +170,14 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
   def number(tensor):
     return same.get(tensor.ref(), tensor).ref()
 
-  reached = {x.ref() for x in graph.xs}
   # TensorFlow takes small ones as `Const`, but they are not the same for the
   # next call that has this graph.
   captured = {i.ref() for _, i in getattr(graph.graph, 'captures', ())}
-  needed = needed_ops(graph.ops, [*graph.ys, *more])
-  again = set()
+  targets = [*graph.ys, *more]
+  needed, again = needed_ops(graph.ops, targets), set()
   for op in graph.ops:
     if op not in needed:
       continue
-    if any(x.ref() in reached for x in op.inputs):
-      reached.update(y.ref() for y in op.outputs)
     is_captured = any(y.ref() in captured for y in op.outputs)
     is_same = is_function_of_inputs(op) or facts(op.type).read is not None
     if is_captured or op.control_inputs or not is_same:
@@ -192,7 +188,7 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
       again.add(op)
       same.update((y.ref(), x) for y, x in zip(op.outputs, before.outputs))
   # Equal constants are equal inputs, and stay as they are.
-  again = {op for op in again if op.outputs[0].ref() in reached}
+  again.intersection_update(ops_between(graph, targets))
   if not any(map(_joins, again)):
     return None
   if any(facts(op.type).read is not None for op in first.values()):
@@ -225,15 +221,10 @@ def _joins(op: tf.Operation) -> bool:
 
 def _calls(graph: Graph) -> set[tf.Operation]:
   """The calls between xs and ys."""
-  reached = {x.ref() for x in graph.xs if not isinstance(x, tf.Variable)}
-  needed, found = needed_ops(graph.ops, graph.ys), set()
-  for op in graph.ops:
-    # Variables are read anywhere.
-    if graph.has_variables or any(x.ref() in reached for x in op.inputs):
-      reached.update(y.ref() for y in op.outputs)
-      if op in needed and facts(op.type).is_call:
-        found.add(op)
-  return found
+  ops = ops_between(graph, graph.ys)
+  if graph.has_variables:  # They are read anywhere.
+    ops = needed_ops(graph.ops, graph.ys)
+  return {op for op in ops if facts(op.type).is_call}
 
 
 def repeated(graph: Graph, xs: Sequence, targets: Sequence) -> list:
@@ -340,8 +331,8 @@ def _rewritten(
     return written.get(tensor.ref(), tensor)
 
   needed = needed_ops(graph.ops, [*graph.ys, *more])
-  with graph.graph.as_default():
-    before = len(graph.graph.get_operations())
+
+  def repeat():
     for op in graph.ops:
       if op in chosen:
         results = rewrite(op, latest)
@@ -350,10 +341,9 @@ def _rewritten(
       else:
         continue
       written.update((y.ref(), new) for y, new in zip(op.outputs, results))
-    added = graph.graph.get_operations()[before:]
-  ys = tuple(map(latest, graph.ys))
-  ops = (*graph.ops, *added)
-  return dataclasses.replace(graph, ys=ys, ops=ops), latest
+    return map(latest, graph.ys)
+
+  return graph.extended(repeat), latest
 
 
 def _body(

@@ -47,7 +47,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.frontiers import MAX_ROWS
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 from tfp_diag.sparsity.tape import Loop, Step, Tape
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 from tfp_diag.sparsity.walk import Walked
 
 # How many rows stand for all.
@@ -211,12 +211,11 @@ class _Reduction:
 
   def reduced(self) -> FewRows:
     """As `on_few_rows`; raises if the rows are not alike."""
-    tape, steps = Tape(), {}
-    for step in self._walked.tape.steps:
-      steps[step] = self._step(step)
-      tape.steps.append(steps[step])
+    steps = {step: self._step(step) for step in self._walked.tape.steps}
     outputs = [self._value(y) for y in self._walked.outputs]
-    walked = dataclasses.replace(self._walked, tape=tape, outputs=outputs)
+    walked = dataclasses.replace(
+      self._walked, tape=Tape(steps.values()), outputs=outputs
+    )
     return FewRows(walked, steps, self._few)
 
   def _step(self, step: Step) -> Step:
@@ -296,12 +295,9 @@ class _Reduction:
     key = tuple(v.shape for v in values)
     found = self._layouts.get(key)
     if found is None:
-      bound, start = [], 0
-      for value in values:
-        bound.append(start + self._rows_of(value))
-        start += value.rows
-      joined = bound[0] if len(bound) == 1 else np.concatenate(bound, axis=1)
-      found = _Layout(joined, start)
+      bound = [p.start + self._rows_of(value) for value, p in places(values)]
+      size = sum(value.rows for value in values)
+      found = _Layout(np.concatenate(bound, axis=1), size)
       self._layouts[key] = found
     return found
 

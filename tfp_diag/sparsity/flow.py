@@ -285,6 +285,30 @@ class Flow:
     return sizes
 
 
+def by_segments(segment: np.ndarray, index: np.ndarray, count: int) -> Flow:
+  """Each output depends on all inputs of one segment.
+
+  Args:
+    segment: int array, the segment of each input; -1 for none.
+    index: int array, that of each output.
+    count: Python `int`, the number of segments.
+
+  Returns:
+    `Flow`.
+  """
+  return Flow.collect(segment, count).then(Flow.gather(index, count))
+
+
+def by_blocks(count: int, columns: int, rows: int) -> Flow:
+  """Each output depends on all inputs of its block, of `count` in a row."""
+  return by_segments(block_of(columns, count), block_of(rows, count), count)
+
+
+def block_of(size: int, count: int) -> np.ndarray:
+  """The number of the block of each of some elements; all are equally long."""
+  return np.arange(size) // max(size // max(count, 1), 1)
+
+
 def _size(name: str, given: Any) -> int:
   """Checks a number of elements, which may be too large for an int32."""
   if isinstance(given, np.integer):

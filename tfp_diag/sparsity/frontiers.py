@@ -52,13 +52,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, block_of
 from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import FixedMatrices
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 
 # The most groups of rows or elements for a frontier: each takes passes.
 MAX_ROWS = 64
@@ -361,12 +361,9 @@ class Frontiers:
       covered, link = self._link(value, tensor, rows, asked, inside)
       if link is None or link.num_passes > _FEW_PASSES:
         continue
-      start = 0
-      for part in self._walked.inputs:
+      for part, place in places(self._walked.inputs):
         here = np.zeros_like(covered)
-        here[start : start + part.rows] = True
-        start += part.rows
-        here &= covered
+        here[place] = covered[place]
         if not np.any(bad & here) or not self._matrices.fits(value, part):
           continue
         of_map = self.share(self.between(part, value))
@@ -444,7 +441,7 @@ class Frontiers:
       blocks = math.prod(shape[:rank])
       if blocks > rows.size:
         continue
-      block = np.arange(value.rows) // max(value.rows // max(blocks, 1), 1)
+      block = block_of(value.rows, blocks)
       united = self._sets.apply(Flow.collect(block, blocks), numbers)
       covered = asked & ~self._sets.members(united, MANY)
       if not covered.any():

@@ -77,6 +77,14 @@ class Graph:
     """Whether some number of samples is not known."""
     return not self.xs[0].shape[:rank].is_fully_defined()
 
+  def extended(self, compute: Callable) -> 'Graph':
+    """The graph with more ops, which a callable adds, and its results as ys."""
+    with self.graph.as_default():
+      before = len(self.graph.get_operations())
+      ys = tuple(compute())
+      added = self.graph.get_operations()[before:]
+    return dataclasses.replace(self, ys=ys, ops=(*self.ops, *added))
+
   @functools.cached_property
   def digest(self) -> 'Digest':
     """What tells this graph from others; see `Digest`."""
@@ -112,10 +120,8 @@ def trace(
       )
       for p, s in zip(parts, shapes or [None] * len(parts))
     ]
-    before = len(graph.get_operations())
-    ys = outputs(call(xs), xs)
-  ops = graph.get_operations()[before:]
-  return Graph(graph, tuple(xs), tuple(ys), tuple(ops))
+  made = Graph(graph, tuple(xs), (), ())
+  return made.extended(lambda: outputs(call(xs), xs))
 
 
 class Digest(NamedTuple):
@@ -257,7 +263,6 @@ class Reader:
     yield ('gradient',)
 
     def beyond(tensor, is_in_gradient=True):
-      del is_in_gradient
       if tf.is_symbolic_tensor(tensor):
         return tokens.get(tensor.name) or outside(tensor)
       return outside(tensor, True)
@@ -533,12 +538,14 @@ class Reads:
 
   Attributes:
     is_allowed: `bool`: whether values of captured constants may be read.
+    seen: dict from each `Value` that was read to whether only the places of its
+      zeros were.
   """
 
   def __init__(self) -> None:
     self._all: Reads | None = _all_reads.get()
     self.is_allowed = self._all is None or self._all.is_allowed
-    self._seen = {}
+    self.seen: dict[Any, bool] = {}
 
   @contextlib.contextmanager
   def of_all(self) -> Iterator[None]:
@@ -551,16 +558,11 @@ class Reads:
 
   def add(self, value: Any, only_zeros: bool) -> None:
     """Notes that a `Value` was read, or only which of its elements are zero."""
-    _, before = self._seen.get(value, (value, True))
-    self._seen[value] = value, before and only_zeros
+    self.seen[value] = self.seen.get(value, True) and only_zeros
     if self._all is not None:
       self._all.add(value, only_zeros)
 
   def update(self, other: 'Reads') -> None:
     """Adds what was read for another graph of the function."""
-    for value, only_zeros in other.values():
+    for value, only_zeros in other.seen.items():
       self.add(value, only_zeros)
-
-  def values(self) -> list:
-    """Pairs of a `Value` and whether only the places of its zeros were read."""
-    return list(self._seen.values())

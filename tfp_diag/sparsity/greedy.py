@@ -49,7 +49,7 @@ def color_greedily(
   colors = np.zeros(graph.shape[0], np.int32)
   best = np.full(labels.max() + 1, np.iinfo(np.int32).max)
   for color_in_order in (
-    _color_in_natural_order,
+    _color_in_order,
     functools.partial(_color_in_arcs, labels=labels),
     _color_largest_first,
     _color_smallest_last,
@@ -92,10 +92,6 @@ def _clique_size(graph: Csr, members: np.ndarray) -> int:
   return size
 
 
-def _color_in_natural_order(graph: Csr, nodes: np.ndarray) -> np.ndarray:
-  return _color_in_order(graph, nodes)
-
-
 def _color_in_arcs(
   graph: Csr, nodes: np.ndarray, labels: np.ndarray
 ) -> np.ndarray:
@@ -108,10 +104,8 @@ def _color_in_arcs(
   """
   _, component = np.unique(labels[nodes], return_inverse=True)
   sizes = np.bincount(component)
-  order = np.argsort(component, kind='stable')
-  start = np.cumsum(sizes) - sizes
   place = np.zeros(graph.shape[0], np.int64)
-  place[nodes[order]] = np.arange(len(nodes)) - np.repeat(start, sizes)
+  place[nodes] = rank_within(component, sizes)
   rows = graph[nodes]
   counts = np.diff(rows.indptr)
   apart = np.abs(place[rows.indices] - np.repeat(place[nodes], counts))
@@ -123,6 +117,15 @@ def _color_in_arcs(
   colors = np.zeros(graph.shape[0], np.int32)
   colors[nodes] = place[nodes] - -(-arc * size // arcs)
   return colors
+
+
+def rank_within(labels: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+  """Counts the nodes of each component: 0, 1, ..., in natural order."""
+  by_component = np.argsort(labels, kind='stable')
+  first = np.cumsum(sizes) - sizes
+  rank = np.empty(len(labels), np.int32)
+  rank[by_component] = np.arange(len(labels)) - np.repeat(first, sizes)
+  return rank
 
 
 def _color_largest_first(graph: Csr, nodes: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@
 import numpy as np
 
 from tfp_diag.sparsity.budget import check_entries
-from tfp_diag.sparsity.dependency import Dependency
+from tfp_diag.sparsity.dependency import Dependency, totals
 
 # A union of more coordinates than this becomes a group: one column that stands
 # for all of them. A softmax over n coordinates then costs n entries and not
@@ -30,10 +30,16 @@ class Groups:
 
   Columns below `num_coordinates` are coordinates. Each later one is a group,
   which stands for a set of coordinates; replacing it by them is exact.
+
+  Attributes:
+    num_coordinates: int.
+    apart: `bool`: whether the coordinates are samples, and ops without a rule
+      are taken to keep them apart.
   """
 
-  def __init__(self, num_coordinates: int) -> None:
+  def __init__(self, num_coordinates: int, apart: bool = False) -> None:
     self.num_coordinates = num_coordinates
+    self.apart = apart
     self._chunks = []
     self._starts = [num_coordinates]
 
@@ -82,7 +88,7 @@ class Groups:
     used = np.unique(dependency.indices)
     sizes = np.zeros(int(used.max(initial=-1)) + 1, np.int64)
     sizes[used] = self.members(used).counts
-    total = np.concatenate([[0], np.cumsum(sizes[dependency.indices])])
+    total = totals(sizes[dependency.indices])
     return np.diff(total[dependency.indptr])
 
   def members(self, columns: np.ndarray) -> Dependency:
@@ -101,6 +107,5 @@ class Groups:
 def _select(
   dependency: Dependency, row: np.ndarray, kept: np.ndarray, columns: np.ndarray
 ) -> Dependency:
-  indptr = np.zeros(dependency.rows + 1, np.int32)
-  np.cumsum(np.bincount(row[kept], minlength=dependency.rows), out=indptr[1:])
-  return Dependency(indptr, np.asarray(columns, np.int32))
+  indptr = totals(np.bincount(row[kept], minlength=dependency.rows))
+  return Dependency(indptr.astype(np.int32), np.asarray(columns, np.int32))

@@ -26,9 +26,8 @@ from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.op_view import OpView
-from tfp_diag.sparsity.program import Instruction, Program
+from tfp_diag.sparsity.program import Instruction, Program, Scope
 from tfp_diag.sparsity.registry import CannotSay, OpFailed
-from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
 from tfp_diag.sparsity.twin import Twin
@@ -68,10 +67,8 @@ class Walker:
   def __init__(
     self,
     graph: Any,
-    variables: dict | None = None,
     second_order: bool = True,
     twin: Twin | None = None,
-    has_all_samples: bool = True,
     put_in: Sequence[int] = (),
     least_samples: int = 1,
   ) -> None:
@@ -87,14 +84,14 @@ class Walker:
     self._op_at_hand = None
     if twin is not None:
       self._op_at_hand = twin.op_at_hand.get
-    elif not has_all_samples:
+    elif put_in:
       self._op_at_hand = lambda op: op
     self.by_value = False
     self.loop_budget = _LOOP_BUDGET
     self.fallbacks = {}
     self.has_failures = False
     self.notes = {}
-    self.variables = variables or {}
+    self.variables = {}
     self._programs = {}
     self._structures = {}
 
@@ -111,7 +108,9 @@ class Walker:
     program = self.program(graph.graph, graph.ops)
     known = {}
     for x, value in zip(graph.xs, inputs):
-      if not isinstance(x, tf.Variable):
+      if isinstance(x, tf.Variable):
+        self.variables[id(x.handle)] = value
+      else:
         known[x.name] = value
     scope = Scope(program, known, None)
     names = tuple(y.name for y in graph.ys)

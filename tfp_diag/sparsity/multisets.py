@@ -39,6 +39,7 @@ from tfp_diag.sparsity.dependency import (
   is_rising,
   ranges,
   scramble,
+  totals,
 )
 from tfp_diag.sparsity.flow import Flow
 
@@ -263,8 +264,7 @@ class Multisets:
       short = np.uint16 if count <= 2**16 else segment.dtype
       order = np.argsort(segment.astype(short), kind='stable')
       numbers, segment = numbers[order], segment[order]
-    indptr = np.zeros(count + 1, np.int64)
-    np.cumsum(np.bincount(segment, minlength=count), out=indptr[1:])
+    indptr = totals(np.bincount(segment, minlength=count))
     return self._united(indptr, numbers)
 
   def _united(self, indptr: np.ndarray, numbers: np.ndarray) -> np.ndarray:
@@ -272,8 +272,7 @@ class Multisets:
     # Runs of the same numbers, in any order, have the same sum.
     mixed = self._mixed
     mixed.extend(scramble(np.arange(len(mixed.values), self._size)))
-    sums = np.zeros(len(numbers) + 1, np.uint64)
-    np.cumsum(mixed.values[numbers], out=sums[1:])
+    sums = totals(mixed.values[numbers])
     keys = sums[indptr[1:]] - sums[indptr[:-1]]
     some, place = distinct_keys(keys)
     starts, sizes = indptr[some], np.diff(indptr)[some]
@@ -411,8 +410,7 @@ class _Rows:
   @property
   def keys(self) -> np.ndarray:
     """A hash of each multiset, of its members and their multiplicities."""
-    mixed = scramble(self.members * 4 + self.often)
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed)])
+    sums = totals(scramble(self.members * 4 + self.often))
     starts = self.starts
     return sums[starts + self.sizes] - sums[starts]
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from tfp_diag.sparsity.columns import columns_of, ends_for_any_number
 from tfp_diag.sparsity.evaluation import array_of, inferred_shapes, run_op
 from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
@@ -46,7 +45,7 @@ class OpView:
     by_value: bool = False,
     refused: Callable | None = None,
   ) -> None:
-    self._instruction = instruction
+    self.instruction = instruction
     self._refused = refused
     self.by_value = by_value
     self.type = instruction.type
@@ -65,11 +64,11 @@ class OpView:
     """The shapes of the outputs, also where the graph does not know them."""
     if any(value.shape is None for value in inputs if value.depends):
       raise CannotSay('a shape that is not known')
-    shapes = self._instruction.shapes
+    shapes = self.instruction.shapes
     if all(shape is not None for shape in shapes):
       return shapes
     self.asked_for_values = True
-    inferred = inferred_shapes(self._instruction.op, inputs)
+    inferred = inferred_shapes(self.instruction.op, inputs)
     if all(shape is not None for shape in inferred):
       return inferred
     # Run the op on zeros: of ops that have a rule, the shapes do not depend on
@@ -80,7 +79,7 @@ class OpView:
       else value.tensor(even_varying=True)
       for value in inputs
     ]
-    results = run_op(self._instruction.op, feeds)
+    results = run_op(self.instruction.op, feeds)
     return [tuple(result.shape) for result in results]
 
   def refuse(self) -> None:
@@ -88,21 +87,13 @@ class OpView:
     if self._refused is not None:
       self._refused()
 
-  def varies_along(self, number: int, axes: int | slice) -> bool:
-    """As `Instruction.varies_along`."""
-    return self._instruction.varies_along(number, axes)
-
-  def separate_axes(self, known: Any) -> int:
-    """As `Facts.separate_axes`."""
-    return known.separate_axes(self._instruction.op)
-
   def attr(self, name: str) -> Any:
     """An attribute of the op."""
-    return self._instruction.op.get_attr(name)
+    return self.instruction.op.get_attr(name)
 
   def run(self, inputs: Sequence) -> list:
     """Executes the op on other inputs; returns a list of NumPy arrays."""
-    return [array_of(t) for t in run_op(self._instruction.op, inputs)]
+    return [array_of(t) for t in run_op(self.instruction.op, inputs)]
 
 
 class InputView:
@@ -145,20 +136,20 @@ class InputView:
       not seen to consist of columns.
     """
     self._view.asked_for_values = True
-    columns = columns_of(self._value)
+    columns = self._value.columns()
     if not columns or not columns[0].is_count:
       return None
     for column in columns[1:]:
       if column.is_known and column.varies is None:
         self._note_integers(column.value())
-    return [ends_for_any_number(column) for column in columns[1:]]
+    return [column.ends_for_any_number() for column in columns[1:]]
 
   def varies_along(self, axes: int | slice) -> bool:
     """Whether one of some sizes changes with the number of samples."""
     value = self._value
     if value.is_known and not value.depends and value.varies is None:
       return False  # It is computed from nothing that does.
-    return self._view.varies_along(self._number, axes)
+    return self._view.instruction.varies_along(self._number, axes)
 
   def zeros_may_be_read(self) -> bool:
     """Whether a rule that needs no values may look for zeros all the same.
@@ -211,9 +202,10 @@ class InputView:
       return False
     if known.elementwise is not None:
       return True
-    return known.separate_axes is not None and all(
-      axis < self._view.separate_axes(known) for axis in repeats
-    )
+    if known.separate_axes is None:
+      return False
+    count = known.separate_axes(self._view.instruction.op)
+    return all(axis < count for axis in repeats)
 
   def _note_integers(self, array: np.ndarray) -> None:
     if array.size <= _MAX_DISTANCES:

@@ -14,7 +14,6 @@
 # ============================================================================
 """How many paths lead from the coordinates to the values of a function."""
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.registry import Squares
 from tfp_diag.sparsity.tape import Loop, Step
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 from tfp_diag.sparsity.walk import Walked
 
 
@@ -45,10 +44,10 @@ class Paths:
     self.walked = walked
     self.wholes = wholes or {}
     self.sets = Multisets(sum(v.rows for v in walked.inputs))
-    self.numbers, start = {}, 0
-    for value in walked.inputs:
-      self.numbers[value] = self.sets.singletons(value.rows, start)
-      start += value.rows
+    self.numbers = {
+      value: self.sets.singletons(value.rows, place.start)
+      for value, place in places(walked.inputs)
+    }
     self.spread(self.sets, self.numbers, walked.tape.steps)
 
   def spread(
@@ -80,16 +79,16 @@ class Paths:
         self._spread_loop(sets, numbers, step)
         continue
       terms = {}
-      for arrow, flow in _distinct_arrows(step):
+      for arrow in _distinct_arrows(step):
         output = step.outputs[arrow.output]
         inputs = [step.inputs[k] for k in arrow.inputs]
         if output.depends and any(v in numbers for v in inputs):
-          terms.setdefault(output, []).append((arrow, flow))
+          terms.setdefault(output, []).append(arrow)
 
-      def reached(arrow, flow, step=step):
+      def reached(arrow, step=step):
         before = [_numbers_of(step.inputs[k], numbers) for k in arrow.inputs]
         after = sets.apply(
-          flow, before[0] if len(before) == 1 else np.concatenate(before)
+          arrow.flow, before[0] if len(before) == 1 else np.concatenate(before)
         )
         if counts and any(
           kind_of_squares(step, k, self.walked) is None for k in arrow.inputs
@@ -98,7 +97,7 @@ class Paths:
         return after
 
       results = {
-        output: sets.total(itertools.starmap(reached, arrows))
+        output: sets.total(map(reached, arrows))
         for output, arrows in terms.items()
       }
       for output, after in results.items():
@@ -251,8 +250,8 @@ def _is_plain(step: Step, op: Any) -> bool:
   )
 
 
-def _distinct_arrows(step: Step) -> list[tuple]:
-  """Pairs of an arrow and its flow; equal ones of an elementwise op are one.
+def _distinct_arrows(step: Step) -> list:
+  """The arrows of a step; equal ones of an elementwise op are one.
 
   `x * x` has one derivative with respect to x, so one arrow is enough. In
   `where(c, x, x)` the flows of the two arguments differ: both are kept.
@@ -265,7 +264,7 @@ def _distinct_arrows(step: Step) -> list[tuple]:
       if any(_is_same(arrow.flow, flow) for flow in seen.get(key, ())):
         continue
       seen.setdefault(key, []).append(arrow.flow)
-    found.append((arrow, arrow.flow))
+    found.append(arrow)
   return found
 
 

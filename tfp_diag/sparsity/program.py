@@ -12,20 +12,19 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""A traced graph, read once: its ops in order, and their static facts."""
+"""A traced graph, read once: its ops in order, and what is known in a call."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.graph import function_graph
+from tfp_diag.sparsity.graph import function_graph, has_named_gradient
 from tfp_diag.sparsity.registry import facts
+from tfp_diag.sparsity.value import ListSummary, Optional, TensorList, Value
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
   """The static facts of one op; to get them from TensorFlow is slow.
 
@@ -40,22 +39,26 @@ class Instruction:
     outputs: `tuple` of names of tensors.
     shapes: `tuple`: the shapes of the outputs, None where not fully known.
     dtypes: `tuple` of `tf.DType`.
-    custom_gradient: `str` or None: the name under which a gradient is
-      registered that replaces the one of the op's type.
+    has_named_gradient: `bool`: whether another gradient replaces the one of the
+      op's type.
     is_stateful: `bool`.
   """
 
-  op: tf.Operation
-  at_hand: tf.Operation | None
-  has_all_samples: bool
-  type: str
-  name: str
-  inputs: tuple[str, ...]
-  outputs: tuple[str, ...]
-  shapes: tuple
-  dtypes: tuple
-  custom_gradient: str | None
-  is_stateful: bool
+  def __init__(self, op: tf.Operation, at_hand: Callable | None) -> None:
+    self.op = op
+    self.at_hand = op if at_hand is None else at_hand(op)
+    self.has_all_samples = at_hand is None
+    self.type: str = op.type
+    self.name: str = op.name
+    self.inputs = tuple(t.name for t in op.inputs)
+    self.outputs = tuple(t.name for t in op.outputs)
+    self.shapes = tuple(
+      tuple(t.shape.as_list()) if t.shape.is_fully_defined() else None
+      for t in op.outputs
+    )
+    self.dtypes = tuple(t.dtype for t in op.outputs)
+    self.has_named_gradient = has_named_gradient(op)
+    self.is_stateful: bool = op.op_def.is_stateful
 
   @property
   def has_replaced_gradient(self) -> bool:
@@ -64,9 +67,8 @@ class Instruction:
     `IdentityN` with one is what `tf.custom_gradient` makes, and has a rule; a
     function call with one has the gradient of the function.
     """
-    return self.custom_gradient is not None and not (
-      facts(self.type).follows_gradient
-    )
+    known = facts(self.type)
+    return self.has_named_gradient and not known.follows_gradient
 
   def varying_sizes(self, number: int) -> np.ndarray:
     """Which sizes of an input change with the number of samples.
@@ -148,7 +150,7 @@ class Program:
     """The instruction of an op."""
     if op_name not in self._instructions:
       op = self.graph.get_operation_by_name(op_name)
-      self._instructions[op_name] = _read(op, self._at_hand)
+      self._instructions[op_name] = Instruction(op, self._at_hand)
     return self._instructions[op_name]
 
   def captures(self) -> dict:
@@ -191,25 +193,38 @@ def _op_name(tensor_name: str) -> str:
   return tensor_name.rsplit(':', 1)[0]
 
 
-def _read(op: tf.Operation, at_hand: Callable | None) -> Instruction:
-  shapes = tuple(
-    tuple(t.shape.as_list()) if t.shape.is_fully_defined() else None
-    for t in op.outputs
-  )
-  try:
-    custom_gradient = op.get_attr('_gradient_op_type').decode()
-  except ValueError:
-    custom_gradient = None
-  return Instruction(
-    op=op,
-    at_hand=op if at_hand is None else at_hand(op),
-    has_all_samples=at_hand is None,
-    type=op.type,
-    name=op.name,
-    inputs=tuple(t.name for t in op.inputs),
-    outputs=tuple(t.name for t in op.outputs),
-    shapes=shapes,
-    dtypes=tuple(t.dtype for t in op.outputs),
-    custom_gradient=custom_gradient,
-    is_stateful=op.op_def.is_stateful,
-  )
+class Scope:
+  """One call of a graph: the values of its tensors by name."""
+
+  def __init__(self, program: Program, values: dict, caller: Any) -> None:
+    self.program = program
+    self.values = values
+    self.caller = caller
+
+  def copy(self) -> 'Scope':
+    """A copy in which more can be walked without a change of this scope."""
+    return Scope(self.program, dict(self.values), self.caller)
+
+  def without_dependence(self) -> 'Scope':
+    """A copy in which nothing depends on xs; constants stay constants."""
+    return Scope(
+      self.program,
+      {name: _independent_copy(value) for name, value in self.values.items()},
+      self.caller and self.caller.without_dependence(),
+    )
+
+
+def _independent_copy(value: Any) -> Any:
+  if isinstance(value, ListSummary):
+    item = value.item and _independent_copy(value.item)
+    return ListSummary(value.length, item)
+  if isinstance(value, Optional):
+    return Optional(map(_independent_copy, value.items))
+  if isinstance(value, TensorList):
+    return TensorList(
+      (_independent_copy(item[0]), item[1])
+      if isinstance(item, tuple)
+      else item and _independent_copy(item)
+      for item in value.items
+    )
+  return Value(value.shape, value.dtype) if value.depends else value

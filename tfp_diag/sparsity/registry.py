@@ -17,7 +17,7 @@
 import dataclasses
 import enum
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -237,6 +237,25 @@ _NOTHING_KNOWN = OpFacts()
 def facts(op_type: str) -> OpFacts:
   """The `OpFacts` of an op type; the defaults if none are registered."""
   return _FACTS.get(op_type, _NOTHING_KNOWN)
+
+
+def elementwise_pairs(op_type: str, used: Collection[int]) -> list | None:
+  """The pairs of arguments of an op by which it has second derivatives.
+
+  Args:
+    op_type: `str`.
+    used: the numbers of the arguments that are not constant.
+
+  Returns:
+    list of pairs of numbers, or None if the op is not elementwise.
+  """
+  known = facts(op_type).elementwise
+  if known is None:
+    return None
+  classes, *crosses = known.split(',')
+  pairs = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
+  pairs += [tuple(map(int, cross)) for cross in crosses]
+  return [(a, b) for a, b in pairs if a in used and b in used]
 
 
 def register_facts(*op_types: str, **known: Any) -> None:

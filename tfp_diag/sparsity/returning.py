@@ -45,10 +45,9 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.structure import Arrow, Structure
-from tfp_diag.sparsity.tape import Columns, Loop, Step, Tape
+from tfp_diag.sparsity.tape import Loop, Step, Tape
 from tfp_diag.sparsity.traits import Facts
-from tfp_diag.sparsity.value import Value
-from tfp_diag.sparsity.walk import Walked
+from tfp_diag.sparsity.value import Value, places
 
 # So many derivatives of one op are looked at; of one with more all are kept.
 _MOST_ENTRIES = 4_000_000
@@ -102,15 +101,14 @@ class Returning(NamedTuple):
   tape: Tape
 
 
-def find_returning(
-  walked: Walked, tape: Tape, facts_of_values: Facts
-) -> Returning | None:
+def find_returning(tape: Tape, facts_of_values: Facts) -> Returning | None:
   """Looks for derivatives that no entry of the diagonal needs.
 
   Args:
-    walked: `Walked`; its outputs have the shapes of the parts of xs.
-    tape: `Tape` of it, or of what is left of it while some values are held.
-    facts_of_values: `Facts` of its values.
+    tape: `Tape` of a function, or of what is left of it while some values are
+      held.
+    facts_of_values: `Facts` of its values; its outputs have the shapes of the
+      parts of xs.
 
   Returns:
     `Returning`, or None if nothing can be left out.
@@ -120,16 +118,14 @@ def find_returning(
   """
   if any(isinstance(step, Loop) for step in tape.steps):
     return None
-  return _Finder(walked, tape, facts_of_values).find()
+  return _Finder(tape, facts_of_values).find()
 
 
 class _Finder:
   """The search in one function."""
 
-  def __init__(
-    self, walked: Walked, tape: Tape, facts_of_values: Facts
-  ) -> None:
-    self._walked = walked
+  def __init__(self, tape: Tape, facts_of_values: Facts) -> None:
+    self._walked = walked = facts_of_values.walked
     self._tape = tape
     self._facts = facts_of_values
     size = sum(v.rows for v in walked.inputs)
@@ -138,15 +134,13 @@ class _Finder:
       (self._before, walked.inputs),
       (self._after, walked.outputs),
     ):
-      start = 0
-      for value in values:
-        sets.add(value, Dependency.identity(value.rows, start))
-        start += value.rows
+      for value, place in places(values):
+        sets.add(value, Dependency.identity(value.rows, place.start))
 
   def find(self) -> Returning | None:
     """As `find_returning`."""
     steps = self._tape.steps
-    self._tape.forward(self._before.of, self._before.columns)
+    self._tape.forward(self._before.of, self._before.groups)
     found, kept = {}, []
     for step in reversed(steps):
       part, step_kept = self._reduced(step)
@@ -156,9 +150,7 @@ class _Finder:
       self._after.pull(step_kept)
     if not found or not self._leave_out_the_cancelled(found):
       return None
-    tape = Tape()
-    tape.steps = kept[::-1]
-    return Returning(self._levels(found), tape)
+    return Returning(self._levels(found), Tape(reversed(kept)))
 
   def _leave_out_the_cancelled(self, found: dict) -> bool:
     """Whether what cancels can be left out: one side of it alone may be now."""
@@ -402,7 +394,7 @@ class _Sets:
   """For values, the coordinates on which their elements depend, or reach."""
 
   def __init__(self, size: int) -> None:
-    self.columns = Columns(Groups(size))
+    self.groups = Groups(size)
     self.of: dict = {}
     self._distinct: dict = {}
     self._size = size
@@ -414,25 +406,21 @@ class _Sets:
 
   def pull(self, step: Step) -> None:
     """Adds what the arguments of a step reach through it."""
-    settle = self.columns.groups.settle
+    settle = self.groups.settle
     for arrow in step.structure.arrows:
       reached = self.of.get(step.outputs[arrow.output])
       if reached is None:
         continue
       pulled = arrow.flow.transpose().apply(reached, settle)
-      start = 0
-      for k in arrow.inputs:
-        value = step.inputs[k]
+      for value, place in places(step.inputs[k] for k in arrow.inputs):
         if value.depends:
-          rows = np.arange(start, start + value.rows)
-          self.add(value, pulled.gather(rows))
-        start += value.rows
+          self.add(value, pulled.gather(np.r_[place]))
 
   def distinct(self, value: Value) -> tuple[Csr, np.ndarray]:
     """The distinct sets of a value, and which one each element has."""
     if value not in self._distinct:
       dependency = self.of.get(value, Dependency.empty(value.rows))
       first, inverse = dependency.distinct_rows()
-      sets = self.columns.groups.expand(dependency.gather(first))
+      sets = self.groups.expand(dependency.gather(first))
       self._distinct[value] = sets.to_matrix(self._size), inverse
     return self._distinct[value]

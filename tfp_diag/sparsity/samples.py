@@ -17,12 +17,11 @@
 import numpy as np
 
 from tfp_diag.sparsity.dependency import Csr, Dependency
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, block_of
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.tape import (
-  Columns,
   Step,
   Tape,
   all_steps,
@@ -75,8 +74,8 @@ def check_samples(walked: Walked) -> bool:
     return False
   tape = walked.tape
   # One column per sample instead of one per coordinate, which is cheap.
-  columns = Columns(Groups(walked.num_samples), walked.num_samples)
-  wrong = _strangers(tape, walked, columns)
+  groups = Groups(walked.num_samples, apart=True)
+  wrong = _strangers(tape, walked, groups)
   if wrong and not _certainly_mixes(walked):
     return True
   if wrong:
@@ -88,7 +87,7 @@ def check_samples(walked: Walked) -> bool:
     raise _mixing(op, 'has a gradient of its own that makes that of one sample')
   if not tape.has_fallback:
     return False
-  strict = Columns(Groups(walked.num_samples))
+  strict = Groups(walked.num_samples)
   return bool(_strangers(tape, walked, strict))
 
 
@@ -116,10 +115,10 @@ def are_in_place(walked: Walked) -> bool:
   }
   if not unusual:
     return True
-  columns = Columns(Groups(walked.num_samples))
-  dependencies = _forward(walked, columns)
+  groups = Groups(walked.num_samples)
+  dependencies = on_samples(walked, groups)
   return all(
-    _is_in_place(columns.groups.expand(dependencies[value]), value, varies)
+    _is_in_place(groups.expand(dependencies[value]), value, varies)
     for value, varies in unusual.items()
     if value in dependencies
   )
@@ -165,8 +164,8 @@ def are_alone(walked: Walked, single: Walked) -> bool:
     is seen of the first of several. Of that more may depend on xs: a constant
     may be known for the single sample alone.
   """
-  columns = Columns(Groups(walked.num_samples))
-  dependencies = _forward(walked, columns)
+  groups = Groups(walked.num_samples)
+  dependencies = on_samples(walked, groups)
   places = {}
 
   def place(value, alone):
@@ -174,7 +173,7 @@ def are_alone(walked: Walked, single: Walked) -> bool:
     if value not in places:
       places[value] = np.arange(value.rows)
       if value.depends:
-        found = columns.groups.expand(dependencies[value])
+        found = groups.expand(dependencies[value])
         is_first = found.counts == 1
         of_entry = is_first[found.row_of_entry]
         is_first[is_first] = found.indices[of_entry] == 0
@@ -285,13 +284,12 @@ def _mixing_gradient(walked: Walked) -> str | None:
   ]
   if not steps:
     return None
-  columns = Columns(Groups(walked.num_samples), walked.num_samples)
-  dependencies = _forward(walked, columns)
-  alive = {value: np.ones(value.rows, bool) for value in walked.outputs}
-  tape.backward(alive)
+  groups = Groups(walked.num_samples, apart=True)
+  dependencies = on_samples(walked, groups)
+  alive = tape.alive(walked.outputs)
   for step in steps:
-    second_order = SecondOrder(columns.groups)
-    step.interact(dependencies, alive, columns, second_order)
+    second_order = SecondOrder(groups)
+    step.interact(dependencies, alive, second_order)
     samples = second_order.finish().tocoo()
     if np.any(samples.row != samples.col):
       return step.label
@@ -302,37 +300,32 @@ def _certainly_mixes(walked: Walked) -> bool:
   """Whether samples mix even if ops without a rule return constants."""
   if not walked.tape.has_fallback:
     return True
-  columns = Columns(Groups(walked.num_samples))
-  return bool(_strangers(without_fallbacks(walked.tape), walked, columns))
+  groups = Groups(walked.num_samples)
+  return bool(_strangers(without_fallbacks(walked.tape), walked, groups))
 
 
 def _seeds(walked: Walked) -> dict:
   return {
-    value: Dependency.from_columns(own_samples(value.rows, walked.num_samples))
+    value: Dependency.from_columns(block_of(value.rows, walked.num_samples))
     for value in walked.inputs
   }
 
 
-def _forward(walked: Walked, columns: Columns) -> dict:
+def on_samples(walked: Walked, groups: Groups) -> dict:
   """On which samples each value of the tape depends."""
   dependencies = _seeds(walked)
-  walked.tape.forward(dependencies, columns)
+  walked.tape.forward(dependencies, groups)
   return dependencies
 
 
-def own_samples(rows: int, num_samples: int) -> np.ndarray:
-  """The sample of each of `rows` elements, if the samples lead."""
-  return np.arange(rows) // max(rows // num_samples, 1)
-
-
-def _strangers(tape: Tape, walked: Walked, columns: Columns) -> dict:
+def _strangers(tape: Tape, walked: Walked, groups: Groups) -> dict:
   """dict: output -> bool array, the elements that depend on other samples."""
-  found = tape.run(_seeds(walked), walked.outputs, columns)
+  found = tape.run(_seeds(walked), walked.outputs, groups)
   wrong = {}
   for value in walked.outputs:
     if value.depends and value in found:
-      rows = columns.groups.expand(found[value])
-      own = np.repeat(own_samples(value.rows, walked.num_samples), rows.counts)
+      rows = groups.expand(found[value])
+      own = np.repeat(block_of(value.rows, walked.num_samples), rows.counts)
       stranger = np.zeros(value.rows, bool)
       stranger[rows.row_of_entry[rows.indices != own]] = True
       if stranger.any():
@@ -342,8 +335,8 @@ def _strangers(tape: Tape, walked: Walked, columns: Columns) -> dict:
 
 def _first_mixing_op(walked: Walked, wrong: dict) -> str:
   """The first op before a wrong output with an element of several samples."""
-  columns = Columns(Groups(walked.num_samples), walked.num_samples)
-  dependencies = _forward(walked, columns)
+  groups = Groups(walked.num_samples, apart=True)
+  dependencies = on_samples(walked, groups)
   alive = dict(wrong)
   walked.tape.backward(alive)
   last = None
@@ -352,7 +345,7 @@ def _first_mixing_op(walked: Walked, wrong: dict) -> str:
       mask = alive.get(value)
       if not value.depends or mask is None or not mask.any():
         continue
-      rows = columns.groups.expand(dependencies[value].where(mask))
+      rows = groups.expand(dependencies[value].where(mask))
       if (rows.counts > 1).any():
         return step.label
       last = step

@@ -19,7 +19,7 @@ import scipy.sparse
 from scipy.sparse import csgraph
 
 from tfp_diag.sparsity.budget import check_entries, fits
-from tfp_diag.sparsity.dependency import Csr, Dependency, ranges
+from tfp_diag.sparsity.dependency import Csr, Dependency, ranges, totals
 from tfp_diag.sparsity.groups import Groups
 
 # Whenever this many pairs have been gathered, duplicates are removed.
@@ -49,12 +49,13 @@ class SecondOrder:
   and `notes` says so.
 
   Attributes:
+    groups: `Groups`, what the columns of the pairs stand for.
     notes: list of `str`, sentences for the user.
   """
 
   def __init__(self, groups: Groups) -> None:
     self.notes = []
-    self._groups = groups
+    self.groups = groups
     self._waiting = []
     self._num_waiting = 0
 
@@ -69,14 +70,14 @@ class SecondOrder:
     if not len(useful):
       return
     same = left is right
-    left = self._groups.settle(left.gather(useful))
-    right = left if same else self._groups.settle(right.gather(useful))
+    left = self.groups.settle(left.gather(useful))
+    right = left if same else self.groups.settle(right.gather(useful))
     if same:
       first, _ = left.distinct_rows()
     else:
       together = Dependency(
-        np.concatenate([[0], np.cumsum(left.counts + right.counts)]),
-        _interleaved(left, right, self._groups.columns),
+        totals(left.counts + right.counts),
+        _interleaved(left, right, self.groups.columns),
       )
       first, _ = together.distinct_rows()
     if len(first) < left.rows:
@@ -91,7 +92,7 @@ class SecondOrder:
   def finish(self) -> Csr:
     """The symmetric pattern over coordinates, as a `scipy.sparse` CSR."""
     self._merge()
-    n = self._groups.num_coordinates
+    n = self.groups.num_coordinates
     if not self._waiting:
       return scipy.sparse.csr_matrix((n, n), dtype=bool)
     i, j = np.divmod(self._waiting[0], _BASE)
@@ -132,9 +133,9 @@ class SecondOrder:
     self, i: np.ndarray, j: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
     """The matrix of the pairs of coordinates that pairs of groups stand for."""
-    n = self._groups.num_coordinates
+    n = self.groups.num_coordinates
     used, place = np.unique(np.concatenate([i, j]), return_inverse=True)
-    members = self._groups.members(used.astype(np.int32))
+    members = self.groups.members(used.astype(np.int32))
     i, j = _without_subsets(members, place[: len(i)], place[len(i) :], n)
     sizes = members.counts.astype(np.int64)
     half = np.minimum(np.bincount(i, sizes[j], minlength=len(used)), n)
@@ -149,7 +150,7 @@ class SecondOrder:
     self, members: Dependency, i: np.ndarray, j: np.ndarray
   ) -> tuple[np.ndarray, np.ndarray]:
     """A cheap superset: all coordinates that pairs connect are one clique."""
-    n = self._groups.num_coordinates
+    n = self.groups.num_coordinates
     # Nodes: the used columns, then the coordinates.
     rows = np.concatenate([i, members.row_of_entry])
     columns = np.concatenate([j, members.rows + members.indices])
@@ -184,7 +185,7 @@ def _without_subsets(
       continue
     inside = np.zeros(num_coordinates, bool)
     inside[members.indices[slice(*members.indptr[i[clique] :][:2])]] = True
-    count = np.concatenate([[0], np.cumsum(inside[members.indices])])
+    count = totals(inside[members.indices])
     covered = np.diff(count[members.indptr]) == sizes
     kept &= ~(covered[i] & covered[j])
     kept[clique] = True

@@ -15,18 +15,18 @@
 """The ops of a function in order, and the dependencies found from them."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.dependency import Dependency
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, block_of, by_segments
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.registry import Squares, facts
 from tfp_diag.sparsity.second_order import SecondOrder
 from tfp_diag.sparsity.structure import Arrow, Structure
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -81,7 +81,7 @@ class Step:
       or set(varying) <= set(known.moved(len(self.inputs)))
     )
 
-  def forward(self, dependencies: dict, columns: 'Columns') -> None:
+  def forward(self, dependencies: dict, groups: Groups) -> None:
     """Adds the dependencies of the outputs to those of the inputs."""
     result = {}
     for arrow in self.structure.arrows:
@@ -89,10 +89,10 @@ class Step:
       if not output.depends:
         continue
       flow = arrow.flow
-      if self.is_fallback and columns.num_samples:
-        flow = self._sample_by_sample(arrow, columns.num_samples)
+      if self.is_fallback and groups.apart:
+        flow = self._sample_by_sample(arrow, groups.num_coordinates)
       before = self._joined(arrow.inputs, dependencies)
-      after = flow.apply(before, columns.groups.settle)
+      after = flow.apply(before, groups.settle)
       known = result.get(output)
       result[output] = after if known is None else known.union(after)
     for output in self.outputs:
@@ -106,18 +106,13 @@ class Step:
       if mask is None or not mask.any():
         continue
       pulled = arrow.flow.pull(mask)
-      start = 0
-      for k in arrow.inputs:
-        value = self.inputs[k]
-        part = pulled[start : start + value.rows]
-        start += value.rows
-        _mark(alive, value, part)
+      for value, place in places(self.inputs[k] for k in arrow.inputs):
+        _mark(alive, value, pulled[place])
 
   def interact(
     self,
     dependencies: dict,
     alive: dict,
-    columns: 'Columns',
     second_order: SecondOrder,
   ) -> None:
     """Adds the pairs of coordinates by which the op has second derivatives."""
@@ -134,7 +129,7 @@ class Step:
         if not any(self.inputs[i].depends for i in inputs):
           break
         before = self._joined(inputs, dependencies)
-        sides.append(flow.apply(before, columns.groups.settle))
+        sides.append(flow.apply(before, second_order.groups.settle))
       else:
         if pair.output is not None:
           if masks[pair.output] is None:
@@ -164,14 +159,11 @@ class Step:
       if not batched and (value.depends or value is output):
         return arrow.flow
     segment = [
-      np.arange(v.rows) // max(v.rows // num_samples, 1)
-      if v.depends
-      else np.full(v.rows, -1)
+      block_of(v.rows, num_samples) if v.depends else np.full(v.rows, -1)
       for v in inputs
     ]
-    by_sample = Flow.collect(np.concatenate(segment), num_samples)
-    index = np.arange(output.rows) // max(output.rows // num_samples, 1)
-    return by_sample.then(Flow.gather(index, num_samples))
+    index = block_of(output.rows, num_samples)
+    return by_segments(np.concatenate(segment), index, num_samples)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -202,22 +194,22 @@ class Loop:
     ]
     return (*made, *(v for step in self.body.steps for v in step.outputs))
 
-  def forward(self, dependencies: dict, columns: 'Columns') -> None:
+  def forward(self, dependencies: dict, groups: Groups) -> None:
     """Iterates until no dependency is new: there are finitely many."""
     carried = [c for c in self.carried if c[1].depends]
     for initial, variable, _, _ in carried:
       dependencies[variable] = _get(initial, variable.rows, dependencies)
     turns = 0
     while True:
-      self.body.forward(dependencies, columns)
+      self.body.forward(dependencies, groups)
       changed = False
       for _, variable, nxt, _ in carried:
         old = dependencies[variable]
         new = old.union(_get(nxt, variable.rows, dependencies))
         if turns >= _MAX_TURNS:
-          new = Flow.dense(new.rows, new.rows).apply(new, columns.groups.settle)
+          new = Flow.dense(new.rows, new.rows).apply(new, groups.settle)
         # Expanded: new groups in each iteration hide that nothing changed.
-        before, after = columns.groups.expand(old), columns.groups.expand(new)
+        before, after = groups.expand(old), groups.expand(new)
         if before.union(after).entries > before.entries:
           dependencies[variable] = new
           changed = True
@@ -249,13 +241,12 @@ class Loop:
     self,
     dependencies: dict,
     alive: dict,
-    columns: 'Columns',
     second_order: SecondOrder,
   ) -> None:
     """As `Step.interact`, for all iterations."""
     for step in self.body.steps:
-      step.forward(dependencies, columns)
-      step.interact(dependencies, alive, columns, second_order)
+      step.forward(dependencies, second_order.groups)
+      step.interact(dependencies, alive, second_order)
 
 
 # After this many iterations each element of a loop variable is taken to depend
@@ -276,20 +267,6 @@ def _get(value: Value, rows: int, dependencies: dict) -> Dependency:
   return Dependency.empty(rows)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Columns:
-  """What the columns of dependencies stand for.
-
-  Attributes:
-    groups: `Groups`.
-    num_samples: int: nonzero if the columns stand for samples, and ops without
-      a rule are to be taken as working on each sample alone.
-  """
-
-  groups: Groups
-  num_samples: int = 0
-
-
 class Tape:
   """The ops of a function that depend on xs, in the order of their execution.
 
@@ -297,8 +274,8 @@ class Tape:
     steps: list of `Step` and `Loop`.
   """
 
-  def __init__(self) -> None:
-    self.steps = []
+  def __init__(self, steps: Iterable = ()) -> None:
+    self.steps = list(steps)
 
   @property
   def has_fallback(self) -> bool:
@@ -319,21 +296,27 @@ class Tape:
       for step in self.steps
     )
 
-  def forward(self, dependencies: dict, columns: Columns) -> None:
+  def forward(self, dependencies: dict, groups: Groups) -> None:
     """Adds the dependencies of all values of the tape to a dict."""
     for step in self.steps:
-      step.forward(dependencies, columns)
+      step.forward(dependencies, groups)
 
   def backward(self, alive: dict) -> None:
     """Adds to a dict which elements the elements in it depend on."""
     for step in reversed(self.steps):
       step.backward(alive)
 
+  def alive(self, outputs: Sequence) -> dict:
+    """From each `Value` to a bool array: which elements some outputs need."""
+    alive = {value: np.ones(value.rows, bool) for value in outputs}
+    self.backward(alive)
+    return alive
+
   def run(
     self,
     dependencies: dict,
     wanted: Sequence,
-    columns: Columns,
+    groups: Groups,
     alive: dict | None = None,
     second_order: SecondOrder | None = None,
     counts: dict | None = None,
@@ -344,7 +327,7 @@ class Tape:
       dependencies: dict from `Value` to `Dependency`: those of xs. It is
         changed.
       wanted: list of `Value`: those whose dependencies are kept.
-      columns: `Columns`.
+      groups: `Groups`.
       alive: dict from `Value` to bool array: the elements that matter; needed
         with `second_order`.
       second_order: `SecondOrder` to fill, or None.
@@ -363,13 +346,13 @@ class Tape:
     for value, place in last_use.items():
       done[place].append(value)
     for place, step in enumerate(self.steps):
-      step.forward(dependencies, columns)
+      step.forward(dependencies, groups)
       if second_order is not None:
-        step.interact(dependencies, alive, columns, second_order)
+        step.interact(dependencies, alive, second_order)
       for value in done[place]:
         dependency = dependencies.get(value)
         if counts is not None and dependency is not None:
-          counts[value] = columns.groups.counts(dependency)
+          counts[value] = groups.counts(dependency)
         if value not in last:
           dependencies.pop(value, None)
     return dependencies
@@ -386,12 +369,25 @@ def all_steps(tape: Tape) -> Iterator[Step]:
 
 def without_fallbacks(tape: Tape) -> Tape:
   """The tape as if ops that were taken as dense returned constants."""
-  result = Tape()
-  for step in tape.steps:
-    if isinstance(step, Loop):
-      body = without_fallbacks(step.body)
-      result.steps.append(dataclasses.replace(step, body=body))
-    else:
-      structure = Structure() if step.is_fallback else step.structure
-      result.steps.append(dataclasses.replace(step, structure=structure))
-  return result
+  return Tape(
+    dataclasses.replace(step, body=without_fallbacks(step.body))
+    if isinstance(step, Loop)
+    else dataclasses.replace(step, structure=Structure())
+    if step.is_fallback
+    else step
+    for step in tape.steps
+  )
+
+
+def on_themselves(values: Sequence[Value]) -> tuple[dict, Groups]:
+  """Dependencies of some values, with a column for each element; the columns.
+
+  Args:
+    values: list of `Value`.
+
+  Returns:
+    seeds: dict from `Value` to `Dependency`.
+    groups: `Groups`.
+  """
+  seeds = {v: Dependency.identity(v.rows, p.start) for v, p in places(values)}
+  return seeds, Groups(sum(v.rows for v in values))

@@ -26,10 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import probe, registry
-from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.groups import Groups
-from tfp_diag.sparsity.samples import own_samples
-from tfp_diag.sparsity.tape import Columns, Loop, Step
+from tfp_diag.sparsity.samples import on_samples
+from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value
 from tfp_diag.sparsity.walk import Walked
 
@@ -49,11 +48,13 @@ class Facts:
   """What holds for the values of a function.
 
   Attributes:
+    walked: `Walked`.
     maker: `dict`: value -> the step that makes it.
   """
 
   def __init__(self, walked: Walked, count: Callable) -> None:
-    self._walked = walked
+    self.walked = walked
+    self._groups = Groups(walked.num_samples)
     self._uniform = {}
     self._count = count
     self.maker = {y: step for step in walked.tape.steps for y in step.outputs}
@@ -64,9 +65,15 @@ class Facts:
     return self._count()
 
   @functools.cached_property
+  def used(self) -> set[Value]:
+    """The values that a step takes, and the outputs."""
+    taken = {v for step in self.walked.tape.steps for v in step.inputs}
+    return taken.union(self.walked.outputs)
+
+  @functools.cached_property
   def leading(self) -> set[Value]:
     """The values whose leading axes are the samples, each in its place."""
-    values = (*self._walked.inputs, *self._walked.values)
+    values = (*self.walked.inputs, *self.walked.values)
     return {value for value in values if self._has_samples_at(value, 0)}
 
   def sample_axis(self, value: Value) -> int | None:
@@ -83,7 +90,7 @@ class Facts:
       may have been merged into one axis, the first, as `tf.tensordot` does
       before it multiplies.
     """
-    shape, samples = value.shape, self._walked.sample_shape
+    shape, samples = value.shape, self.walked.sample_shape
     if shape is None:
       return None
     places = [
@@ -91,7 +98,7 @@ class Facts:
       for axis in range(len(shape) - len(samples) + 1)
       if shape[axis : axis + len(samples)] == samples
     ]
-    is_merged = shape[:1] == (self._walked.num_samples,)
+    is_merged = shape[:1] == (self.walked.num_samples,)
     found = 0 if is_merged or 0 in places else None
     if not samples or places in ([], [0]):
       return found
@@ -103,33 +110,21 @@ class Facts:
   def _has_samples_at(self, value: Value, axis: int) -> bool:
     """Whether some axes are the samples, each element in its own."""
     dependency = self._sample_of.get(value)
-    shape, samples = value.shape, self._walked.sample_shape
+    shape, samples = value.shape, self.walked.sample_shape
     end = axis + len(samples)
     if dependency is None or shape is None or shape[axis:end] != samples:
       return False
-    rows = self._sample_columns.groups.expand(dependency)
-    own = np.arange(self._walked.num_samples).reshape(
+    rows = self._groups.expand(dependency)
+    own = np.arange(self.walked.num_samples).reshape(
       samples + (1,) * (len(shape) - end)
     )
     own = np.broadcast_to(own, shape).ravel()
     return np.array_equal(rows.indices, own[rows.row_of_entry])
 
   @functools.cached_property
-  def _sample_columns(self) -> Columns:
-    return Columns(Groups(self._walked.num_samples))
-
-  @functools.cached_property
   def _sample_of(self) -> dict:
     """Value -> `Dependency` of its elements on samples."""
-    walked = self._walked
-    found = {
-      value: Dependency.from_columns(
-        own_samples(value.rows, walked.num_samples)
-      )
-      for value in walked.inputs
-    }
-    walked.tape.forward(found, self._sample_columns)
-    return found
+    return on_samples(self.walked, self._groups)
 
   def has_fixed_matrix(self, step: Step) -> bool:
     """Whether an op is affine, with the same matrix for each sample."""
@@ -140,7 +135,7 @@ class Facts:
     return self._holds(probe.has_fixed_curvature, step)
 
   def _holds(self, test: Callable, step: Step) -> bool:
-    walked = self._walked
+    walked = self.walked
     if isinstance(step, Loop) or walked.at_hand(step.op) is None:
       return False
     orders = {}
@@ -154,18 +149,13 @@ class Facts:
         )
     return test(step, walked.num_samples, orders)
 
-  @property
-  def num_samples(self) -> int:
-    """How many samples were walked."""
-    return self._walked.num_samples
-
   def width(self, value: Value) -> int:
     """The number of elements of a value per sample."""
-    return value.rows // self._walked.num_samples
+    return value.rows // self.walked.num_samples
 
   def is_uniform(self, value: Value) -> bool:
     """As `uniform_axis`, where the axes of the samples are the first."""
-    shape, samples = value.shape, self._walked.sample_shape
+    shape, samples = value.shape, self.walked.sample_shape
     if shape is None or shape[: len(samples)] != samples:
       return False
     return self.uniform_axis(value) == 0
@@ -185,7 +175,7 @@ class Facts:
       As `sample_axis`; None if it is no such function, or not known to be, or
       if several sample dimensions are one axis.
     """
-    walked = self._walked
+    walked = self.walked
     axis, rank = self.sample_axis(value), walked.sample_rank
     if axis is None:
       return None
@@ -270,7 +260,7 @@ class FixedMatrices(NamedTuple):
       `float`, in units of the function's.
     """
     # As a product of matrices among the ops of the function.
-    product = self._entries(value, part) * self.facts.num_samples / 4
+    product = self._entries(value, part) * self.facts.walked.num_samples / 4
     passes = self.facts.width(part) / max(self.num_samples, SAMPLES_AT_LEAST)
     return product / total + of_map * passes / 2
 

@@ -127,7 +127,6 @@ def compare(small: Graph, at_hand: Graph) -> Twin | None:
 
 def _resolved(tensor: Any, is_in_gradient: bool = False) -> Any:
   """A token of a captured Tensor: that of the outermost one it stands for."""
-  del is_in_gradient
   while tf.is_symbolic_tensor(tensor):
     captures = getattr(tensor.graph, 'captures', ())
     outer = next((o for o, i in captures if i is tensor), None)

@@ -37,14 +37,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfp_diag.sparsity.curvature import elementwise_pairs
 from tfp_diag.sparsity.frontiers import Frontier, Frontiers, Term
 from tfp_diag.sparsity.joint_frontiers import JointFrontier, JointFrontiers
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, kind_of_squares, op_of
+from tfp_diag.sparsity.registry import elementwise_pairs
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.traits import FixedMatrices
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Value, places
 from tfp_diag.sparsity.walk import Walked
 
 # The most sweeps; coordinates of further classes take passes.
@@ -197,8 +197,7 @@ class _Finder:
     self._numbers = paths.numbers
     self._reach = {}
     self._frontiers = Frontiers(paths, num_passes, matrices)
-    self._alive = {v: np.ones(v.rows, bool) for v in walked.outputs}
-    walked.tape.backward(self._alive)
+    self._alive = walked.tape.alive(walked.outputs)
 
   def find(self) -> Sweeps:
     """As `find_sweeps`."""
@@ -423,12 +422,13 @@ class _Finder:
     self, mask: np.ndarray, join: Callable = np.any
   ) -> np.ndarray:
     """Whether something holds for a coordinate in any sample, or in all."""
-    pieces, start = [], 0
-    for value in self._walked.inputs:
-      piece = mask[start : start + value.rows]
-      start += value.rows
-      pieces.append(join(piece.reshape(self._walked.num_samples, -1), axis=0))
-    return np.concatenate(pieces)
+    num_samples = self._walked.num_samples
+    return np.concatenate(
+      [
+        join(mask[place].reshape(num_samples, -1), axis=0)
+        for _, place in places(self._walked.inputs)
+      ]
+    )
 
 
 def _steps_of(frontier: Frontier | JointFrontier) -> tuple:

@@ -16,14 +16,19 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.evaluation import array_of
-from tfp_diag.sparsity.registry import CannotSay, OpFailed, find_bounds
+from tfp_diag.sparsity.registry import (
+  CannotSay,
+  OpFailed,
+  facts,
+  find_bounds,
+)
 
 
 class Value:
@@ -234,6 +239,30 @@ class Value:
       self._bounds = self._find_bounds()
     return self._bounds
 
+  def columns(self) -> 'list[Value] | None':
+    """The columns that a matrix is put together of, for any number of rows.
+
+    The place of a number for each sample is often made of the number of the
+    sample and of something else: `tf.stack([tf.range(size), labels], axis=1)`.
+    Where the number of samples is open, such a matrix is not known, but its
+    columns are.
+
+    Returns:
+      List of `Value`s, vectors or matrices of one column; None if not seen.
+    """
+    if self.source is None or self.shape is None or len(self.shape) != 2:
+      return None
+    instruction, inputs, _ = self.source
+    find = facts(instruction.type).columns
+    return None if find is None else find(instruction, inputs, self.shape)
+
+  def ends_for_any_number(self) -> tuple[np.ndarray, np.ndarray]:
+    """As `bounds`, also for one number throughout, however often."""
+    if self.varies is not None and self.is_uniform and self.size:
+      number = np.array(self.value(even_varying=True).flat[0], np.float64)
+      return number, number
+    return self.bounds()
+
   def limit(self, low: Any, high: Any) -> None:
     """Says what the bounds are, of which no op tells."""
     self._bounds = np.asarray(low, np.float64), np.asarray(high, np.float64)
@@ -367,3 +396,11 @@ class Optional(TensorList):
   """Some tensors, or nothing: how gradients of branches pass values on."""
 
   __slots__ = ()
+
+
+def places(values: Iterable[Value]) -> Iterator[tuple[Value, slice]]:
+  """Some values, each with its place among the elements of all of them."""
+  stop = 0
+  for value in values:
+    start, stop = stop, stop + value.rows
+    yield value, slice(start, stop)

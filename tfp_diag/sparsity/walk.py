@@ -357,14 +357,7 @@ def _walk_on(
   values = [
     Value(shape, x.dtype, depends=True) for shape, x in zip(shapes, graph.xs)
   ]
-  variables = {
-    id(x.handle): value
-    for x, value in zip(graph.xs, values)
-    if isinstance(x, tf.Variable)
-  }
-  walker = Walker(
-    graph, variables, second_order, twin, not put_in, put_in, least_samples
-  )
+  walker = Walker(graph, second_order, twin, put_in, least_samples)
   outputs = [
     _with_shape(value, y, sample_shape)
     for value, y in zip(walker.walk(values), graph.ys)

@@ -24,7 +24,6 @@ import contextlib
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.columns import ends_for_any_number
 from tfp_diag.sparsity.evaluation import run_op
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 from tfp_diag.sparsity.structure import Arrow
@@ -112,7 +111,7 @@ def _is_zero(value: Value) -> bool:
   if value.is_captured:
     return False
   try:
-    low, high = ends_for_any_number(value)
+    low, high = value.ends_for_any_number()
   except (CannotSay, OpFailed):
     return False
   return not (np.any(low) or np.any(high))

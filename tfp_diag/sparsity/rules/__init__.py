@@ -14,7 +14,7 @@
 # ============================================================================
 """One rule per op type, by family. Importing this package registers them."""
 
-from tfp_diag.sparsity.rules import (
+from tfp_diag.sparsity.rules import (  # noqa: F401 (registered on import)
   bounds,
   constants,
   contraction,
@@ -25,7 +25,6 @@ from tfp_diag.sparsity.rules import (
   data_movement,
   elementwise,
   indexing,
-  integers,
   linear_algebra,
   loops,
   normalizers,
@@ -34,24 +33,3 @@ from tfp_diag.sparsity.rules import (
   stateful,
   tensor_lists,
 )
-
-__all__ = [
-  'bounds',
-  'constants',
-  'contraction',
-  'control_flow',
-  'convolution',
-  'counting',
-  'custom_gradient',
-  'data_movement',
-  'elementwise',
-  'indexing',
-  'integers',
-  'linear_algebra',
-  'loops',
-  'normalizers',
-  'reduction',
-  'saturation',
-  'stateful',
-  'tensor_lists',
-]

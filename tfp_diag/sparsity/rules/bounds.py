@@ -23,14 +23,13 @@ an index that is computed from NaN is out of range.
 import numpy as np
 
 from tfp_diag.sparsity.evaluation import run_op
-from tfp_diag.sparsity.registry import CannotSay, register_bounds
+from tfp_diag.sparsity.registry import CannotSay, facts, register_bounds
 from tfp_diag.sparsity.rules.data_movement import DATA_INPUTS
 
 
 @register_bounds('ArgMax', 'ArgMin')
 def _place(instruction, inputs, output):
   """A position along an axis: for the last axis of `[2, 3]` it is 0, 1 or 2."""
-  del output
   return 0, _length(instruction, inputs, int(inputs[1].value())) - 1
 
 
@@ -46,21 +45,18 @@ def _places_of_largest(instruction, inputs, output):
 @register_bounds('LowerBound', 'UpperBound')
 def _sorted_place(instruction, inputs, output):
   """A position before, between or after the elements: `tf.searchsorted`."""
-  del output
   return 0, _length(instruction, inputs, -1)
 
 
 @register_bounds('Bucketize')
 def _bucket(instruction, inputs, output):
   """One bucket more than boundaries."""
-  del inputs, output
   return 0, len(instruction.op.get_attr('boundaries'))
 
 
 @register_bounds('Multinomial', 'StatelessMultinomial')
 def _class(instruction, inputs, output):
   """One of the classes."""
-  del output
   return 0, _length(instruction, inputs, -1) - 1
 
 
@@ -69,21 +65,18 @@ def _class(instruction, inputs, output):
 )
 def _drawn(instruction, inputs, output):
   """From the lower end to below the upper end."""
-  del instruction, output
   return inputs[-2].bounds()[0], inputs[-1].bounds()[1] - 1
 
 
 @register_bounds('FloorMod')
 def _floor_mod(instruction, inputs, output):
   """From 0 to below the divisor."""
-  del output
   return 0, _largest_rest(instruction, inputs)
 
 
 @register_bounds('Mod', 'TruncateMod')
 def _truncate_mod(instruction, inputs, output):
   """Less than the divisor, with the sign of the dividend."""
-  del output
   most = _largest_rest(instruction, inputs)
   return np.where(inputs[0].bounds()[0] >= 0, 0, -most), most
 
@@ -94,7 +87,6 @@ def _cast(instruction, inputs, output):
 
   One to bool tells what is not zero; NaN is not.
   """
-  del output
   low, high = inputs[0].bounds()
   if instruction.dtypes[0].is_bool:
     is_exact = inputs[0].dtype.is_integer
@@ -111,7 +103,6 @@ def _cast(instruction, inputs, output):
 )
 def _monotone(instruction, inputs, output):
   """Between the results for the lower and the upper ends."""
-  del output
   function = _MONOTONE[instruction.type]
   return tuple(
     function(*ends) for ends in zip(*(value.bounds() for value in inputs))
@@ -132,7 +123,6 @@ _MONOTONE = {
 @register_bounds('Abs', 'Neg')
 def _sign_changed(instruction, inputs, output):
   """The negated bounds for `Neg`; for `Abs`, distances from zero."""
-  del output
   low, high = inputs[0].bounds()
   if instruction.type == 'Neg':
     return _in_range(instruction, -high, -low)
@@ -145,7 +135,6 @@ def _sign_changed(instruction, inputs, output):
 @register_bounds('SelectV2')
 def _selected(instruction, inputs, output):
   """The bounds of both alternatives together."""
-  del instruction, output
   left, right = inputs[1].bounds(), inputs[2].bounds()
   return np.minimum(left[0], right[0]), np.maximum(left[1], right[1])
 
@@ -155,7 +144,6 @@ def _selected(instruction, inputs, output):
 )
 def _compared(instruction, inputs, output):
   """From whether it holds for all integers in bounds to whether for any."""
-  del output
   if not inputs[0].dtype.is_integer:
     raise CannotSay('numbers that may be NaN')
   return _COMPARED[instruction.type](inputs[0].bounds(), inputs[1].bounds())
@@ -196,7 +184,6 @@ _COMPARED = {
 @register_bounds('Add', 'AddV2', 'Mul', 'Sub')
 def _between_ends(instruction, inputs, output):
   """The least and the greatest of the results for all pairs of ends."""
-  del output
   function = _ARITHMETIC[instruction.type]
   left, right = inputs[0].bounds(), inputs[1].bounds()
   results = [function(a, b) for a in left for b in right]
@@ -236,9 +223,7 @@ def _rounded(instruction, low, high):
 @register_bounds(*DATA_INPUTS)
 def _moved(instruction, inputs, output):
   """The bounds are moved as the elements are."""
-  data = DATA_INPUTS[instruction.type]
-  if isinstance(data, slice):
-    data = tuple(range(len(inputs))[data])
+  data = facts(instruction.type).moved(len(inputs))
   return tuple(
     run_op(
       instruction.op,

@@ -30,16 +30,9 @@ register_facts(
 register_facts('ConcatOffset', moved_inputs=slice(1, None))
 
 
-@register_expansion('Shape')
-def _shape(walker, scope, instruction, inputs):
-  """The shape, also of what depends on xs."""
-  return _shapes(walker, scope, instruction, inputs)
-
-
-@register_expansion('ShapeN')
+@register_expansion('Shape', 'ShapeN')
 def _shapes(walker, scope, instruction, inputs):
-  """The shapes of several tensors."""
-  del scope
+  """The shape of each input, also of what depends on xs."""
   dtype = instruction.dtypes[0]
   results = []
   for k, value in enumerate(inputs):
@@ -60,30 +53,16 @@ def _shapes(walker, scope, instruction, inputs):
 @register_expansion('Rank')
 def _rank(walker, scope, instruction, inputs):
   """The number of dimensions."""
-  del walker, scope
   return [_from_shape(inputs[0], len, instruction.dtypes[0])]
 
 
 @register_expansion('Size')
 def _size(walker, scope, instruction, inputs):
   """The number of elements."""
-  del walker, scope
   result = _from_shape(inputs[0], np.prod, instruction.dtypes[0])
   if instruction.varying_sizes(0).any():
     result.varies = True
   return [result]
-
-
-@register_expansion('ZerosLike')
-def _zeros_like(walker, scope, instruction, inputs):
-  """Zeros, known as such."""
-  return _filled(instruction, inputs[0], 0)
-
-
-@register_expansion('OnesLike')
-def _ones_like(walker, scope, instruction, inputs):
-  """Ones, known as such."""
-  return _filled(instruction, inputs[0], 1)
 
 
 def _from_shape(value, function, dtype):
@@ -100,8 +79,11 @@ def _from_shape(value, function, dtype):
   )
 
 
-def _filled(instruction, value, number):
-  dtype = instruction.dtypes[0]
+@register_expansion('OnesLike', 'ZerosLike')
+def _filled(walker, scope, instruction, inputs):
+  """Ones or zeros, known as such."""
+  value, dtype = inputs[0], instruction.dtypes[0]
+  number = int(instruction.type == 'OnesLike')
   if isinstance(value, ListSummary):
     return [ListSummary(value.length, None)]
   if isinstance(value, TensorList):

@@ -20,29 +20,18 @@ import math
 import numpy as np
 
 from tfp_diag.sparsity.flow import Flow
-from tfp_diag.sparsity.registry import (
-  CannotSay,
-  Squares,
-  register_facts,
-  register_rule,
-)
+from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
 from tfp_diag.sparsity.structure import Pair, Structure
 
 # Zeros of a constant factor are exploited up to this many products.
 _MAX_PRODUCTS = 20_000_000
 
 
-register_facts(
-  *('MatMul', 'SparseMatMul', 'BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
-  'Einsum',
-  linear_in=((0,), (1,)),
-)
-
-
-def _products_of(labels_of):
-  """The fact `products`, where the labels are known."""
+def _register(labels_of, squares, *op_types):
+  """Registers sums of products, whose labels a function finds."""
 
   def products(op, shapes, most):
+    """The fact `products`."""
     operands, result = labels_of(op.get_attr, [len(s) for s in shapes[1:]])
     if len(operands) != 2 or len(set(result)) < len(result):
       return None
@@ -59,36 +48,26 @@ def _products_of(labels_of):
       for a in axes
     ]
 
-  return products
+  @register_rule(
+    *op_types, linear_in=((0,), (1,)), squares=squares, products=products
+  )
+  def contraction(op):
+    ranks = [len(value.shape) for value in op.inputs]
+    return _contraction(op, *labels_of(op.attr, ranks))
 
 
 def _labels_of_matmul(attr, ranks):
+  """The labels of two matrices, each of them possibly transposed."""
   return _matrix_labels(ranks, (attr('transpose_a'), attr('transpose_b')))
 
 
-@register_rule(
-  'MatMul',
-  'SparseMatMul',
-  squares=Squares.OPERANDS,
-  products=_products_of(_labels_of_matmul),
-)
-def _matmul(op):
-  """The product of two matrices, each of them possibly transposed."""
-  return _contraction(op, *_labels_of_matmul(op.attr, _ranks(op)))
-
-
 def _labels_of_batch_matmul(attr, ranks):
+  """The same, with broadcasting over the leading dimensions."""
   return _matrix_labels(ranks, (attr('adj_x'), attr('adj_y')))
 
 
-@register_rule(
-  *('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
-  squares=Squares.OPERANDS,
-  products=_products_of(_labels_of_batch_matmul),
-)
-def _batch_matmul(op):
-  """Products of matrices, with broadcasting over the leading dimensions."""
-  return _contraction(op, *_labels_of_batch_matmul(op.attr, _ranks(op)))
+def _labels_of_einsum(attr, ranks):
+  return _labels(attr('equation'), ranks)
 
 
 def _squares_of_einsum(op):
@@ -102,27 +81,13 @@ def _squares_of_einsum(op):
   return Squares.OPERANDS if one ^ other <= set(result) else None
 
 
-def _labels_of_einsum(attr, ranks):
-  return _labels(attr('equation'), ranks)
-
-
-@register_rule(
-  'Einsum',
-  squares=_squares_of_einsum,
-  products=_products_of(_labels_of_einsum),
+_register(_labels_of_matmul, Squares.OPERANDS, 'MatMul', 'SparseMatMul')
+_register(
+  _labels_of_batch_matmul,
+  Squares.OPERANDS,
+  *('BatchMatMul', 'BatchMatMulV2', 'BatchMatMulV3'),
 )
-def _einsum(op):
-  """A sum of products; the equation says over which axes.
-
-  `ij,j->i` of a constant matrix and a vector has a Jacobian with the pattern of
-  the matrix. If both tensors depend on xs, two elements have a mixed second
-  derivative if they agree in all labels that the tensors share.
-  """
-  return _contraction(op, *_labels_of_einsum(op.attr, _ranks(op)))
-
-
-def _ranks(op):
-  return [len(value.shape) for value in op.inputs]
+_register(_labels_of_einsum, _squares_of_einsum, 'Einsum')
 
 
 def _labels(equation, ranks):
@@ -159,7 +124,12 @@ def _matrix_labels(ranks, turned):
 
 
 def _contraction(op, operands, result):
-  """The structure of a sum of products of one or two tensors."""
+  """The structure of a sum of products of one or two tensors.
+
+  `ij,j->i` of a constant matrix and a vector has a Jacobian with the pattern of
+  the matrix. If both tensors depend on xs, two elements have a mixed second
+  derivative if they agree in all labels that the tensors share.
+  """
   if len(operands) > 2 or len(set(result)) < len(result):
     raise CannotSay('more than two operands, or a repeated label in the result')
   sizes = dict(zip(result, op.outputs[0].shape))
@@ -256,12 +226,7 @@ def _summed(axes, result, sizes):
   segment[axes.places.reshape(-1)] = np.broadcast_to(
     number, axes.places.shape
   ).reshape(-1)
-  united = Flow.collect(segment, count)
-  if kept == result:
-    return united
-  spread, _ = _number(kept, sizes, result)
-  spread = np.broadcast_to(spread, [sizes[label] for label in result])
-  return united.then(Flow.gather(spread, count))
+  return _repeated(Flow.collect(segment, count), kept, result, sizes)
 
 
 def _with_zeros(op, sizes, axes, factor_axes, result, k):
@@ -286,11 +251,16 @@ def _with_zeros(op, sizes, axes, factor_axes, result, k):
   number, count = _number(covered, sizes, labels)
   target = np.broadcast_to(number, shape)
   flow = Flow.pairs(target[kept], source[kept], count, axes.size)
-  if covered == result:
+  return _repeated(flow, covered, result, sizes)
+
+
+def _repeated(flow, labels, result, sizes):
+  """A flow to the axes of some labels, repeated along the others."""
+  if labels == result:
     return flow
-  spread, _ = _number(covered, sizes, result)
-  spread = np.broadcast_to(spread, [sizes[label] for label in result])
-  return flow.then(Flow.gather(spread, count))
+  number, _ = _number(labels, sizes, result)
+  number = np.broadcast_to(number, [sizes[label] for label in result])
+  return flow.then(Flow.gather(number, flow.rows))
 
 
 def _spread(array, labels, all_labels):

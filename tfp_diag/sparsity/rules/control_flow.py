@@ -141,17 +141,12 @@ def _join_summaries(walker, instruction, alternatives):
 
 
 @register_expansion(
-  'Identity',
-  'PlaceholderWithDefault',
-  'PreventGradient',
-  'Snapshot',
-  'EnsureShape',
-  'CheckNumerics',
+  *('Identity', 'PlaceholderWithDefault', 'PreventGradient', 'Snapshot'),
+  *('EnsureShape', 'CheckNumerics'),
   passes_on=True,
 )
 def _identity(walker, scope, instruction, inputs):
   """The same value, without a step; it may be a list or a constant, too."""
-  del walker, scope
   value, shape = inputs[0], instruction.shapes[0]
   if isinstance(value, Value) and value.shape is None and shape is not None:
     if value.depends:
@@ -169,14 +164,12 @@ register_facts(
 @register_expansion('OptionalFromValue', 'OptionalNone')
 def _optional(walker, scope, instruction, inputs):
   """Values that a branch computes for its gradient."""
-  del walker, scope, instruction
   return [Optional(inputs)]
 
 
 @register_expansion('OptionalGetValue')
 def _get_optional(walker, scope, instruction, inputs):
   """The values; what is empty is not read."""
-  del walker, scope
   if not isinstance(inputs[0], Optional):
     raise CannotSay('a variant whose content is not known')
   if len(inputs[0].items) != len(instruction.outputs):
@@ -191,7 +184,6 @@ def _read_variable(walker, scope, instruction, inputs):
   The present value must not be used: zeros in a freshly initialized weight
   matrix are not zeros after training, but the pattern would stay.
   """
-  del walker, scope
   content = getattr(inputs[0], 'content', None)
   if content is not None:
     return [content]

@@ -18,7 +18,7 @@ import dataclasses
 
 import numpy as np
 
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, by_segments
 from tfp_diag.sparsity.registry import (
   CannotSay,
   Squares,
@@ -245,20 +245,15 @@ def _convolution(op, image_shape, filter_shape, result_shape):
     to_group = to_result // max(last // groups, 1)
   result_channel = _channel_of(results)
   num_results = results.shape[results.channel]
-  filters = Flow.collect(to_result, num_results).then(
-    Flow.gather(result_channel, num_results)
-  )
+  filters = by_segments(to_result, result_channel, num_results)
   image_group = _channel_of(images) // max(channels // groups, 1)
-  by_group = Flow.collect(image_group, groups)
   flow = _by_filter(op, images, results, kernel, groups)
   return Convolution(
     images=flow or _windows(op, images, results, kernel, groups),
     filters=filters,
-    images_to_filters=by_group.then(Flow.gather(to_group, groups)),
+    images_to_filters=by_segments(image_group, to_group, groups),
     results_to_filters=filters.transpose(),
-    filters_to_images=Flow.collect(to_group, groups).then(
-      Flow.gather(image_group, groups)
-    ),
+    filters_to_images=by_segments(to_group, image_group, groups),
   )
 
 
@@ -452,7 +447,7 @@ def _batch_norm(op):
   spread = Flow.gather(channel, channels)
   flow = Flow.identity(images.size)
   if op.attr('is_training'):
-    flow = Flow.collect(channel, channels).then(spread)
+    flow = by_segments(channel, channel, channels)
   arrows = [Arrow(0, (0,), flow)]
   arrows += [Arrow(0, (k,), spread) for k in range(1, 5) if op.inputs[k].size]
   if op.attr('is_training'):

@@ -20,7 +20,6 @@ these indices only the number is needed, and sizes count as known.
 
 import numpy as np
 
-from tfp_diag.sparsity.columns import columns_of
 from tfp_diag.sparsity.registry import CannotSay, register_facts
 
 
@@ -57,26 +56,24 @@ register_facts('SelectV2', counts=_chosen)
 register_facts(
   *('Cast', 'Identity'),
   counts=lambda inputs: inputs[0].is_count and inputs[0].dtype.is_integer,
-  columns=lambda instruction, inputs, shape: columns_of(inputs[0]),
+  columns=lambda instruction, inputs, shape: inputs[0].columns(),
 )
 
 
 def _stacked(instruction, inputs, shape):
   """`stack(vectors, axis=1)`."""
-  del shape
   is_last = instruction.op.get_attr('axis') in (1, -1)
   return list(inputs) if is_last else None
 
 
 def _joined(instruction, inputs, shape):
   """`concat(matrices, axis=1)`."""
-  del instruction, shape
   *parts, axis = inputs
   if not (_is(axis, 1) or _is(axis, -1)):
     return None
   columns = []
   for part in parts:
-    found = columns_of(part)
+    found = part.columns()
     if found is None and (part.shape is None or part.shape[1] != 1):
       return None
     columns += found or [part]

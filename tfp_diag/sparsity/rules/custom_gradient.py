@@ -27,11 +27,11 @@ from tfp_diag.sparsity.dependency import Dependency
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.graph import gradient_of
 from tfp_diag.sparsity.groups import Groups
+from tfp_diag.sparsity.program import Scope
 from tfp_diag.sparsity.registry import CannotSay, facts, register_expansion
-from tfp_diag.sparsity.scope import Scope
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
-from tfp_diag.sparsity.tape import Columns, Loop, Tape
-from tfp_diag.sparsity.value import TensorList, Value
+from tfp_diag.sparsity.tape import Loop, Tape, on_themselves
+from tfp_diag.sparsity.value import TensorList, Value, places
 
 
 @register_expansion(
@@ -46,7 +46,7 @@ def _identity_n(walker, scope, instruction, inputs):
   For `y = f(x)` elementwise, with the gradient `dy * g(x)`, the Jacobian is
   diagonal, and so is the second derivative.
   """
-  if instruction.custom_gradient is None or walker.by_value:
+  if not instruction.has_named_gradient or walker.by_value:
     return inputs
   if not any(isinstance(v, TensorList) or v.depends for v in inputs):
     return inputs
@@ -99,14 +99,10 @@ def _jacobian(walker, scope, inputs, gradient):
     steps: list of the steps from the cotangents to the gradients.
   """
   tape = Tape()
-  seeds, starts, total = {}, [], 0
-  cotangents = []
-  for value, cotangent in zip(inputs, gradient.cotangents):
-    seed = Value(value.shape, cotangent.dtype, depends=True)
-    cotangents.append(seed)
-    seeds[seed] = Dependency.identity(seed.rows, total)
-    starts.append(total)
-    total += seed.rows
+  cotangents = [
+    Value(value.shape, cotangent.dtype, depends=True)
+    for value, cotangent in zip(inputs, gradient.cotangents)
+  ]
   # By value: what the gradient computes counts, not its own derivatives.
   with walker.writing_to(tape, second_order=False, by_value=True):
     scope = _gradient_scope(
@@ -116,8 +112,8 @@ def _jacobian(walker, scope, inputs, gradient):
   if tape.has_fallback:
     # This op is then dense, too, and samples are still taken not to mix.
     raise CannotSay('an op of the gradient has no rule')
-  columns = Columns(Groups(total))
-  found = tape.run(seeds, [value for _, value in after], columns)
+  seeds, groups = on_themselves(cotangents)
+  found = tape.run(seeds, [value for _, value in after], groups)
   arrows = []
   for k, value in after:
     if not value.depends:
@@ -125,10 +121,9 @@ def _jacobian(walker, scope, inputs, gradient):
         continue
       raise CannotSay('a gradient that does not use its cotangent')
     # Elements of the input by cotangents, transposed: outputs by inputs.
-    turned = columns.groups.expand(found[value]).transpose(total)
-    for output, start in enumerate(starts):
-      rows = np.arange(start, start + inputs[output].rows)
-      part = turned.gather(rows)
+    turned = groups.expand(found[value]).transpose(groups.num_coordinates)
+    for output, (_, place) in enumerate(places(cotangents)):
+      part = turned.gather(np.r_[place])
       if part.entries:
         flow = Flow(part.rows, value.rows, (('matrix', part),))
         arrows.append(Arrow(output, (k,), flow))
@@ -210,13 +205,12 @@ def _is_function_of(tape, slope, arguments):
   if missing:
     # It depends on xs in another way.
     return False
-  part = Tape()
-  part.steps = between[::-1]
+  part = Tape(reversed(between))
   rows = arguments[0].rows
-  columns = Columns(Groups(rows))
+  groups = Groups(rows)
   seeds = {argument: Dependency.identity(rows) for argument in arguments}
-  found = part.run(seeds, [slope], columns)[slope]
-  return _is_diagonal(columns.groups.expand(found), arguments[0])
+  found = part.run(seeds, [slope], groups)[slope]
+  return _is_diagonal(groups.expand(found), arguments[0])
 
 
 def _is_diagonal(dependency, argument):

@@ -18,10 +18,11 @@ import itertools
 
 import numpy as np
 
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, by_segments
 from tfp_diag.sparsity.registry import (
   CannotSay,
   OpFailed,
+  facts,
   register_facts,
   register_rule,
 )
@@ -60,17 +61,10 @@ DATA_INPUTS = {
 register_facts('BroadcastTo', 'Reshape', 'Tile', shape_inputs=(1,))
 register_facts('Fill', 'StridedSliceGrad', shape_inputs=(0,))
 register_facts(
-  'BroadcastTo',
-  'ExpandDims',
-  'Fill',
-  'Reshape',
-  'Slice',
-  'Split',
-  'SplitV',
-  'Squeeze',
-  'StridedSlice',
-  'Tile',
-  'Transpose',
+  *"""
+  BroadcastTo ExpandDims Fill Reshape Slice Split SplitV Squeeze StridedSlice
+  Tile Transpose
+  """.split(),
   only_copies=True,
 )
 register_facts(
@@ -103,9 +97,7 @@ _RELATED_AXES = {
 @register_rule(*DATA_INPUTS)
 def _movement(op):
   """Each element comes from one place, or is a constant; see `movement`."""
-  data = DATA_INPUTS[op.type]
-  if isinstance(data, slice):
-    data = tuple(range(len(op.inputs))[data])
+  data = tuple(facts(op.type).moved(len(op.inputs)))
   related = _RELATED_AXES.get(op.type)
   if related is not None and op.inputs[0].varies_along(related):
     op.refuse()
@@ -147,9 +139,10 @@ def _window_somewhere(shape, result, first, last):
     # Too large to list: every output depends on all places between the two.
     inside = (np.arange(size) >= first) & (np.arange(size) < last + result)
     line = o * inner + i
-    united = Flow.collect(np.where(inside[:, None], line, -1), outer * inner)
     index = np.broadcast_to(line, (outer, result, inner))
-    return united.then(Flow.gather(index, outer * inner))
+    return by_segments(
+      np.where(inside[:, None], line, -1), index, outer * inner
+    )
   after, window = np.divmod(np.arange(result * count), max(count, 1))
   before = after + window + first
   return Flow.pairs(

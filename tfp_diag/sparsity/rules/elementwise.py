@@ -31,6 +31,7 @@ import numpy as np
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import (
   CannotSay,
+  elementwise_pairs,
   register_facts,
   register_rule,
 )
@@ -76,10 +77,9 @@ def _elementwise(op):
   For `Mul` of `[2, 1]` and `[3]` the output is `[2, 3]`; its Jacobian with
   respect to the second argument has the rows 0, 1, 2, 0, 1, 2 of an identity.
   """
-  classes, *crosses = TABLE[op.type].split(',')
   (output,) = op.outputs
   flows = {}
-  for k, letter in enumerate(classes):
+  for k, letter in enumerate(TABLE[op.type].split(',')[0]):
     if (letter != 'z' or op.by_value) and op.inputs[k].depends:
       flows[k] = _broadcast(op.inputs[k].shape, output.shape)
   if op.type == 'SelectV2':
@@ -88,12 +88,9 @@ def _elementwise(op):
     flows = {k: _masked(op.inputs[1 - k], f, output) for k, f in flows.items()}
   elif op.type in _QUOTIENTS and 1 in flows:
     flows[1] = _masked(op.inputs[0], flows[1], output)
-  meets = [(k, k) for k, letter in enumerate(classes) if letter == 'c']
-  meets += [tuple(map(int, cross)) for cross in crosses]
   pairs = tuple(
     Pair((i,), flows[i], (j,), flows[j], output=0)
-    for i, j in meets
-    if i in flows and j in flows
+    for i, j in elementwise_pairs(op.type, flows) or ()
   )
   arrows = tuple(Arrow(0, (k,), flow) for k, flow in flows.items())
   if len(flows) == 1 and pairs:
@@ -184,3 +181,25 @@ def _broadcast_differently(shape, output_shape):
   size = int(np.prod(shape, dtype=np.int64))
   places = np.arange(size).reshape(shape)
   return Flow.gather(np.broadcast_to(places, output_shape), size)
+
+
+# NumPy computes these ops on integers and bools, which is faster. They are
+# mostly the counters of loops. The dtypes of the results are those of the ops.
+for _op_type, _function in {
+  'Add': np.add,
+  'AddV2': np.add,
+  'Equal': np.equal,
+  'Greater': np.greater,
+  'GreaterEqual': np.greater_equal,
+  'Less': np.less,
+  'LessEqual': np.less_equal,
+  'LogicalAnd': np.logical_and,
+  'LogicalNot': np.logical_not,
+  'LogicalOr': np.logical_or,
+  'Maximum': np.maximum,
+  'Minimum': np.minimum,
+  'Mul': np.multiply,
+  'NotEqual': np.not_equal,
+  'Sub': np.subtract,
+}.items():
+  register_facts(_op_type, on_integers=_function)

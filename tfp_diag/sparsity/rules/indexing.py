@@ -17,7 +17,7 @@
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, by_segments
 from tfp_diag.sparsity.registry import (
   CannotSay,
   Squares,
@@ -62,8 +62,7 @@ def _gather(op):
   index = np.broadcast_to(
     place.reshape((*outer, *picked, *inner)), op.outputs[0].shape
   )
-  flow = Flow.collect(segment, rows).then(Flow.gather(index, rows))
-  return Structure.linear({0: flow})
+  return Structure.linear({0: by_segments(segment, index, rows)})
 
 
 def _batch_dims(number, rank):
@@ -90,9 +89,8 @@ def _gather_nd(op):
       {0: Flow.pairs(*pairs, op.outputs[0].size, params.size)}
     )
   segment, inner = _box(indices, params.shape, depth, has_columns)
-  united = Flow.collect(segment, inner)
   index = np.arange(op.outputs[0].size) % max(inner, 1)
-  return Structure.linear({0: united.then(Flow.gather(index, inner))})
+  return Structure.linear({0: by_segments(segment, index, inner)})
 
 
 # The most pairs of elements that are listed for slices at unknown places.
@@ -303,11 +301,8 @@ register_facts('TensorScatterAdd', squares=Squares.SAME)
 
 
 @register_rule(
-  'ScatterNdNonAliasingAdd',
-  'TensorScatterAdd',
-  'TensorScatterMax',
-  'TensorScatterMin',
-  'TensorScatterSub',
+  *('ScatterNdNonAliasingAdd', 'TensorScatterAdd', 'TensorScatterMax'),
+  *('TensorScatterMin', 'TensorScatterSub'),
 )
 def _scatter_add(op):
   """The tensor and the updates; linear, also where several go to one place."""
@@ -332,8 +327,8 @@ def _updates(indices, updates, output, of_samples):
     given, places = pairs
     return Flow.pairs(places, given, output.size, updates.size)
   places, inner = _box(indices, output.shape, indices.shape[-1])
-  by_place = Flow.collect(np.arange(updates.size) % max(inner, 1), inner)
-  return by_place.then(Flow.gather(places, inner))
+  within = np.arange(updates.size) % max(inner, 1)
+  return by_segments(within, places, inner)
 
 
 def _targets(indices, updates, output):
@@ -353,13 +348,8 @@ def _targets(indices, updates, output):
 
 
 @register_rule(
-  'SegmentSum',
-  'SegmentMean',
-  'SegmentMax',
-  'SegmentMin',
-  'UnsortedSegmentSum',
-  'UnsortedSegmentMax',
-  'UnsortedSegmentMin',
+  *('SegmentSum', 'SegmentMean', 'SegmentMax', 'SegmentMin'),
+  *('UnsortedSegmentSum', 'UnsortedSegmentMax', 'UnsortedSegmentMin'),
 )
 def _linear_segments(op):
   """Each slice goes to the output of its segment; linear."""

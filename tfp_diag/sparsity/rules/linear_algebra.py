@@ -16,7 +16,7 @@
 
 import numpy as np
 
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, by_blocks, by_segments
 from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
 from tfp_diag.sparsity.structure import Arrow, Pair, Structure
 
@@ -28,14 +28,8 @@ _MAX_CLOSURE = 400
 
 
 @register_rule(
-  'LogMatrixDeterminant',
-  'MatrixDeterminant',
-  'MatrixInverse',
-  'MatrixLogarithm',
-  'MatrixSquareRoot',
-  'Qr',
-  'SelfAdjointEigV2',
-  'Svd',
+  *('LogMatrixDeterminant', 'MatrixDeterminant', 'MatrixInverse'),
+  *('MatrixLogarithm', 'MatrixSquareRoot', 'Qr', 'SelfAdjointEigV2', 'Svd'),
 )
 def _of_matrices(op):
   """Every output depends on all elements of the matrix of its batch; curved."""
@@ -45,7 +39,7 @@ def _of_matrices(op):
   first = 1 if op.type == 'LogMatrixDeterminant' else 0
   which = range(first, len(op.outputs))
   arrows = tuple(
-    Arrow(k, (0,), _within(batches, op.inputs[0].size, op.outputs[k].size))
+    Arrow(k, (0,), by_blocks(batches, op.inputs[0].size, op.outputs[k].size))
     for k in which
   )
   return Structure(arrows, curved=tuple(which))
@@ -79,15 +73,9 @@ def _masked(read, written):
   """Within each batch, what is written depends on what is read."""
   batches = int(np.prod(read.shape[:-2], dtype=np.int64))
   place = np.arange(batches).reshape(*read.shape[:-2], 1, 1)
-  united = Flow.collect(np.where(read, place, -1), batches)
-  return united.then(Flow.gather(np.where(written, place, -1), batches))
-
-
-def _within(batches, size, output_size):
-  """Each output depends on all inputs of the same batch."""
-  segment = np.arange(size) // max(size // max(batches, 1), 1)
-  index = np.arange(output_size) // max(output_size // max(batches, 1), 1)
-  return Flow.collect(segment, batches).then(Flow.gather(index, batches))
+  return by_segments(
+    np.where(read, place, -1), np.where(written, place, -1), batches
+  )
 
 
 @register_rule('MatrixSolve', squares=Squares.INVERSE)
@@ -151,13 +139,9 @@ def _solution(op, columns, triangular=False):
     shape = op.inputs[0].shape
     read = np.ones(shape, bool)
     if triangular:
-      read = np.broadcast_to(np.tri(shape[-1], dtype=bool), shape)
+      read = _lower(shape)
       read = read if op.attr('lower') else np.swapaxes(read, -1, -2)
-    batches = int(np.prod(shape[:-2], dtype=np.int64))
-    place = np.arange(batches).reshape(*shape[:-2], 1, 1)
-    index = np.broadcast_to(place, output.shape)
-    united = Flow.collect(np.where(read, place, -1), batches)
-    flows[0] = united.then(Flow.gather(index, batches))
+    flows[0] = _masked(read, np.ones(output.shape, bool))
     pairs.append(Pair((0,), flows[0], (0,), flows[0], output=0))
     if 1 in flows:
       pairs.append(Pair((0,), flows[0], (1,), flows[1], output=0))
@@ -168,9 +152,9 @@ def _columns(shape, output_shape):
   """Each output depends on its column of the right-hand sides."""
   count = int(np.prod([*shape[:-2], shape[-1]], dtype=np.int64))
   place = np.arange(count).reshape(*shape[:-2], 1, shape[-1])
-  segment = np.broadcast_to(place, shape).reshape(-1)
-  index = np.broadcast_to(place, output_shape)
-  return Flow.collect(segment, count).then(Flow.gather(index, count))
+  return by_segments(
+    np.broadcast_to(place, shape), np.broadcast_to(place, output_shape), count
+  )
 
 
 @register_rule('TridiagonalMatMul')
@@ -223,7 +207,7 @@ def _banded_solve(op):
     return _solution(op, _columns(shape, output.shape))
   return Structure.nonlinear(
     {
-      k: _within(batches, value.size, output.size)
+      k: by_blocks(batches, value.size, output.size)
       for k, value in enumerate(op.inputs)
       if value.depends
     }
@@ -263,5 +247,5 @@ def _transform(op):
   """Every output depends on all inputs of its transform; linear."""
   kept = len(op.inputs[0].shape) - _TRANSFORMS[op.type]
   batches = int(np.prod(op.inputs[0].shape[:kept], dtype=np.int64))
-  flow = _within(batches, op.inputs[0].size, op.outputs[0].size)
+  flow = by_blocks(batches, op.inputs[0].size, op.outputs[0].size)
   return Structure.linear({0: flow})

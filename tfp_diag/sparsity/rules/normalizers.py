@@ -36,26 +36,23 @@ def _log_softmax(op, logits):
   return shifted - tf.math.log(tf.reduce_sum(exp, axis=-1, keepdims=True))
 
 
-def _with_value(value, like):
-  """A Tensor with the value of `value` and the derivatives of `like`."""
-  return like + tf.stop_gradient(value - like)
-
-
 def _cross_entropy(op, logits, labels):
-  """The loss, with TensorFlow's gradient, which takes labels to add up to one.
-
-  Valid only for constant labels.
-  """
+  """Valid only for constant labels."""
   value = tf.nn.softmax_cross_entropy_with_logits(labels, logits)
-  chosen = tf.reduce_sum(labels * logits, axis=-1)
-  return _with_value(value, tf.reduce_logsumexp(logits, axis=-1) - chosen)
+  return _loss(value, logits, labels)
 
 
 def _sparse_cross_entropy(op, logits, labels):
   value = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
   mask = tf.one_hot(labels, tf.shape(logits)[-1], dtype=logits.dtype)
-  chosen = tf.reduce_sum(mask * logits, axis=-1)
-  return _with_value(value, tf.reduce_logsumexp(logits, axis=-1) - chosen)
+  return _loss(value, logits, mask)
+
+
+def _loss(value, logits, labels):
+  """The loss; TensorFlow's gradient takes labels to add up to one."""
+  chosen = tf.reduce_sum(labels * logits, axis=-1)
+  like = tf.reduce_logsumexp(logits, axis=-1) - chosen
+  return like + tf.stop_gradient(value - like)
 
 
 def _half_sum_of_squares(op, x):
@@ -89,7 +86,6 @@ def _mean_of_moments(op, takes):
   Deviations from a mean add up to zero, so the first derivative is right though
   the mean is held constant. The second derivative is not.
   """
-  del takes
   for x, mean in (op.inputs, tuple(op.inputs)[::-1]):
     if mean.op.type == 'StopGradient':
       (held,) = mean.op.inputs

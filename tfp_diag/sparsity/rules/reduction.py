@@ -16,7 +16,7 @@
 
 import numpy as np
 
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, block_of, by_blocks, by_segments
 from tfp_diag.sparsity.registry import (
   CannotSay,
   Squares,
@@ -98,8 +98,7 @@ def _prefixes(op):
     segment = np.empty(size, np.int64)
     lines = places.reshape(-1, length)
     segment[lines.reshape(-1)] = np.repeat(np.arange(len(lines)), length)
-    united = Flow.collect(segment, len(lines))
-    return united.then(Flow.gather(segment, len(lines)))
+    return by_segments(segment, segment, len(lines))
   after, before = np.tril_indices(length, -1 if op.attr('exclusive') else 0)
   if op.attr('reverse'):
     after, before = length - 1 - after, length - 1 - before
@@ -112,10 +111,7 @@ def _largest(op):
   values, _ = op.outputs
   length = op.inputs[0].shape[-1]
   lines = op.inputs[0].size // max(length, 1)
-  segment = np.repeat(np.arange(lines), length)
-  kept = np.repeat(np.arange(lines), values.size // max(lines, 1))
-  flow = Flow.collect(segment, lines).then(Flow.gather(kept, lines))
-  return Structure.linear({0: flow})
+  return Structure.linear({0: by_blocks(lines, op.inputs[0].size, values.size)})
 
 
 @register_rule('NthElement')
@@ -125,14 +121,14 @@ def _nth_element(op):
   The median of 3 elements has the Jacobian `[[1, 1, 1]]`.
   """
   count = op.outputs[0].size
-  line = np.repeat(np.arange(count), op.inputs[0].shape[-1])
+  line = block_of(op.inputs[0].size, count)
   return Structure.linear({0: Flow.collect(line, count)})
 
 
 @register_rule('Softmax', 'LogSoftmax')
 def _softmax(op):
   """Each output is a curved function of its line (the last axis)."""
-  return Structure.nonlinear({0: lines(op.inputs[0].shape)})
+  return Structure.nonlinear({0: _within_lines(op.inputs[0])})
 
 
 @register_rule('SoftmaxCrossEntropyWithLogits')
@@ -146,7 +142,7 @@ def _cross_entropy(op):
     spread = Flow.gather(
       np.broadcast_to(places, backprops.shape), op.inputs[k].size
     )
-    in_lines = _line_of(backprops.shape)
+    in_lines = block_of(backprops.size, losses.size)
     summed = spread.then(Flow.collect(in_lines, losses.size))
     arrows.append(Arrow(0, (k,), summed))
     arrows.append(
@@ -159,23 +155,18 @@ def _cross_entropy(op):
 def _sparse_cross_entropy(op):
   """The loss and its gradient, for each line of logits; labels are integers."""
   losses, _ = op.outputs
-  shape = op.inputs[0].shape
-  summed = Flow.collect(_line_of(shape), losses.size)
+  logits = op.inputs[0]
+  summed = Flow.collect(block_of(logits.size, losses.size), losses.size)
   return Structure(
-    (Arrow(0, (0,), summed), Arrow(1, (0,), lines(shape))), curved=(0, 1)
+    (Arrow(0, (0,), summed), Arrow(1, (0,), _within_lines(logits))),
+    curved=(0, 1),
   )
 
 
-def lines(shape):
-  """The flow in which every element depends on its line: the last axis."""
-  line = _line_of(shape)
-  count = int(np.prod(shape[:-1], dtype=np.int64))
-  return Flow.collect(line, count).then(Flow.gather(line, count))
-
-
-def _line_of(shape):
-  count = int(np.prod(shape[:-1], dtype=np.int64))
-  return np.repeat(np.arange(count), shape[-1])
+def _within_lines(value):
+  """Every element depends on its line: the last axis."""
+  count = value.size // max(value.shape[-1], 1)
+  return by_blocks(count, value.size, value.size)
 
 
 @register_rule('LinSpace')

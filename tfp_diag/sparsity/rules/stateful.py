@@ -21,21 +21,12 @@ value.
 from tfp_diag.sparsity.registry import register_facts
 
 register_facts(
-  'AssignAddVariableOp',
-  'AssignSubVariableOp',
-  'AssignVariableOp',
-  'Multinomial',
-  'ParameterizedTruncatedNormal',
-  'RandomGamma',
-  'RandomPoissonV2',
-  'RandomShuffle',
-  'RandomStandardNormal',
-  'RandomUniform',
-  'RandomUniformInt',
-  'ResourceScatterAdd',
-  'ResourceScatterUpdate',
-  'StatefulRandomBinomial',
-  'TruncatedNormal',
+  *"""
+  AssignAddVariableOp AssignSubVariableOp AssignVariableOp Multinomial
+  ParameterizedTruncatedNormal RandomGamma RandomPoissonV2 RandomShuffle
+  RandomStandardNormal RandomUniform RandomUniformInt ResourceScatterAdd
+  ResourceScatterUpdate StatefulRandomBinomial TruncatedNormal
+  """.split(),
   is_pure=False,
 )
 register_facts(
@@ -67,21 +58,16 @@ register_facts('PyFunc', is_pure=False, num_derivatives=0)
 register_facts('PyFuncStateless', num_derivatives=0)
 # Linear in the first input, but registered as not differentiable.
 register_facts(
-  'FakeQuantWithMinMaxArgsGradient',
-  'FakeQuantWithMinMaxVarsGradient',
-  'FakeQuantWithMinMaxVarsPerChannelGradient',
-  'ResizeBilinearGrad',
-  'SparseAddGrad',
+  *"""
+  FakeQuantWithMinMaxArgsGradient FakeQuantWithMinMaxVarsGradient
+  FakeQuantWithMinMaxVarsPerChannelGradient ResizeBilinearGrad SparseAddGrad
+  """.split(),
   lost_inputs=lambda op: (0,),
 )
 # Differentiable, but TensorFlow says that they are not, or has no derivative by
 # these inputs.
 register_facts(
-  'ExtractGlimpse',
-  'HSVToRGB',
-  'RandomCrop',
-  'RandomShuffle',
-  'Zeta',
+  *('ExtractGlimpse', 'HSVToRGB', 'RandomCrop', 'RandomShuffle', 'Zeta'),
   lost_inputs=lambda op: (0,),
 )
 register_facts('Betainc', 'LinSpace', lost_inputs=lambda op: (0, 1))
@@ -109,9 +95,7 @@ register_facts(
   lost_inputs=lambda op: range(op.get_attr('N'), 2 * op.get_attr('N')),
 )
 register_facts(
-  'RandomStandardNormal',
-  'RandomUniform',
-  'StatelessRandomNormalV2',
-  'StatelessRandomUniformV2',
+  *('RandomStandardNormal', 'RandomUniform'),
+  *('StatelessRandomNormalV2', 'StatelessRandomUniformV2'),
   shape_inputs=(0,),
 )

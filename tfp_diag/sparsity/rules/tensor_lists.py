@@ -33,21 +33,18 @@ from tfp_diag.sparsity.value import ListSummary, TensorList, Value
 @register_expansion('EmptyTensorList')
 def _empty(walker, scope, instruction, inputs):
   """A list without items."""
-  del walker, scope, instruction, inputs
   return [TensorList(())]
 
 
 @register_expansion('TensorListReserve', shape_inputs=(0, 1))
 def _reserve(walker, scope, instruction, inputs):
   """A list of items that are zero until they are set."""
-  del walker, scope, instruction
   return [TensorList((None,) * int(inputs[1].value()))]
 
 
 @register_expansion('TensorListFromTensor', shape_inputs=(1,))
 def _from_tensor(walker, scope, instruction, inputs):
   """A list of the slices along the first axis."""
-  del walker, scope, instruction
   tensor = inputs[0]
   if tensor.shape is None:
     raise CannotSay('a tensor whose shape is not known')
@@ -57,7 +54,6 @@ def _from_tensor(walker, scope, instruction, inputs):
 @register_expansion('TensorListLength')
 def _length(walker, scope, instruction, inputs):
   """The number of items."""
-  del walker, scope
   length = len(inputs[0].items) if type(inputs[0]) is TensorList else None
   if isinstance(inputs[0], ListSummary):
     length = inputs[0].length
@@ -69,7 +65,6 @@ def _length(walker, scope, instruction, inputs):
 @register_expansion('TensorListElementShape')
 def _element_shape(walker, scope, instruction, inputs):
   """The shape of an item, where some item has one."""
-  del walker, scope
   for item in _list(inputs[0]).items:
     shape = _item_shape(item)
     if shape is not None:
@@ -81,7 +76,6 @@ def _element_shape(walker, scope, instruction, inputs):
 @register_expansion('TensorListGetItem', shape_inputs=(2,))
 def _get_item(walker, scope, instruction, inputs):
   """One item; any of them where the index is not known."""
-  del scope
   if isinstance(inputs[0], ListSummary):
     return [_summary_item(instruction, inputs[0])]
   items = _items(inputs[0])
@@ -95,7 +89,6 @@ def _get_item(walker, scope, instruction, inputs):
 @register_expansion('TensorListSetItem')
 def _set_item(walker, scope, instruction, inputs):
   """The list with one item replaced."""
-  del scope
   if isinstance(inputs[0], ListSummary):
     return [_widened(walker, instruction, inputs[0], inputs[2], 0)]
   items = list(_items(inputs[0]))
@@ -113,7 +106,6 @@ def _set_item(walker, scope, instruction, inputs):
 @register_expansion('TensorListPushBack')
 def _push_back(walker, scope, instruction, inputs):
   """The list with one more item."""
-  del scope
   if isinstance(inputs[0], ListSummary):
     return [_widened(walker, instruction, inputs[0], inputs[1], 1)]
   return [TensorList((*_items(inputs[0]), inputs[1]))]
@@ -122,7 +114,6 @@ def _push_back(walker, scope, instruction, inputs):
 @register_expansion('TensorListPopBack')
 def _pop_back(walker, scope, instruction, inputs):
   """The list without its last item, and that item."""
-  del scope
   if isinstance(inputs[0], ListSummary):
     length = inputs[0].length
     shorter = ListSummary(
@@ -139,7 +130,6 @@ def _pop_back(walker, scope, instruction, inputs):
 @register_expansion('TensorListStack', shape_inputs=(1,))
 def _stack(walker, scope, instruction, inputs):
   """All items along a new first axis."""
-  del scope
   if isinstance(inputs[0], ListSummary):
     return [_repeated(walker, instruction, inputs[0])]
   return [_joined(walker, instruction, inputs[0], stacked=True)]
@@ -164,7 +154,6 @@ def _lost_where_repeated(part, indices):
 )
 def _gather(walker, scope, instruction, inputs):
   """Some items along a new first axis."""
-  del scope
   items = _items(inputs[0])
   chosen = TensorList(items[k] for k in _different(inputs[1]))
   return [_joined(walker, instruction, chosen, stacked=True)]
@@ -176,7 +165,6 @@ def _gather(walker, scope, instruction, inputs):
 )
 def _scatter(walker, scope, instruction, inputs):
   """The list with the slices of a tensor in place of some items."""
-  del walker, scope, instruction
   items, indices = list(_items(inputs[0])), _different(inputs[2])
   items += [None] * (max(indices, default=-1) + 1 - len(items))
   for row, k in enumerate(indices):
@@ -198,7 +186,6 @@ def _different(indices):
 @register_expansion('TensorListConcatV2')
 def _concat(walker, scope, instruction, inputs):
   """All items, concatenated along their first axis, and their lengths."""
-  del scope
   joined = _joined(walker, instruction, inputs[0], stacked=False)
   lengths = Value(instruction.shapes[1], instruction.dtypes[1])
   return [joined, lengths]
@@ -207,7 +194,6 @@ def _concat(walker, scope, instruction, inputs):
 @register_expansion('TensorListResize')
 def _resize(walker, scope, instruction, inputs):
   """The list, cut off or filled up with zeros."""
-  del walker, scope, instruction
   items, size = _items(inputs[0]), int(inputs[1].value())
   return [TensorList((*items, *(None,) * size)[:size])]
 
@@ -218,7 +204,6 @@ def _add(walker, scope, instruction, inputs):
 
   The gradient of a loop adds lists of gradients.
   """
-  del scope
   if not any(isinstance(value, TensorList) for value in inputs):
     return [_sum(walker, instruction, inputs)]
   if any(isinstance(value, ListSummary) for value in inputs):
