@@ -27,8 +27,8 @@ from tfp_diag.mcmc import (
   sample,
 )
 
-_NUM_ADAPTATION_STEPS = 14
-_NUM_STEPS = 20
+_NUM_ADAPTATION_STEPS = 8
+_NUM_STEPS = 12
 
 
 def _kernel(laws, adapted_kind):
@@ -72,8 +72,8 @@ def _run(laws, adapted_kind, num_results, seed=(6, 7), **kwargs):
 def _check_pieces(laws, adapted_kind, path):
   """In three pieces, which end before and after the adaptation does."""
   whole = _run(laws, adapted_kind, _NUM_STEPS)
-  _run(laws, adapted_kind, 6, checkpoint=path)
-  for num_results in (17, _NUM_STEPS):
+  _run(laws, adapted_kind, 5, checkpoint=path)
+  for num_results in (11, _NUM_STEPS):
     pieces = _run(
       laws,
       adapted_kind,
@@ -104,8 +104,8 @@ def test_in_pieces_is_in_one(laws, adapted_kind, tmp_path):
   """Bit for bit, whether the adaptation was over or not."""
   whole = _check_pieces(laws, adapted_kind, tmp_path / 'run')
   # Other seeds would have shown.
-  other = _run(laws, adapted_kind, 6, seed=(6, 8))
-  assert not np.any(other.draws[-1] == whole.draws[5])
+  other = _run(laws, adapted_kind, 4, seed=(6, 8))
+  assert not np.any(other.draws[-1] == whole.draws[3])
 
 
 @pytest.mark.parametrize(
