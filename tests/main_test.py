@@ -193,7 +193,7 @@ def test_non_convergence_is_said_plainly(capsys, no_diagonals):
 
 
 def test_the_advice_after_non_convergence_works(capsys, no_diagonals):
-  words = ['--target', 'gaussian_3d', '--chains', '8']
+  words = ['--target', 'gaussian_3d', '--chains', '8', '--no-xla']
   assert main([*words, '--draws', '100', '--warmup', '20']) == 3
   said = re.search(
     r'Try (--\w+\s+\d+)\s+(--\w+\s+\d+)', capsys.readouterr().out
