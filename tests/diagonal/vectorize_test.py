@@ -63,6 +63,13 @@ def sparse_matmul(x, **kwargs):
   return tf.sparse.sparse_dense_matmul(sparse, x, **kwargs)
 
 
+def segment_gradient(name):
+  """Of four segments, of which the second and the last one are empty."""
+  return lambda x: getattr(tf.raw_ops, name)(
+    grad=x, indices=[4, 0, 0, 2], segment_ids=[0, 0, 0, 2], output_dim0=5
+  )
+
+
 OPS = {
   'CumulativeLogsumexp': (tf.math.cumulative_logsumexp, [4, 5]),
   'CumulativeLogsumexp of the last axis': (
@@ -90,6 +97,14 @@ OPS = {
     [4],
   ),
   'SegmentSum': (lambda x: tf.math.segment_sum(x, [0, 0, 2, 2]), [4, 3]),
+  **{
+    name: (segment_gradient(name), [4, 3])
+    for name in (
+      'SparseSegmentMeanGrad',
+      'SparseSegmentSqrtNGrad',
+      'SparseSegmentSumGrad',
+    )
+  },
   'SparseTensorDenseMatMul': (sparse_matmul, [4, 2]),
   'SparseTensorDenseMatMul of both turned': (
     lambda x: sparse_matmul(x, adjoint_a=True, adjoint_b=True),

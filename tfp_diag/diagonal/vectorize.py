@@ -19,7 +19,8 @@ for the new axis in front, also to a negative one: -1 becomes 0, and it is the
 passes that are rolled. The gradient of `tf.roll(x, 1, axis=-1)` is such an op,
 and the result is wrong without an error. Items that are gathered from a list
 come with their first two axes in the wrong order; the gradient of
-`tf.TensorArray.scatter` gathers them.
+`tf.TensorArray.scatter` gathers them. Where the last segments of
+`tf.sparse.segment_sum` are empty, its gradient reads those of other passes.
 
 It does not know how to vectorize some ops in which derivatives of common
 functions consist, such as `ScatterNd`, the gradient of `tf.gather_nd`, and
@@ -290,12 +291,36 @@ class _WholeList:
     return getattr(self._pfor_input, name)
 
 
+def _sparse_segment_grad(name: str) -> Callable:
+  """pfor leaves out empty segments behind the last one that has rows."""
+  op = getattr(tf.raw_ops, name)
+
+  def convert(given):
+    result = op(
+      grad=_to_last(given.stacked_input(0)),
+      indices=given.unstacked_input(1),
+      segment_ids=given.unstacked_input(2),
+      output_dim0=given.unstacked_input(3),
+    )
+    return wrap(_to_first(result), True)
+
+  return lambda _: convert
+
+
 # Entries for ops that TensorFlow gets wrong, made of those that it has.
 _CORRECTED: dict[str, Callable] = {
   # pfor pads with zeros, whatever the constant is.
   'PadV2': lambda convert: lambda given: wrap(_pad(given), True),
   'Roll': lambda convert: lambda given: convert(_CountedAxis(given)),
   'TensorListGather': _gathered_items,
+  **{
+    name: _sparse_segment_grad(name)
+    for name in (
+      'SparseSegmentMeanGrad',
+      'SparseSegmentSqrtNGrad',
+      'SparseSegmentSumGrad',
+    )
+  },
 }
 # While it is entered, both are in the table of TensorFlow.
 _OWN_FUNCTIONS = Replaced(
