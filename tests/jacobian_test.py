@@ -249,6 +249,22 @@ def test_number_of_passes(monkeypatch, mode, num_inputs, num_outputs, expected):
   assert counts == [expected]
 
 
+@pytest.mark.parametrize('chunk_size', [None, 2, 4, 9])
+@pytest.mark.parametrize('num_outputs', [0, 1, 4])
+def test_numbers_of_passes_known_at_run_time(num_outputs, chunk_size):
+  x = np.arange(6.0) - num_outputs + 0.5
+
+  def fn(x):
+    # The slice has a gradient that pfor needs a pass for.
+    chosen = tf.gather(x, tf.where(x < 0)[:, 0])[:, tf.newaxis]
+    return (chosen**2)[:, 0]
+
+  np.testing.assert_array_equal(
+    tfp_diag.jacobian(fn, tf.constant(x), chunk_size=chunk_size),
+    np.diag(2 * x)[:num_outputs],
+  )
+
+
 def test_unconnected_parts_cost_no_pass(monkeypatch):
   a, b = tf.constant([1.0, 2.0]), tf.constant([3.0, 4.0, 5.0])
   result = []

@@ -418,14 +418,10 @@ class LazyMatrix:
       num = tf.shape(seeds)[0] if num is None else num
 
       def one_pass(k):
-        # A chunk may be larger than `num`. Numbers behind the last seed get the
-        # last one, and their results are dropped.
-        seed = tf.gather(seeds, tf.minimum(k, num - 1))
+        seed = split(tf.gather(seeds, k), seeded, self._rank)
         results = [
           tf.zeros_like(x) if r is None else r
-          for r, x in zip(
-            linear_map.images(split(seed, seeded, self._rank)), others
-          )
+          for r, x in zip(linear_map.images(seed), others)
         ]
         return [batching.joined(results, self._rank)]
 

@@ -128,30 +128,58 @@ def _in_chunks(
   one_pass: Callable, likes: Sequence, num: Any, chunk_size: int | None
 ) -> list:
   """Vectorized chunks in a loop; the last, shorter chunk by itself."""
+  if not isinstance(num, int):
+    return _in_open_chunks(one_pass, likes, num, chunk_size)
 
   def chunk(first, size):
-    if isinstance(size, int) and size == 1:
+    if size == 1:
       # `vectorized_map` takes an axis of size 1 for one to broadcast.
       return [r[tf.newaxis] for r in one_pass(first)]
     return vectorized_map(one_pass, first + tf.range(size))
 
-  if chunk_size is None or (isinstance(num, int) and num <= chunk_size):
+  if chunk_size is None or num <= chunk_size:
     return chunk(0, num)
-  size: Any = chunk_size
-  known: int | None = chunk_size
-  if not isinstance(num, int):
-    # A chunk that is not full would run in full.
-    size, known = tf.clip_by_value(num, 1, chunk_size), None
-  num_chunks, remainder = num // size, num % size
-  full = _mapped(lambda c: chunk(c * size, size), num_chunks, likes, [known])
-  full = [
-    tf.reshape(f, tf.concat([[num_chunks * size], tf.shape(x)], 0))
-    for f, x in zip(full, likes)
-  ]
-  if isinstance(remainder, int) and not remainder:
+  num_chunks, remainder = divmod(num, chunk_size)
+  full = _mapped(
+    lambda c: chunk(c * chunk_size, chunk_size), num_chunks, likes, [chunk_size]
+  )
+  full = _unchunked(full, likes, num - remainder)
+  if not remainder:
     return full
   last = chunk(num - remainder, remainder)
   return [tf.concat([f, r], 0) for f, r in zip(full, last)]
+
+
+def _in_open_chunks(
+  one_pass: Callable, likes: Sequence, num: Any, chunk_size: int | None
+) -> list:
+  """Chunks of one size, of a number of passes that is known at run time.
+
+  Without passes pfor loses shapes, so that there is at least one. What the
+  chunks have too much repeats the last pass, and is cut off.
+  """
+  last = tf.maximum(num - 1, 0)
+  if chunk_size is None:
+    return [r[:num] for r in vectorized_map(one_pass, tf.range(last + 1))]
+  num_chunks = last // chunk_size + 1
+  size = last // num_chunks + 1
+  chunks = _mapped(
+    lambda c: vectorized_map(
+      one_pass, tf.minimum(c * size + tf.range(size), last)
+    ),
+    num_chunks,
+    likes,
+    [None],
+  )
+  return [r[:num] for r in _unchunked(chunks, likes, num_chunks * size)]
+
+
+def _unchunked(chunks: Sequence, likes: Sequence, num: Any) -> list:
+  """`[num_chunks, size] + shape` to `[num] + shape`."""
+  return [
+    tf.reshape(c, tf.concat([[num], tf.shape(x)], 0))
+    for c, x in zip(chunks, likes)
+  ]
 
 
 def _mapped(
