@@ -27,6 +27,7 @@ from tfp_diag.mcmc.adapt.scales import (
   DenseScale,
   DiagonalScale,
   LowRankScale,
+  centered,
 )
 from tfp_diag.mcmc.adapt.tuning import (
   Places,
@@ -350,6 +351,31 @@ def test_fewer_draws_than_directions():
   # Nothing is learned that the draws do not show.
   lengths = 1.0 + scale.excess[np.any(scale.directions, axis=0)]
   assert np.all((lengths > 0.01) & (lengths < 100.0))
+
+
+@pytest.mark.parametrize('num', [1, 2, 12])
+def test_what_is_learned_of_few_draws_has_as_many_directions(num):
+  draws, gradients, _ = low_rank_gaussian(num)
+  before = LowRankScale.of_deviations(np.ones(40))
+  after = before.learned(draws, gradients)
+  for name, array in before.arrays().items():
+    assert after.arrays()[name].shape == array.shape
+
+
+@pytest.mark.parametrize('size', [40, 600])
+@pytest.mark.parametrize('num', [1, 50])
+@pytest.mark.parametrize('kind', sorted(SCALES.keys() - {'local'}))
+def test_nothing_is_learned_of_draws_that_are_all_the_same(kind, num, size):
+  # The mean of so many is another number.
+  same = np.full([num, size], 0.1)
+  before = SCALES[kind].of_deviations(np.full(size, 7.0))
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    after = before.learned(same, -same)
+    times = times_of(after.whiten(centered(same)))
+  for name, array in before.arrays().items():
+    np.testing.assert_allclose(after.arrays()[name], array, atol=1e-12)
+  assert not np.any(np.isfinite(times))
 
 
 def test_a_coordinate_that_never_moved_keeps_its_factor_in_silence():

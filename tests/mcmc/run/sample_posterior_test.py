@@ -313,6 +313,28 @@ def test_a_few_directions_and_a_run_that_goes_on(tmp_path):
       sample_posterior(log_prob, 120, resume=True, **options | other)
 
 
+@pytest.mark.parametrize(
+  'num_chains, num_warmup_steps, sd', [(1, 2, 1.0), (1, 60, 1.0), (8, 30, 1e-3)]
+)
+def test_a_warm_up_of_few_draws_or_none_that_differ(
+  num_chains, num_warmup_steps, sd
+):
+  """The first windows have few; and no chain moves to a narrow target."""
+  found = sample_posterior(
+    lambda x: normal(x / sd - 1.0),
+    5,
+    init=tf.zeros([num_chains, 600]),
+    kernel='mala',
+    num_warmup_steps=num_warmup_steps,
+    use_curvature=False,
+    num_steps_between_results=0,
+    jit_compile=False,
+    seed=1,
+  )
+  assert np.all(np.isfinite(found.draws))
+  assert np.isfinite(found.warm_up.integration_time)
+
+
 def test_chains_that_are_stuck_are_rescued(monkeypatch):
   """Two modes, the far one of a weight that a chain never leaves."""
 

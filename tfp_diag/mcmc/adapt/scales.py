@@ -115,7 +115,8 @@ class DiagonalScale(Scale):
     """The scale of least Fisher divergence, from arrays of shape [n, d]."""
     # Of a coordinate that never moved, which keeps its factor.
     with np.errstate(divide='ignore', invalid='ignore'):
-      found = (draws.var(axis=0) / gradients.var(axis=0)) ** 0.25
+      among = [np.mean(centered(x) ** 2, axis=0) for x in (draws, gradients)]
+      found = (among[0] / among[1]) ** 0.25
     known = np.isfinite(found) & (found > 0.0)
     return DiagonalScale(np.where(known, found, self.factor))
 
@@ -174,28 +175,25 @@ class LowRankScale(Scale):
     diagonal = DiagonalScale(self.factor).learned(draws, gradients)
     every = -(-len(draws) // _ROWS_FOR_DIRECTIONS)
     scaled = [
-      x - x.mean(axis=0)
-      for x in (
-        diagonal.whiten(draws[::every]),
-        gradients[::every] * diagonal.factor,
-      )
+      centered(diagonal.whiten(draws[::every])),
+      centered(gradients[::every]) * diagonal.factor,
     ]
     rank = len(self.excess)
-    if not all(np.all(np.isfinite(x)) for x in scaled):
+    if not all(vary(x) for x in scaled):
       return self
     # Wide directions show in the draws, narrow ones in the gradients.
     shares = rank - rank // 2, rank // 2
-    seen = [_main_directions(x, k) for x, k in zip(scaled, shares) if k]
+    seen = [main_directions(x, k) for x, k in zip(scaled, shares) if k]
     basis = np.linalg.qr(np.concatenate(seen, axis=-1))[0]
     among = DenseScale(np.eye(basis.shape[-1]))
     factor = among.learned(*(x @ basis for x in scaled)).factor
     ratios, turns = np.linalg.eigh(factor @ factor.T)
     counts = np.abs(np.log(ratios)) > np.log(_LEAST_RATIO)
-    return LowRankScale(
-      diagonal.factor,
-      np.where(counts, basis @ turns, 0.0),
-      np.where(counts, np.sqrt(ratios) - 1.0, 1.0),
-    )
+    # Few draws show fewer; what is compiled takes always as many.
+    found = LowRankScale.of_deviations(diagonal.factor)
+    found.directions[:, : len(ratios)] = np.where(counts, basis @ turns, 0.0)
+    found.excess[: len(ratios)] = np.where(counts, np.sqrt(ratios) - 1.0, 1.0)
+    return found
 
   def arrays(self):
     """Dict of arrays, from which the class makes the scale again."""
@@ -249,11 +247,33 @@ SCALES = {
 _SEED: dict[str, typing.Any] = {'random_state': 0}
 
 
-def _main_directions(centered, number):
-  """Orthonormal directions of most variance: an array of shape [d, number]."""
-  if number < min(centered.shape) // 2:
-    _, _, found = scipy.sparse.linalg.svds(centered, k=number, **_SEED)
+def centered(values):
+  """Values less their means over the first axis.
+
+  Exactly zero where all are the same: their mean may be rounded.
+  """
+  is_same = np.all(values == values[:1], axis=0)
+  return np.where(is_same, 0.0, values - values.mean(axis=0))
+
+
+def vary(values):
+  """Whether centered values are finite, and tell of any direction."""
+  return bool(np.all(np.isfinite(values)) and np.any(values))
+
+
+def main_directions(values, number):
+  """Orthonormal directions of most variance.
+
+  Args:
+    values: Array of shape [n, d], centered, that varies.
+    number: Python int, how many.
+
+  Returns:
+    Array of shape [d, number], with fewer columns of fewer values.
+  """
+  if number < min(values.shape) // 2:
+    _, _, found = scipy.sparse.linalg.svds(values, k=number, **_SEED)
     found = typing.cast(np.ndarray, found)
   else:
-    found = np.linalg.svd(centered, full_matrices=False)[2][:number]
+    found = np.linalg.svd(values, full_matrices=False)[2][:number]
   return found.T

@@ -21,8 +21,8 @@ All of it is NumPy on the host, between blocks of steps. Draws have the shape
 import typing
 
 import numpy as np
-import scipy.sparse.linalg
 
+from tfp_diag.mcmc.adapt.scales import centered, main_directions, vary
 from tfp_diag.mcmc.diagnose.ess import ess
 
 # A chain is stuck that moved in less than a tenth of the steps of the median,
@@ -45,12 +45,11 @@ _LEAST_ACCEPTANCE = 0.05
 _MEMORY = 0.7
 # Rows that are enough to see the largest eigenvalue of many coordinates.
 _ROWS_FOR_EIGENVALUE = 4000
+# Of so many the covariance is made.
+_MOST_FOR_COVARIANCE = 512
 # How many of the slowest coordinates are looked at, and in how many steps.
 _MOST_COORDINATES = 64
 _LEAST_STEPS = 20
-# SciPy calls it rng since 1.15, and takes this name as well, which the checkers
-# of types do not know.
-_SEED: dict[str, typing.Any] = {'random_state': 0}
 
 
 class StepSizeTuner:
@@ -312,11 +311,11 @@ def autocorrelation_time(draws):
   """
   if len(draws) < _LEAST_STEPS:
     return 1.0
-  centered = draws.astype(np.float64) - draws.mean(axis=(0, 1))
+  values = draws.astype(np.float64) - draws.mean(axis=(0, 1))
   # How far a step goes, in standard deviations, tells the slow ones.
-  jumps = np.square(np.diff(centered, axis=0)).mean(axis=(0, 1))
-  slowness = -jumps / np.maximum(np.square(centered).mean(axis=(0, 1)), 1e-300)
-  chosen = centered[..., np.argsort(slowness)[-_MOST_COORDINATES:]]
+  jumps = np.square(np.diff(values, axis=0)).mean(axis=(0, 1))
+  slowness = -jumps / np.maximum(np.square(values).mean(axis=(0, 1)), 1e-300)
+  chosen = values[..., np.argsort(slowness)[-_MOST_COORDINATES:]]
   size = ess(np.concatenate([chosen, np.square(chosen)], axis=-1))
   if not np.any(np.isfinite(size)):
     return 1.0
@@ -345,7 +344,7 @@ def times_of(whitened):
     whitened: Array of shape [draws, d].
 
   Returns:
-    `Times`.
+    `Times`; of NaN if the draws are all the same.
 
   #### References
 
@@ -355,17 +354,15 @@ def times_of(whitened):
        https://doi.org/10.48550/arXiv.2210.12200
   """
   rows, size = whitened.shape
-  if size > 512:
+  if size > _MOST_FOR_COVARIANCE:
     whitened = whitened[:: -(-rows // _ROWS_FOR_EIGENVALUE)]
-    centered = whitened - whitened.mean(axis=0)
-    values = scipy.sparse.linalg.svds(
-      centered, k=1, return_singular_vectors=False, **_SEED
-    )
-    [largest] = typing.cast(np.ndarray, values)
-    deviation = largest / np.sqrt(max(len(centered) - 1, 1))
+  left = centered(whitened)
+  if not vary(left):
+    return Times(np.nan, np.nan)
+  if size > _MOST_FOR_COVARIANCE:
+    widest = left @ main_directions(left, 1)
+    deviation = float(np.sqrt(np.sum(widest**2) / (len(left) - 1)))
   else:
     covariance = np.cov(whitened, rowvar=False).reshape(size, size)
-    deviation = np.sqrt(np.linalg.eigvalsh(covariance)[-1])
-  # Of chains that have not moved it is zero.
-  deviation = max(float(deviation), float(np.finfo(np.float64).tiny))
+    deviation = float(np.sqrt(np.linalg.eigvalsh(covariance)[-1]))
   return Times(0.5 * np.pi * deviation, 1.0 / deviation)

@@ -28,7 +28,7 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.text_table import as_html, text_table
 from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.adapt.newton_starts import newton_starts
-from tfp_diag.mcmc.adapt.scales import SCALES
+from tfp_diag.mcmc.adapt.scales import SCALES, centered
 from tfp_diag.mcmc.adapt.tuning import (
   Places,
   StepSizeTuner,
@@ -372,7 +372,7 @@ def warm_up(
       block.move(stuck, rng)
       draws, gradients = rows.of_chains(~stuck)
       settings.scale = settings.scale.learned(draws, gradients)
-      times = times_of(settings.scale.whiten(draws))
+      times = times_of(settings.scale.whiten(centered(draws)))
       if np.all(np.isfinite(times)):
         settings.times = times
       if (
