@@ -84,6 +84,12 @@ def test_structures_and_constants():
     [tf.ones([3, 4]), tf.range(12.0)[:4] * tf.ones([3, 4])], 4
   )
   assert np.isnan(found[0]) and found[1] == np.inf
+  # Numbers whose means are rounded, and whose squares are zero.
+  for unit in (1.0, 1e-200):
+    same = np.full([10, 6], 0.1 * unit)
+    assert np.isnan(nested_rhat(same, 2))
+    frozen = unit * np.tile(np.repeat([0.1, 0.3, 0.7], 3), [10, 1])
+    assert nested_rhat(frozen, 3) == np.inf
 
 
 @pytest.mark.parametrize(

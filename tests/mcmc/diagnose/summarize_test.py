@@ -191,6 +191,17 @@ def test_a_parameter_that_never_moved_is_named():
   assert warning.startswith('b[0], b[1] never moved: all draws are the same')
 
 
+@pytest.mark.parametrize('unit', [1e-200, 1e200])
+def test_units_do_not_matter(unit):
+  draws = ar1(0.3, [1000, 8])
+  one, other = summarize(draws), summarize(unit * draws)
+  assert other.warnings == ()
+  for name in ('mean', 'sd', 'mcse_mean', 'mcse_sd'):
+    np.testing.assert_allclose(
+      getattr(other, name), unit * getattr(one, name), rtol=1e-6
+    )
+
+
 def test_entries_that_are_constants_of_a_part_are_no_fault():
   """A Cholesky factor of a correlation; and a chain that holds another one."""
   draws = np.zeros([1000, 8, 2, 2])
@@ -306,6 +317,15 @@ def test_many_short_chains_go_by_nested_r_hat():
   assert not any('do not agree' in warning for warning in found.warnings)
   draws[:, :32] += 1.0
   (warning,) = summarize(draws, num_superchains=8).warnings[:1]
+  assert 'Nested R-hat is 1.016 or more for x, at worst' in warning
+
+
+@pytest.mark.parametrize('num_draws', [1, 3])
+def test_a_single_draw_of_many_chains_can_be_enough(num_draws):
+  draws = np.random.default_rng(0).normal(size=[num_draws, 256])
+  assert not summarize(draws, num_superchains=8).warnings
+  draws[:, :32] += 3.0
+  (warning,) = summarize(draws, num_superchains=8).warnings
   assert 'Nested R-hat is 1.016 or more for x, at worst' in warning
 
 

@@ -177,6 +177,28 @@ def test_the_trace_says_which_axes_are_chains():
   assert StopWhen(max_rhat=1.1, chain_ndims=1)(draws, trace)
 
 
+def test_draws_of_the_adaptation_do_not_count():
+  draws = np.random.default_rng(0).normal(size=[120, 4])
+  tune = np.arange(120) < 60
+  stop_when = StopWhen(min_ess=10.0)
+  assert stop_when(draws, {'tune': tune})
+  assert not stop_when(draws[:109], {'tune': tune[:109]})
+  always = StopWhen(min_ess=10.0, min_draws=0)
+  assert not always(draws[:60], {'tune': tune[:60]})
+  # Of one chain that adapts nothing counts.
+  tune = tune[:, np.newaxis] & (np.arange(4) == 2)
+  assert not stop_when(draws[:109], {'tune': tune[:109]})
+
+
+def test_a_run_does_not_end_while_it_adapts():
+  found = sample(
+    200,
+    StopWhen(min_ess=10.0),
+    trace_fn=lambda state, _: {'tune': state[0, 0] < np.inf},
+  )
+  assert found.stopped_by == 'finished'
+
+
 def test_what_is_not_callable_is_refused():
   with pytest.raises(ValueError, match=r'`stop_when` is 1\.01, but must be'):
     sample(10, 1.01)

@@ -73,7 +73,7 @@ def parameter_warnings(
   Returns:
     List of `str`.
   """
-  if num_draws < LEAST_DRAWS:
+  if num_draws < LEAST_DRAWS and 'nested_r_hat' not in columns:
     return [f'Too few draws to judge: ESS and R-hat need {LEAST_DRAWS}.']
   found = []
   is_finite = np.isfinite(columns['mean'])

@@ -103,14 +103,19 @@ def _nested_rhat(values, num_superchains):
   groups = values.astype(np.float64).reshape(
     [num_draws, num_superchains, size, *event_shape]
   )
-  means = np.mean(groups, axis=0)
-  within = _variance(means, axis=1) + np.mean(_variance(groups, axis=0), axis=1)
-  between = _variance(np.mean(means, axis=1), axis=0)
   with np.errstate(divide='ignore', invalid='ignore'):
+    # In units of their spread: NaN, where there is none.
+    groups = groups - groups[:1, :1, :1]
+    groups /= np.max(np.abs(groups), axis=(0, 1, 2))
+    means = np.mean(groups, axis=0)
+    within = _variance(means, axis=1) + np.mean(_variance(groups, axis=0), 1)
+    between = _variance(np.mean(means, axis=1), axis=0)
     return np.sqrt(1.0 + between / np.mean(within, axis=0))
 
 
 def _variance(values, axis):
-  """The unbiased variance; zero for a single value."""
+  """The unbiased variance; zero for a single value, and for equal ones."""
+  # The mean of equal values may be rounded.
+  values = values - np.take(values, [0], axis)
   ddof = 1 if values.shape[axis] > 1 else 0
   return np.var(values, axis=axis, ddof=ddof)

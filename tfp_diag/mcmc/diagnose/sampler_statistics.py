@@ -100,7 +100,7 @@ def sampler_statistics(trace, num_draws, chain_shape, names=None):
     TypeError: if the trace is neither.
     ValueError: if a leading shape does not fit.
   """
-  found = _statistics(trace)
+  found = _statistics(trace, names)
   if 'log_accept_ratio' in found and 'accept_ratio' not in found:
     log_ratio = np.nan_to_num(found['log_accept_ratio'], nan=-np.inf)
     found['accept_ratio'] = np.exp(np.minimum(log_ratio, 0.0))
@@ -118,14 +118,28 @@ def sampler_statistics(trace, num_draws, chain_shape, names=None):
   }
 
 
-def _statistics(trace):
-  """Dict from names to arrays as they were recorded."""
+def is_tuning(statistics, num_draws):
+  """Which draws were made while the kernel adapted.
+
+  Args:
+    statistics: What `sampler_statistics` returns; 'tune' says so.
+    num_draws: Python `int`.
+
+  Returns:
+    bool array [draw].
+  """
+  return np.any(statistics.get('tune', np.zeros([num_draws, 1], bool)), axis=1)
+
+
+def _statistics(trace, names=None):
+  """Dict from names, all or these, to arrays as they were recorded."""
   if trace is None:
     return {}
   if isinstance(trace, collections.abc.Mapping):
     return {
       str(name): as_numbers(f'{str(name)!r} in `trace`', value)
       for name, value in trace.items()
+      if names is None or str(name) in names
     }
   found = {}
   if hasattr(trace, '_fields'):

@@ -37,6 +37,7 @@ from tfp_diag.mcmc.diagnose.named_draws import named_draws
 from tfp_diag.mcmc.diagnose.nested_rhat import nested_rhat
 from tfp_diag.mcmc.diagnose.sampler_statistics import (
   chain_ndims_of,
+  is_tuning,
   sampler_statistics,
 )
 from tfp_diag.mcmc.diagnose.summary import Summary
@@ -143,7 +144,10 @@ def summarize(
   statistics = sampler_statistics(
     trace, len(parts[0].values), chain_shape, _STATISTICS
   )
-  parts, statistics = _without_tuning(parts, statistics)
+  kept = ~is_tuning(statistics, len(parts[0].values))
+  if not np.all(kept):
+    parts = [part._replace(values=part.values[kept]) for part in parts]
+    statistics = {name: value[kept] for name, value in statistics.items()}
   num_draws, num_chains = parts[0].values.shape[:2]
   if num_draws == 0 or num_chains == 0:
     raise ValueError(
@@ -235,15 +239,6 @@ def warn_if_not_converged(summary, way_out):
   warn(' '.join(sentences))
 
 
-def _without_tuning(parts, statistics):
-  """The parts and statistics of the draws after the adaptation."""
-  if 'tune' not in statistics:
-    return parts, statistics
-  kept = ~np.any(statistics['tune'], axis=1)
-  parts = [part._replace(values=part.values[kept]) for part in parts]
-  return parts, {name: value[kept] for name, value in statistics.items()}
-
-
 def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
   """Dict of arrays [parameter] for draws [draw, chain, parameter]."""
   size = draws.shape[0] * draws.shape[1]
@@ -251,9 +246,13 @@ def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
     mean = np.mean(draws, axis=(0, 1))
     # What never moved has no spread, whatever its mean is rounded to.
-    squares = np.where(np.ptp(draws, axis=(0, 1)) == 0, 0, (draws - mean) ** 2)
+    is_same = np.ptp(draws, axis=(0, 1)) == 0
+    left = np.where(is_same, 0, draws - mean)
+    # In units whose squares are numbers, however small or large draws are.
+    unit = np.where(is_same, 1, np.max(np.abs(left), axis=(0, 1)))
+    squares = (left / unit) ** 2
     variance = np.mean(squares, axis=(0, 1))
-    sd = np.sqrt(variance * size / max(1, size - 1))
+    sd = unit * np.sqrt(variance * size / max(1, size - 1))
     # The delta method, from the error of the variance.
     error = np.sqrt(np.var(squares, axis=(0, 1)) / found['sd'])
     columns = {
@@ -261,7 +260,7 @@ def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
       'sd': sd,
       'quantiles': np.quantile(np.concatenate(draws), probs, axis=0).T,
       'mcse_mean': sd / np.sqrt(found['mean']),
-      'mcse_sd': error / (2.0 * np.sqrt(variance)),
+      'mcse_sd': unit * error / (2.0 * np.sqrt(variance)),
       'ess_bulk': found['bulk'],
       'ess_tail': found['tail'],
       'r_hat': found['r_hat'],

@@ -25,6 +25,7 @@ from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.named_draws import named_draws
 from tfp_diag.mcmc.diagnose.sampler_statistics import (
   chain_ndims_of,
+  is_tuning,
   sampler_statistics,
 )
 from tfp_diag.version import __version__
@@ -113,9 +114,7 @@ def to_arviz(
   posterior = {part.name: part.values for part in parts}
   statistics = sampler_statistics(trace, len(parts[0].values), chain_shape)
   _check_labels(coords or {}, dims or {}, posterior, statistics)
-  tune = np.zeros([len(parts[0].values)], bool)
-  if 'tune' in statistics:
-    tune = np.any(statistics['tune'], axis=1)
+  tune = is_tuning(statistics, len(parts[0].values))
   groups = {'posterior': _chosen(posterior, ~tune)}
   if statistics:
     groups['sample_stats'] = _chosen(statistics, ~tune)

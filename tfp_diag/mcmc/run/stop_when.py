@@ -24,7 +24,11 @@ from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.ess import ess
 from tfp_diag.mcmc.diagnose.named_draws import as_draws, check_chain_ndims
 from tfp_diag.mcmc.diagnose.rhat import rhat
-from tfp_diag.mcmc.diagnose.sampler_statistics import chain_ndims_of
+from tfp_diag.mcmc.diagnose.sampler_statistics import (
+  chain_ndims_of,
+  is_tuning,
+  sampler_statistics,
+)
 
 
 class _Conditions(typing.NamedTuple):
@@ -38,6 +42,9 @@ class _Conditions(typing.NamedTuple):
 
 class StopWhen(_Conditions):
   """Ends a run of `sample` once its chains agree and carry enough information.
+
+  Draws for which 'tune' in the trace is true are left out, as `summarize` does:
+  a run does not end while its kernel adapts.
 
   `stop_when` may also be any other callable `(draws, trace)` that returns
   whether to stop.
@@ -130,17 +137,18 @@ class StopWhen(_Conditions):
     Args:
       draws: Structure of arrays [draws, chains..., event...].
       trace: Dict of what was recorded beside them, or kernel results, or None.
-        Where `chain_ndims` is None, its per-chain statistics (such as
-        'is_accepted') say how many axes are chains; without them it is one.
+        Draws for which its 'tune' is true do not count. Where `chain_ndims` is
+        None, its per-chain statistics (such as 'is_accepted') say how many axes
+        are chains; without them it is one.
 
     Returns:
       Python `bool`. A coordinate that never moved, whose R-hat and effective
       sample size are not numbers, is not enough.
 
     Raises:
-      ValueError: if a part has too few axes, or R-hat is asked of a single
-        chain.
-      TypeError: if `chain_ndims` is None and `trace` is something else.
+      ValueError: if a part has too few axes, R-hat is asked of a single chain,
+        or 'tune' is not one value for each draw.
+      TypeError: if `trace` is something else.
     """
     self.check()
     parts = [as_draws(part) for part in tf.nest.flatten(draws)]
@@ -153,7 +161,11 @@ class StopWhen(_Conditions):
         f'{self} asks for an R-hat, which compares chains, but there is one. '
         'Start several, or pass `min_ess` alone.'
       )
-    if len(parts[0]) < self.min_draws:
+    statistics = sampler_statistics(trace, len(parts[0]), chain_shape, ['tune'])
+    kept = ~is_tuning(statistics, len(parts[0]))
+    if not np.all(kept):
+      parts = [part[kept] for part in parts]
+    if len(parts[0]) < max(self.min_draws, 1):
       return False
     # Written so that NaN is not enough.
     if self.max_rhat is not None and not all(
