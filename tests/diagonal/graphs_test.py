@@ -279,6 +279,17 @@ def test_which_tensors_are_returned_tells_functions_apart():
     assert len(tfp_diag.diag_jacobian([x, x], fn=fn)[0]) == count
 
 
+@pytest.mark.parametrize('make', [tf.constant, tf.Variable])
+def test_what_is_closed_over_and_returned(make):
+  graphs.clear_cache()
+  x = tf.constant([1.0, 2.0])
+  for value in ([3.0, 4.0], [5.0, 6.0]):
+    closed_over = make(value)
+    ys, _ = tfp_diag.diag_jacobian([x, x], fn=lambda a, b: [a, closed_over])  # noqa: B023
+    np.testing.assert_array_equal(ys[1], value)
+  assert num_entries() == 1
+
+
 def test_an_attribute_of_an_op_tells_functions_apart(calls):
   matrix = tf.constant([[0.0, 2.0], [3.0, 0.0]])
 

@@ -306,14 +306,20 @@ def _result_key(evaluation: Evaluation) -> Hashable:
   Both have the same ops, but may return other Tensors of them, in another
   structure.
   """
-  ops = evaluation.graph.ops
-  places = {id(x): k for k, x in enumerate(evaluation.graph.xs)}
+  graph = evaluation.graph
+  ops = graph.ops
+  places = {
+    id(x): (kind, k)
+    for kind, tensors in (('capture', graph.digest.captures), ('x', graph.xs))
+    for k, x in enumerate(tensors)
+  }
 
   def place(x):
     if isinstance(x, (type(None), bool, int, float, str)):
       return type(x), repr(x)
-    if id(x) in places:
-      return 'x', places[id(x)]
+    known = places.get(id(x)) or places.get(id(getattr(x, 'handle', x)))
+    if known is not None:
+      return known
     if tf.is_symbolic_tensor(x) and x.op in ops:
       return ops.index(x.op), x.value_index
     return object()  # As no other one.
