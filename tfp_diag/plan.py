@@ -629,12 +629,7 @@ def _read(file: BinaryIO, fn: Callable | None) -> Plan:
     )
   shapes = tuple(tuple(s) for s in meta['event_shapes'])
   n = sum(math.prod(s) for s in shapes)
-  # A string is a sequence of strings; SciPy rounds, and leaves out what is too
-  # much. All else is checked where the pieces are put together.
-  is_listed = all(isinstance(meta[name], list) for name in _LISTS_OF_STR)
-  is_whole = indices.dtype.kind == indptr.dtype.kind == 'i'
-  if not (is_listed and is_whole and indptr[-1] == len(indices)):
-    raise ValueError('its pieces do not fit together')
+  _check_fields(meta, colors, indices, indptr, n)
   pattern = SparsityPattern(
     scipy.sparse.csr_matrix(
       (np.ones(len(indices), bool), indices, indptr), shape=(n, n)
@@ -679,6 +674,44 @@ def _clash(colors: np.ndarray, matrix: Any) -> tuple:
   if not places.size:
     return ()
   return int(entries.row[places[0]]), int(entries.col[places[0]])
+
+
+def _check_fields(
+  meta: dict,
+  colors: np.ndarray,
+  indices: np.ndarray,
+  indptr: np.ndarray,
+  n: int,
+) -> None:
+  """Raises a ValueError if the pieces of a file do not fit together."""
+  modes = [v for k, v in _MODE_NAMES[meta['kind']].items() if k != 'auto']
+  checks = {
+    'mode': meta['mode'] in modes,
+    'schedule': meta['schedule'] in ('unrolled', 'pfor', 'while_loop'),
+    'chunk_size': type(meta['chunk_size']) is int and meta['chunk_size'] > 0,
+    'sample_rank': type(meta['sample_rank']) is int
+    and meta['sample_rank'] >= 0,
+    'jit_compile': type(meta['jit_compile']) is bool,
+    'is_given': type(meta['is_given']) is bool,
+    'num_samples': type(meta['num_samples']) is int,
+    **{name: _is_list_of_str(meta[name]) for name in _LISTS_OF_STR},
+    'colors': colors.shape == (n,)
+    and colors.dtype.kind == 'i'
+    and np.array_equal(
+      np.unique(colors), np.arange(colors.max(initial=-1) + 1)
+    ),
+    'indices': indices.ndim == 1 and indices.dtype.kind == 'i',
+    'indptr': indptr.shape == (n + 1,)
+    and indptr.dtype.kind == 'i'
+    and indptr[-1] == len(indices),
+  }
+  for name, holds in checks.items():
+    if not holds:
+      raise ValueError(f'`{name}` does not fit the rest')
+
+
+def _is_list_of_str(value: Any) -> bool:
+  return isinstance(value, list) and all(isinstance(v, str) for v in value)
 
 
 def mode_name(kind: PlanKind, mode: Mode) -> PlanMode:
