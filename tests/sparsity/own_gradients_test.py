@@ -12,13 +12,18 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Powers have all their derivatives at zero, where TensorFlow's own are NaN."""
+"""Powers at zero and empty segments, where TensorFlow's derivatives are NaN."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tfp_diag import diag_hessian, plan_diag_hessian, unmixed_derivatives
+from tfp_diag import (
+  diag_gauss_newton,
+  diag_hessian,
+  plan_diag_hessian,
+  unmixed_derivatives,
+)
 from tfp_diag.diagonal import linear_map
 from tfp_diag.sparsity import own_gradients
 
@@ -140,3 +145,32 @@ def test_second_derivatives_of_sparse_segments(op, scale, is_sparse, samples):
     plan(tf.constant(x))[2], np.exp(x @ matrix.T) @ matrix**2
   )
   assert plan.num_passes <= 2
+
+
+@pytest.mark.parametrize('name', ['mean', 'max', 'min'])
+@pytest.mark.parametrize('is_sorted', [True, False])
+def test_tangents_through_empty_segments(name, is_sorted):
+  if is_sorted:
+    op = getattr(tf.math, f'segment_{name}')
+  else:
+    unsorted = getattr(tf.math, f'unsorted_segment_{name}')
+    op = lambda x, ids: unsorted(x, ids, max(ids) + 1)  # noqa: E731
+
+  def residuals(x, ids=(0, 0, 2, 2), weights=(1.0, 0.0, 1.0)):
+    found = tf.sin(op(x**2, ids)) * tf.constant(weights, x.dtype)
+    return found * tf.reduce_sum(x)
+
+  def full(x):
+    return residuals(x, (0, 0, 1, 1), (1.0, 1.0))
+
+  x = tf.constant([1.5, -1.0, 0.5, 2.0], tf.float64)
+  np.testing.assert_allclose(
+    diag_gauss_newton(residuals, x).diag, diag_gauss_newton(full, x).diag
+  )
+  found, expected = (
+    diag_hessian(
+      lambda x, fn=fn: tf.reduce_sum(fn(x)), x, mode='forward_over_reverse'
+    )[2]
+    for fn in (residuals, full)
+  )
+  np.testing.assert_allclose(found, expected)

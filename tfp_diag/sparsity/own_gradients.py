@@ -16,10 +16,12 @@
 
 TensorFlow (2.21 and before) differentiates `x**n` to `n * x**(n - 1)`, whatever
 `n` is: the third derivative of `x**2` is `0 * x**-1`, which is not a number at
-zero. There is no public way to replace the gradient of an op on a tape. So
-while this package differentiates, TensorFlow's own function for the op is given
-one that knows constant whole exponents. Where TensorFlow keeps these functions
-elsewhere, its own stay.
+zero. In the gradients of `tf.math.segment_mean`, `segment_max` and the like it
+divides by the number of elements of a segment, which may be 0: nothing comes of
+it until that is differentiated again. There is no public way to replace the
+gradient of an op on a tape. So while this package differentiates, TensorFlow's
+own functions for these ops are given ones that know constant whole exponents
+and empty segments. Where TensorFlow keeps them elsewhere, its own stay.
 
 Under XLA the gradient of a slice is an op which has none itself: functions with
 `tf.slice`, and third derivatives of ones with `tf.concat`, would have no
@@ -35,11 +37,19 @@ import tensorflow as tf
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.replaced import Replaced
 
+# Whose gradient divides by a number of elements.
+_SEGMENTS = (
+  *('SegmentMax', 'SegmentMean', 'SegmentMin'),
+  *('UnsortedSegmentMax', 'UnsortedSegmentMin'),
+)
+
 try:
   from tensorflow.python.framework.ops import _gradient_registry
 
   _TABLE: Any = _gradient_registry._registry
-  _ORIGINAL: Callable = _TABLE['Pow']['type']
+  _ORIGINAL: dict[str, Callable] = {
+    op_type: _TABLE[op_type]['type'] for op_type in ('Pow', *_SEGMENTS)
+  }
 except (AttributeError, ImportError, KeyError):  # Another TensorFlow.
   _TABLE = None
 
@@ -48,7 +58,7 @@ def _gradient_of_power(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
   """By the base and by the exponent, as TensorFlow's own."""
   exponent = _whole_exponent(op)
   if exponent is None:
-    return _ORIGINAL(op, cotangent)
+    return _ORIGINAL['Pow'](op, cotangent)
   base = op.inputs[0]
   if exponent == 0:
     by_base = tf.zeros_like(cotangent)
@@ -61,7 +71,7 @@ def _gradient_of_power(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
     by_base = cotangent * (float(exponent) * tf.pow(base, lower))
   if _is_constant(op, 1):
     return by_base, None
-  return by_base, _ORIGINAL(op, cotangent)[1]
+  return by_base, _ORIGINAL['Pow'](op, cotangent)[1]
 
 
 def _is_constant(op: Any, k: int) -> bool:
@@ -84,6 +94,25 @@ def _whole_exponent(op: tf.Operation) -> int | None:
   if value is None or not float(value).is_integer() or value < 0:
     return None
   return int(value)
+
+
+def _gradient_of_filled(op_type: str) -> Callable:
+  """TensorFlow's own, by the results of segments that are not empty."""
+
+  def gradient(op, cotangent):
+    ids = op.inputs[1]
+    ones = tf.ones_like(ids, cotangent.dtype)
+    if op_type.startswith('Unsorted'):
+      counts = tf.math.unsorted_segment_sum(ones, ids, op.inputs[2])
+    else:
+      counts = tf.math.segment_sum(ones, ids)
+    trailing = tf.ones([tf.rank(cotangent) - 1], tf.int32)
+    counts = tf.reshape(counts, tf.concat([[-1], trailing], 0))
+    return _ORIGINAL[op_type](
+      op, tf.where(counts > 0, cotangent, tf.zeros_like(cotangent))
+    )
+
+  return gradient
 
 
 def _gradient_of_update(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
@@ -135,6 +164,14 @@ for _op_type, _gradient in _MISSING.items():
 # Entered wherever something is differentiated.
 own_gradients: Any = contextlib.nullcontext()
 if _TABLE is not None:
+  _own: dict[str, Callable] = {
+    'Pow': _gradient_of_power,
+    **{op_type: _gradient_of_filled(op_type) for op_type in _SEGMENTS},
+  }
   own_gradients = Replaced(
-    _TABLE, {'Pow': lambda entry: {**entry, 'type': _gradient_of_power}}
+    _TABLE,
+    {
+      op_type: lambda entry, own=own: {**entry, 'type': own}
+      for op_type, own in _own.items()
+    },
   )
