@@ -59,6 +59,15 @@ def test_long_chains_of_constants():
   np.testing.assert_array_equal(nonzeros(fn), [[1, 0, 0]])
 
 
+def test_ops_with_a_list_among_their_results():
+  def fn(x):
+    ragged = tf.RaggedTensor.from_row_lengths(x, [2, 1])
+    gathered = tf.gather(ragged, [1, 0, 1])
+    return tf.reduce_sum(tf.concat([gathered, ragged], 0).flat_values ** 2)
+
+  assert hessian_sparsity(fn, SPEC).matrix.shape == (3, 3)
+
+
 def test_random_numbers_are_not_constants():
   def fn(x):
     return x * tf.cast(tf.random.uniform([3]) > 2.0, tf.float32)

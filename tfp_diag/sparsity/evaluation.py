@@ -182,7 +182,7 @@ def bound_op(op: tf.Operation) -> Callable:
       arguments[name] = tensors[0] if count is None else tensors
       rest = rest[number:]
     result = function(**arguments)
-    return list(result) if isinstance(result, (list, tuple)) else [result]
+    return tf.nest.flatten(result)  # One output may be a list.
 
   return call
 
