@@ -137,3 +137,37 @@ def test_a_number_of_chains_beside_other_starts_is_refused(name):
       seed=1,
       **{count: 4},
     )
+
+
+@tfd.JointDistributionCoroutineAutoBatched
+def bounded():
+  bound = yield tfd.Pareto(1.5, 1.0, name='bound')
+  yield tfd.Sample(tfd.Uniform(0.0, bound), 2, name='y')
+
+
+@pytest.mark.parametrize('init', [None, 'prior'])
+@pytest.mark.parametrize('in_graph', [False, True])
+def test_chains_without_a_start_get_that_of_another(init, in_graph):
+  """One in 130 starts, and one in 300 draws of the prior, has a density."""
+
+  def run():
+    pins = {'y': [3.1 if init is None else 45.0, 1.0]}
+    target = target_of_model(bounded, pins, init, [8, 8], [0, 1])
+    return target.constrain(target.start).bound
+
+  if in_graph:
+    run = tf.function(run, autograph=False)
+  found = run().numpy()
+  assert found.shape == (8, 8)
+  assert np.all(found > (3.1 if init is None else 45.0))
+  assert 1 < len(np.unique(found)) < 64
+  np.testing.assert_array_equal(run(), found)
+
+
+@pytest.mark.parametrize('init', [None, 'prior'])
+def test_without_any_start_the_count_is_that_of_all(init):
+  with pytest.raises(
+    ValueError,
+    match=r'in 50 tries for any of 16 chains\. .*-inf .* in 16 of 16 chains',
+  ):
+    target_of_model(bounded, {'y': [1.0, -1.0]}, init, [16], [0, 1])

@@ -205,8 +205,10 @@ def sample_posterior(
     init: Where the chains start: a structure of Tensors as the model's unpinned
       variables, with a leading axis for the chains; or 'prior', for a model:
       `num_chains` draws from it as if nothing were observed. Default: uniform
-      on (-2, 2) in the unconstrained space. Where all chains have the same
-      number, `use_curvature` first spreads them by the local curvature.
+      on (-2, 2) in the unconstrained space. A chain that is not given a start,
+      and has none of finite log density after 50 tries, gets that of a random
+      other chain. Where all chains have the same number, `use_curvature` first
+      spreads them by the local curvature.
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
       for each part, whose `forward` maps all of Rⁿ to the support of the part.
       Default: the parts are unconstrained. A model has bijectors of its own.

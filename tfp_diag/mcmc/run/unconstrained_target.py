@@ -53,6 +53,8 @@ _PRIOR = 'prior'
 _ROUNDED = 1e-3
 # Of `num_chains` in all drivers.
 DEFAULT_NUM_CHAINS = 64
+# Draws of a start of finite log density.
+_MOST_TRIES = 50
 
 
 class UnconstrainedTarget(typing.NamedTuple):
@@ -192,7 +194,8 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     init: Structure of the unpinned parts with leading chain shape, or None:
       uniform on (-2, 2) in the unconstrained space, as TFP's windowed samplers
       do; or 'prior': drawn from the model as if nothing were observed. Both are
-      drawn again where the log density is not finite.
+      drawn again where the log density is not finite, and are those of random
+      other chains where that does not help.
     chain_shape: List of Python `int`s, for None and 'prior'.
     seed: PRNG seed.
     name: Python `str`, the argument that the model was given as.
@@ -201,8 +204,8 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     An `UnconstrainedTarget`.
 
   Raises:
-    ValueError: if the model has a batch shape or a discrete variable, or a pin
-      or `init` does not fit.
+    ValueError: if the model has a batch shape or a discrete variable, a pin or
+      `init` does not fit, or no chain has a start.
   """
   pins = check_pins(model, pins, chain_shape)
   check_pinned(model)
@@ -323,19 +326,77 @@ def _from_prior(pinned, chain_shape, seed):
 
 
 def _finite(sample, log_prob_fn, chain_shape, seed, refuse, run):
-  """Draws, again where the log density is not finite, or refuses the draws."""
+  """Draws, again where the log density is not finite, or refuses the draws.
+
+  A chain that has no start in the end gets that of a random other one.
+  """
+
+  def trial(seed):
+    state = sample(chain_shape, seed=seed)
+    has_start = tf.math.is_finite(log_prob_fn(state))
+    # Other axes than those of the chains are refused elsewhere.
+    others = range(len(chain_shape), has_start.shape.rank)
+    has_start = tf.reduce_all(has_start, axis=list(others))
+    return state, tf.broadcast_to(has_start, chain_shape)
+
+  def again(num_tries, state, has_start, seed):
+    trial_seed, seed = tfp.random.split_seed(seed)
+    other, is_start = trial(trial_seed)
+
+    def pick(new, old):
+      ones = tf.ones([tf.rank(old) - len(chain_shape)], tf.int32)
+      mask = tf.reshape(is_start, tf.concat([chain_shape, ones], 0))
+      return tf.ensure_shape(tf.where(mask, new, old), old.shape)
+
+    state = tf.nest.map_structure(pick, other, state)
+    return num_tries + 1, state, has_start | is_start, seed
 
   def draw():
-    return tfp.experimental.mcmc.retry_init(
-      sample, target_fn=log_prob_fn, sample_shape=chain_shape, seed=seed
+    first_seed, next_seed = tfp.random.split_seed(seed)
+    _, state, has_start, last_seed = tf.while_loop(
+      lambda num_tries, state, has_start, seed: (
+        (num_tries < _MOST_TRIES) & ~tf.reduce_all(has_start)
+      ),
+      again,
+      (tf.constant(1), *trial(first_seed), next_seed),
     )
+    return _of_others(state, has_start, last_seed), tf.reduce_any(has_start)
 
-  try:
-    return run(draw)
-  except tf.errors.InvalidArgumentError:
-    if tf.executing_eagerly():
-      refuse(sample(chain_shape, seed=seed))
-    raise
+  state, has_any = run(draw)
+  refusal = (
+    f'No start of finite log density was found in {_MOST_TRIES} tries for any '
+    f'of {int(np.prod(chain_shape))} chains.'
+  )
+  if not tf.executing_eagerly():
+    with tf.control_dependencies([tf.debugging.Assert(has_any, [refusal])]):
+      return tf.nest.map_structure(tf.identity, state)
+  if not has_any:
+    try:
+      refuse(state)
+    except ValueError as e:
+      raise ValueError(f'{refusal} {e}') from e
+    raise ValueError(f'{refusal} Pass an `init`.')
+  return state
+
+
+def _of_others(state, has_start, seed):
+  """Starts, of random other chains where a chain has none."""
+  has_start, ndims = tf.reshape(has_start, [-1]), has_start.shape.rank
+  number = has_start.shape[0]
+  known = tf.argsort(-tf.cast(has_start, tf.int32), stable=True)
+  count = tf.reduce_sum(tf.cast(has_start, tf.int32))
+  chosen = tf.random.stateless_uniform(
+    [number], seed, 0, tf.maximum(count, 1), tf.int32
+  )
+  chain = tf.where(has_start, tf.range(number), tf.gather(known, chosen))
+
+  def take(part):
+    shape = tf.shape(part)
+    rows = tf.reshape(part, tf.concat([[number], shape[ndims:]], 0))
+    taken = tf.reshape(tf.gather(rows, chain), shape)
+    return tf.ensure_shape(taken, part.shape)
+
+  return tf.nest.map_structure(take, state)
 
 
 def check_number_of_chains(name, chain_shape, log_prob):

@@ -192,7 +192,8 @@ def windowed_adaptive_mala(
   checkpoints and devices serve both. Inside a `tf.function` all steps are a
   part of that graph, so `stop_when`, `progress_bar`, `checkpoint` and
   `strategy` are refused there. Equal seeds give equal draws in both cases, up
-  to rounding.
+  to rounding; in a `tf.function` with `jit_compile=True` only if `init` is a
+  structure of Tensors, since starts that XLA draws are other ones.
 
   Args:
     n_draws: Python `int`, the number of draws of each chain after adaptation.
@@ -222,7 +223,8 @@ def windowed_adaptive_mala(
     init: Where the chains start: a structure of Tensors as the model's unpinned
       variables, with leading chain shape; or 'prior', for a model: drawn from
       it as if nothing were observed. Default: uniform on (-2, 2) in the
-      unconstrained space.
+      unconstrained space. A chain that is not given a start, and has none of
+      finite log density after 50 tries, gets that of a random other chain.
     bijectors: For a callable: structure of `init` with a `tfb.Bijector` or None
       for each part, whose `forward` maps all of Rⁿ to the support of the part.
       Default: the parts are unconstrained. A model has bijectors of its own.
