@@ -233,6 +233,7 @@ def test_any_iterable_and_a_progress_bar(capsys):
   'error, match, kwargs',
   [
     (ValueError, 'no examples', {'dataset': []}),
+    (TypeError, '`dataset` is an ndarray', {'dataset': np.ones([6, 2, 2])}),
     (ValueError, 'Batch the data', {'dataset': [(1.0, 2.0)]}),
     (ValueError, 'a scalar is needed', {'loss_fn': losses}),
     (ValueError, '`reduction` is', {'reduction': 'median'}),

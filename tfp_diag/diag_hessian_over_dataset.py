@@ -162,6 +162,8 @@ def diag_hessian_over_dataset(
     not isinstance(dataset, Iterable)
     or tf.is_tensor(dataset)
     or isinstance(dataset, (str, tf.RaggedTensor))
+    # The rows of an array are no batches.
+    or hasattr(dataset, '__array__')
   ):
     raise TypeError(
       f'`dataset` is {arguments.shown(dataset)}; it is a `tf.data.Dataset` of '
