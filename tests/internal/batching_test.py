@@ -55,7 +55,7 @@ def test_sizes_of_a_graph():
 
 
 @pytest.mark.parametrize(
-  'sample_shape', [[-1], [1.5], 2.5, 'all', [[1]], ['a'], [True, 'b'], {}]
+  'sample_shape', [[-1], [1.5], 2.5, 'all', [[1]], ['a'], [True, 2], [True], {}]
 )
 def test_what_is_no_shape(sample_shape):
   with pytest.raises(ValueError, match=r'`sample_shape` is .* no shape'):

@@ -201,6 +201,8 @@ def _static_size(size, sample_shape, name):
   if tf.is_tensor(size):
     size = tf.get_static_value(size)
   try:
+    if isinstance(size, bool):
+      raise TypeError
     return None if size is None else operator.index(size)
   except TypeError as e:
     raise _no_shape(sample_shape, name) from e
