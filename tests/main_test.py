@@ -399,6 +399,14 @@ def test_a_file_that_fails_is_bad_input(tmp_path, capsys):
   assert "No module named 'no_such_package'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('said', ['', "'bye'", '0'])
+def test_a_file_that_ends_the_program_is_bad_input(said, tmp_path, capsys):
+  path = tmp_path / 'ends.py'
+  path.write_text(f'import sys\nsys.exit({said})\n', encoding='utf-8')
+  assert main(['plan', f'{path}:f', '--shape', '3']) == 2
+  assert f'ended the program, with sys.exit({said}).' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize('words', [['--help'], ['plan', '--help']], ids=str)
 def test_help_fits_into_a_terminal(words, capsys, monkeypatch):
   monkeypatch.setenv('COLUMNS', '80')

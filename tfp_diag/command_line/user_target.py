@@ -95,6 +95,11 @@ def _run_file(where, path):
   sys.modules[name] = module
   try:
     spec.loader.exec_module(module)
+  except SystemExit as e:
+    raise InputError(
+      f'{where}: running the file ended the program, with '
+      f'sys.exit({"" if e.code is None else repr(e.code)}).'
+    ) from e
   except Exception as e:
     raise InputError(
       f'{where}: running the file failed with {one_line(e)}'
