@@ -333,6 +333,12 @@ def test_a_shape_is_refused_when_it_is_made(shape, event_ndims, match):
     )
 
 
+@pytest.mark.parametrize('shape', [[None, 3], tf.TensorShape([None, 3])])
+def test_probes_of_an_open_shape_are_refused(shape):
+  with pytest.raises(ValueError, match=r'`state_shape` is .* each size'):
+    tfp_diag.trace_jacobian_hutchinson(coupled, shape, tf.float64)
+
+
 def test_a_shape_that_is_not_known_is_taken():
   augmented = tfp_diag.trace_jacobian_exact(
     lambda t, x: t * x**2, tf.TensorShape(None), tf.float64

@@ -153,4 +153,12 @@ def _zeros(state_shape: Any, dtype: Any) -> tf.Tensor:
   check_state(state_shape, dtype)
   # Here its rank must be known.
   batching.sample_sizes(state_shape, 'state_shape')
+  if isinstance(state_shape, (list, tuple, tf.TensorShape)) and any(
+    size is None for size in state_shape
+  ):
+    raise ValueError(
+      f'`state_shape` is {arguments.shown(state_shape)}, but the probes need '
+      'each size. Pass a vector like `tf.shape(state)` where one is not known '
+      'while the graph is built.'
+    )
   return tf.zeros(state_shape, dtype)
