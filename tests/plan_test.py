@@ -14,6 +14,7 @@
 # ============================================================================
 """Plans as values: what they say, refuse, keep, and how often they trace."""
 
+import copy
 import dataclasses
 import io
 import json
@@ -690,6 +691,16 @@ def test_a_plan_without_its_function(tmp_path, chain_plan):
     loaded(x)
   diag = tfp_diag.diag_hessian(chain, x, plan=loaded)[2]
   np.testing.assert_allclose(diag, chain_curvature(x.numpy()), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+  'copied', [copy.copy, copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))]
+)
+def test_a_plan_that_was_called_can_be_copied(copied):
+  x = tf.constant([[0.3, -0.2, 0.5]], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(chain, x)
+  want = plan(x)[2]
+  np.testing.assert_array_equal(copied(plan)(x)[2], want)
 
 
 def test_there_is_no_pickle_in_a_file(tmp_path, chain_plan):

@@ -213,6 +213,10 @@ class Plan:
         f'event shape of each part, {n} coordinates in all, as ((3,), (2, 4)).'
       )
 
+  def __getstate__(self) -> dict:
+    """What is copied and pickled: compiled functions are made again."""
+    return {**self.__dict__, '_functions': {}}
+
   @property
   def num_coordinates(self) -> int:
     """How many coordinates one sample has."""
