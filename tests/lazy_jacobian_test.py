@@ -511,6 +511,12 @@ def test_the_operator_of_products():
   np.testing.assert_allclose(of_samples @ v, np.tile(6.0 * v, [3, 1]))
 
 
+def test_the_operator_has_no_slices():
+  operator = jacobian().as_linear_operator()
+  with pytest.raises(TypeError, match=r'LazyJacobian .*`matrix\[\.\.\., '):
+    operator[..., :2, :2]
+
+
 @pytest.mark.parametrize(
   ('multiply', 'match'),
   [

@@ -46,6 +46,14 @@ class LazyOperator(tf.linalg.LinearOperator):
   def _shape_tensor(self) -> tf.Tensor:
     return self._matrix.shape_tensor()
 
+  def __getitem__(self, slices: Any) -> Any:
+    kind = type(self._matrix).__name__
+    raise TypeError(
+      f'The operator of a {kind} has no slices. Take entries of the {kind} '
+      'itself, such as `matrix[..., :2, :2]`, a Tensor of which '
+      '`tf.linalg.LinearOperatorFullMatrix` makes an operator.'
+    )
+
   def _matmul(
     self, x: tf.Tensor, adjoint: bool = False, adjoint_arg: bool = False
   ) -> tf.Tensor:
