@@ -17,11 +17,13 @@
 import importlib
 import re
 import textwrap
+import warnings
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+import tfp_diag
 from tfp_diag.sparsity import (
   evaluation,
   hessian_sparsity,
@@ -286,3 +288,21 @@ def test_shapes_within_a_loop_are_inferred_once(monkeypatch):
     return len(inferred)
 
   assert count(3) == count(12) > 0
+
+
+def test_constants_are_evaluated_in_a_graph_of_tensorflow_1():
+  """There `tf.init_scope` does not lead to eager mode."""
+  with tf.Graph().as_default(), warnings.catch_warnings():
+    warnings.simplefilter('error')
+    x = tf.compat.v1.placeholder(tf.float64, [None, 3])
+    diag = tfp_diag.diag_hessian(
+      lambda x: tf.reduce_prod(x, -1) - tf.reduce_sum(x**4, -1), x
+    )[2]
+    _, (of_rows,) = tfp_diag.diag_jacobian(
+      x,
+      fn=lambda x: x**3 * tf.reduce_sum(x, -1, keepdims=True),
+      sample_shape=tf.shape(x)[:1],
+    )
+    with tf.compat.v1.Session() as session:
+      found = session.run([diag, of_rows], {x: [[1.0, 2.0, 3.0]]})
+  np.testing.assert_allclose(found, [[[-12, -48, -108]], [[19, 80, 189]]])

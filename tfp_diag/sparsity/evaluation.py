@@ -33,7 +33,7 @@ def array_of(tensor: Any) -> np.ndarray:
 def run_op(
   op: tf.Operation, inputs: Sequence, bound: Callable | None = None
 ) -> list:
-  """Executes a stateless op eagerly.
+  """Executes a stateless op eagerly, or in a session where nothing is eager.
 
   Args:
     op: `tf.Operation` of a graph; its type and attributes are used.
@@ -56,8 +56,14 @@ def run_op(
       return [np.asarray(known.on_integers(*arrays))]
   try:
     # Small integer work: an accelerator would only add transfers.
-    with tf.init_scope(), tf.device('CPU:0'):
-      return repeat_op(op, inputs) if bound is None else bound(inputs)
+    with tf.init_scope():
+      if tf.executing_eagerly():
+        with tf.device('CPU:0'):
+          return repeat_op(op, inputs) if bound is None else bound(inputs)
+    # Under a graph of TensorFlow 1.
+    with tf.Graph().as_default(), tf.device('CPU:0'):
+      with tf.compat.v1.Session() as session:
+        return session.run(repeat_op(op, inputs))
   except (tf.errors.OpError, TypeError, ValueError) as error:
     raise OpFailed(f'{op.type} failed: {error}') from error
 
