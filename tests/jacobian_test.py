@@ -281,6 +281,11 @@ def test_unconnected_parts_cost_no_pass(monkeypatch):
     np.testing.assert_array_equal(zero, np.zeros(shape))
 
 
+def test_a_constant_by_columns():
+  found = tfp_diag.jacobian(lambda x: tf.ones([3]), tf.constant([1.0, 2.0]))
+  np.testing.assert_array_equal(found, np.zeros([3, 2]))
+
+
 def test_strict_names_output_and_input():
   xs = [tf.constant(1.0), tf.constant(2.0)]
 

@@ -58,7 +58,8 @@ def hessian(
       shapes of the blocks follow from it; `tfp_diag.diag_hessian`, whose
       results have the shapes of `xs`, can take that of the value.
     mode: 'forward_over_reverse', 'reverse_over_reverse' or 'auto' (the latter,
-      which differentiates once less). They give the same numbers.
+      which differentiates once less). They give the same numbers, as in
+      `tfp_diag.jacobian`.
     strict: Python bool. Whether it is an error if `fn` has no second derivative
       at all with respect to some part. Otherwise its blocks are zero.
     chunk_size: Python int, how many passes are vectorized together: memory

@@ -63,7 +63,8 @@ def jacobian(
       the shapes of the results follow from it.
     mode: 'reverse' costs one pass per output coordinate, 'forward' one per
       input coordinate; 'auto' takes the cheaper one, reverse mode in case of
-      doubt. They give the same numbers.
+      doubt. They give the same numbers: where a derivative is not finite,
+      'forward' runs reverse passes, too.
     strict: Python bool. Whether an output that does not depend on a part of
       `xs` is an error; its derivative is zero otherwise.
     chunk_size: Python int, how many passes are vectorized together: memory

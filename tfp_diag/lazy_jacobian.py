@@ -43,6 +43,7 @@ class LazyJacobian(LazyMatrix):
   `J[i]` costs one vector-Jacobian product, `J[:, j]` one Jacobian-vector
   product, a submatrix as many as its shorter side has rows or columns that are
   not known yet; `J.diag()` as many as a plan needs. All samples share a pass.
+  A row in which a column is not finite gets a pass besides, in a loop.
   What was computed is remembered, so that a second look costs nothing;
   `J.num_passes` counts.
 

@@ -14,7 +14,7 @@
 # ============================================================================
 """A matrix of derivatives of which only what is looked at is computed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -404,32 +404,41 @@ class LazyMatrix:
       if not is_linear and not are_units:
         warn(NOT_LINEAR_PRODUCT, RuntimeWarning)
       parts = evaluation.xs
-      linear_map = self._derivative(evaluation)
-      ys = linear_map.targets
-      seeded, others = ys, parts
+      reverse = self._derivative(evaluation)
+      ys = reverse.targets
+      row, like_row = self._one_pass(reverse, ys, parts, 'xs')
+      one_pass, like = row, like_row
       if side == 'columns':
-        linear_map = blocks.forward_map(linear_map, ys, parts, is_linear)
-        seeded, others = parts, ys
-      sample = tf.shape(parts[0])[: self._rank]
-      static = parts[0].shape[: self._rank]
-      sizes = self._sizes_of(others, 'ys' if side == 'columns' else 'xs')
-
+        forward = blocks.forward_map(reverse, ys, parts, is_linear)
+        one_pass, like = self._one_pass(forward, parts, ys, 'ys')
       num = seeds.shape[0]
       num = tf.shape(seeds)[0] if num is None else num
+      (results,) = blocks.stacked(
+        lambda k: one_pass(tf.gather(seeds, k)),
+        [like],
+        num,
+        chunk_size,
+        evaluation.loop_type,
+      )
+      if side == 'rows' or not are_units:
+        return results
 
-      def one_pass(k):
-        seed = split(tf.gather(seeds, k), seeded, self._rank)
-        results = [
-          tf.zeros_like(x) if r is None else r
-          for r, x in zip(linear_map.images(seed), others)
-        ]
-        return [batching.joined(results, self._rank)]
+      def by_rows():
+        samples = list(range(1, self._rank + 1))
+        is_finite = tf.reduce_all(
+          tf.math.is_finite(results), axis=[0, *samples]
+        )
+        (rows,) = blocks.stacked_not_finite(
+          lambda k: row(tf.one_hot(k, self._num_rows, dtype=seeds.dtype)),
+          [like_row],
+          is_finite,
+        )
+        # A unit is the same for all samples.
+        chosen = tf.reshape(tf.argmax(seeds, axis=-1), [-1])
+        columns = tf.gather(rows, chosen, axis=-1)
+        return [tf.transpose(columns, [self._rank + 1, *samples, 0])]
 
-      like = tf.zeros(tf.concat([sample, [sum(sizes)]], 0), seeds.dtype)
-      like = tf.ensure_shape(like, static.concatenate([sum(sizes)]))
-      return blocks.stacked(
-        one_pass, [like], num, chunk_size, evaluation.loop_type
-      )[0]
+      return blocks.finite_where_possible([results], by_rows)[0]
 
     # One graph serves any number of seeds.
     free = [None] * (self._rank + 1)
@@ -444,6 +453,39 @@ class LazyMatrix:
     num_seeds: Any = seeds.shape[0]
     self._num_passes += num_seeds
     return results
+
+  def _one_pass(
+    self, linear_map: LinearMap, seeded: Sequence, others: Sequence, what: str
+  ) -> tuple[Callable, tf.Tensor]:
+    """A product with one vector per sample, and a Tensor shaped as its result.
+
+    Args:
+      linear_map: `LinearMap` from `seeded` to `others`.
+      seeded: List of Tensors, the parts that the vector has.
+      others: List of Tensors, the parts that the product has.
+      what: Python str, what these are called in errors.
+
+    Returns:
+      one_pass: Callable, a Tensor that broadcasts to `sample_shape + [size]` to
+        a list of one Tensor, `sample_shape + [other size]`.
+      like: Tensor of that shape.
+    """
+    rank = self._rank
+    sizes = self._sizes_of(others, what)
+    sample = tf.shape(seeded[0])[:rank]
+    zeros = [tf.zeros(tf.concat([sample, [n]], 0), self.dtype) for n in sizes]
+
+    def one_pass(seed):
+      results = linear_map.images(split(seed, seeded, rank))
+      flat = [
+        z if r is None else tf.reshape(r, tf.shape(z))
+        for r, z in zip(results, zeros)
+      ]
+      return [tf.concat(flat, -1)]
+
+    like = tf.concat(zeros, -1)
+    static = self._problem.parts[0].shape[:rank]
+    return one_pass, tf.ensure_shape(like, [*static, sum(sizes)])
 
 
 def _as_tensor(

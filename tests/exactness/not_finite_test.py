@@ -248,3 +248,115 @@ def test_a_sample_of_nan_is_no_reason_for_a_check_to_fail(schedule):
   )[2]
   assert np.all(np.isnan(found[0]))
   np.testing.assert_allclose(found[1:], want[1:], rtol=1e-4)
+
+
+def wide_with_a_root(x):
+  root = tf.sqrt(x[..., 1])
+  return tf.stack([x[..., 0], root, x[..., 0] * x[..., 1]], axis=-1)
+
+
+def wide_with_logs(x):
+  return tf.concat([tf.math.log(x), x, x[..., :1] ** 2], axis=-1)
+
+
+def wide_behind_a_selection(x):
+  return tf.concat([x, tf.where(x > 0.0, x, tf.sqrt(-x) + x)], axis=-1)
+
+
+WIDE = (wide_with_a_root, wide_with_logs, wide_behind_a_selection)
+
+
+def rows_by_tapes(fn, x):
+  """`[samples, outputs, inputs]`, each row by a tape of its own."""
+  samples = []
+  for sample in x:
+    rows = []
+    for i in range(fn(sample).shape[0]):
+      with tf.GradientTape() as tape:
+        tape.watch(sample)
+        y = fn(sample)[i]
+      rows.append(tape.gradient(y, sample))
+    samples.append(tf.stack(rows))
+  return tf.stack(samples).numpy()
+
+
+# Under XLA every gradient behind what is not selected is NaN here.
+@pytest.mark.parametrize(
+  'mode, regime, fn',
+  [('auto', regime, fn) for regime in ('eager', 'function') for fn in WIDE]
+  + [('lazy', 'eager', fn) for fn in WIDE]
+  + [(mode, 'eager', wide_with_a_root) for mode in ('forward', 'chunks')]
+  + [(mode, 'xla', wide_with_logs) for mode in ('auto', 'chunks', 'lazy')],
+)
+def test_a_whole_jacobian(mode, regime, fn):
+  x = tf.constant([[1.0, 0.0], [0.5, 2.0]], tf.float64)
+
+  def call(x):
+    if mode == 'lazy':
+      return tfp_diag.LazyJacobian(fn, x, [2]).to_dense()
+    if mode == 'chunks':
+      return tfp_diag.jacobian(fn, x, [2], chunk_size=1)
+    return tfp_diag.jacobian(fn, x, [2], mode=mode)
+
+  check(in_regime(regime, call, x), rows_by_tapes(fn, x))
+
+
+def test_a_column():
+  x = tf.constant([1.0, 0.0], tf.float64)
+  view = tfp_diag.LazyJacobian(wide_with_logs, x)
+  np.testing.assert_array_equal(view[:, 0], [1.0, 0.0, 1.0, 0.0, 2.0])
+
+
+def test_a_jacobian_of_open_shapes_and_many_parts():
+  """No path leads from `b` to the root; `n` has no static size."""
+  vector = tf.TensorSpec([None], tf.float64)
+
+  def fn(a, b):
+    return tf.sqrt(a) - a, tf.concat([a * b, tf.sqrt(b)], 0)
+
+  @tf.function(input_signature=[vector, vector])
+  def call(a, b):
+    return tfp_diag.jacobian(fn, (a, b), mode='forward')
+
+  (by_a, by_b), (of_a, of_b) = call([0.0, 1.0], [4.0, 1.0])
+  np.testing.assert_array_equal(by_a, np.diag([np.inf, -0.5]))
+  np.testing.assert_array_equal(by_b, np.zeros([2, 2]))
+  np.testing.assert_array_equal(of_a, [[4, 0], [0, 1], [0, 0], [0, 0]])
+  np.testing.assert_array_equal(of_b, [[0, 0], [0, 1], [0.25, 0], [0, 0.5]])
+
+
+@pytest.mark.parametrize('regime', ('eager', 'function'))
+def test_a_whole_hessian(regime):
+  x = tf.constant([0.0, 1.0, 0.5], tf.float64)
+
+  def call(x):
+    mode = 'forward_over_reverse'
+    return tfp_diag.hessian(full_entropy, x, mode=mode)
+
+  want = np.diag([np.inf, 1.0, 2.0])
+  np.testing.assert_array_equal(in_regime(regime, call, x), want)
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_a_whole_jacobian_has_derivatives_where_it_is_finite(jit_compile):
+  x = tf.constant([1.0, 4.0], tf.float64)
+
+  @tf.function(jit_compile=jit_compile)
+  def call(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      total = tf.reduce_sum(tfp_diag.jacobian(wide_with_a_root, x))
+    return tape.gradient(total, x)
+
+  np.testing.assert_allclose(call(x), [1.0, 1.0 - 0.25 * 4.0**-1.5])
+
+
+def test_a_whole_jacobian_has_tangents_in_a_graph():
+  @tf.function
+  def call(x):
+    with tf.autodiff.ForwardAccumulator(x, tf.ones_like(x)) as accumulator:
+      jacobian = tfp_diag.jacobian(wide_with_a_root, x)
+    return accumulator.jvp(jacobian)
+
+  want = [[0.0, 0.0], [0.0, -0.25], [1.0, 1.0]]
+  np.testing.assert_allclose(call(tf.constant([3.0, 1.0])), want)

@@ -75,7 +75,87 @@ def jacobian_blocks(
   passes = functools.partial(
     _stacked_seeds, linear_map, rank, chunk_size, obstacle
   )
-  return _by_passes(passes, paths, ys, xs, rank, by_columns)
+  found = _by_passes(passes, paths, ys, xs, rank, by_columns)
+  places = [(i, j) for i, path in enumerate(paths) for j in path]
+  if not by_columns or not places:
+    return found
+  rows = functools.partial(_rows_not_finite, reverse, rank, found)
+
+  def by_rows():
+    blocks = _by_passes(rows, paths, ys, xs, rank, by_columns=False)
+    return [blocks[i][j] for i, j in places]
+
+  merged = finite_where_possible([found[i][j] for i, j in places], by_rows)
+  for (i, j), block in zip(places, merged):
+    found[i][j] = block
+  return found
+
+
+def finite_where_possible(results: Sequence, other: Callable) -> list:
+  """Results; where one is not finite, what another way gives.
+
+  A tangent of zero is not zero behind an infinite derivative. Cotangents go to
+  each input alone, and TensorFlow's gradients of cotangents of zero are zero,
+  as behind what `tf.where` does not select. A branch, so that this costs
+  nothing where all is finite; nobody differentiates it, as XLA could not where
+  it has a loop. Where it steps in, derivatives of the results are NaN.
+
+  Args:
+    results: List of Tensors.
+    other: Callable without arguments, returns the same by cotangents.
+
+  Returns:
+    List of Tensors.
+  """
+  finite = [tf.math.is_finite(r) for r in results]
+  others = tf.cond(
+    tf.reduce_all([tf.reduce_all(is_finite) for is_finite in finite]),
+    lambda: [tf.zeros_like(r) for r in results],
+    other,
+  )
+  return [
+    tf.where(is_finite, r, tf.stop_gradient(o))
+    for is_finite, r, o in zip(finite, results, others)
+  ]
+
+
+def stacked_not_finite(
+  one_pass: Callable, likes: Sequence, is_finite: tf.Tensor
+) -> list:
+  """As `stacked`, a loop over rows that are not finite; zeros for the others.
+
+  Args:
+    one_pass: As for `stacked`, as is `likes`.
+    likes: List of Tensors.
+    is_finite: bool Tensor, a vector: whether a row is known to be finite.
+
+  Returns:
+    List of Tensors.
+  """
+  num_finite = tf.reduce_sum(tf.cast(is_finite, tf.int32))
+  num_passes = tf.size(is_finite) - num_finite
+  # Those that are not finite come first.
+  order = tf.argsort(tf.cast(is_finite, tf.int32))
+
+  def step(i, *stacks):
+    is_row = tf.range(tf.size(is_finite)) == order[i]
+    added = []
+    for stack, row in zip(stacks, one_pass(order[i])):
+      there = tf.reshape(is_row, [-1, *[1] * (stack.shape.rank - 1)])
+      stacked = tf.where(there, row, stack)
+      added.append(batching.with_shape(stacked, stack.shape))
+    return [i + 1, *added]
+
+  size = tf.shape(is_finite)
+  zeros = [tf.zeros(tf.concat([size, tf.shape(x)], 0), x.dtype) for x in likes]
+  zeros = [
+    batching.with_shape(z, is_finite.shape.concatenate(x.shape))
+    for z, x in zip(zeros, likes)
+  ]
+  _, *stacks = tf.while_loop(
+    lambda i, *_: i < num_passes, step, [0, *zeros], parallel_iterations=1
+  )
+  return stacks
 
 
 def stacked(
@@ -328,6 +408,45 @@ def _stacked_seeds(
   """
   if not results:
     return []
+  one_pass, size = _seeded(linear_map, rank, member, like, list(results))
+  return stacked(one_pass, list(results.values()), size, chunk_size, obstacle)
+
+
+def _rows_not_finite(
+  reverse: LinearMap,
+  rank: int,
+  blocks: list,
+  member: int,
+  like: tf.Tensor,
+  results: dict,
+) -> list:
+  """As `_stacked_seeds`, for the rows in which a block is not finite."""
+  if not results:
+    return []
+  one_pass, _ = _seeded(reverse, rank, member, like, list(results))
+  y_rank = like.shape.rank
+  is_finite = tf.reduce_all(
+    [
+      tf.reduce_all(
+        tf.math.is_finite(blocks[member][j]),
+        [*range(rank), *range(y_rank, blocks[member][j].shape.rank)],
+      )
+      for j in results
+    ],
+    axis=0,
+  )
+  likes = list(results.values())
+  return stacked_not_finite(one_pass, likes, tf.reshape(is_finite, [-1]))
+
+
+def _seeded(
+  linear_map: LinearMap,
+  rank: int,
+  member: int,
+  like: tf.Tensor,
+  results: Sequence[int],
+) -> tuple[Callable, Any]:
+  """The pass of each coordinate of a part, and their number."""
   event = like.shape[rank:]
   if event.is_fully_defined():
     size = event.num_elements()
@@ -342,9 +461,9 @@ def _stacked_seeds(
       seed = tf.cast(tf.equal(tf.range(size), k), like.dtype)
     seed = tf.reshape(seed, tf.shape(like)[rank:])
     seed = tf.broadcast_to(seed, tf.shape(like))
-    return linear_map.apply([member], [seed], list(results))
+    return linear_map.apply([member], [seed], results)
 
-  return stacked(one_pass, list(results.values()), size, chunk_size, obstacle)
+  return one_pass, size
 
 
 def _block(

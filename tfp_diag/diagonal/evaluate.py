@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tfp_diag.diagonal import checks, graphs, linear_map, sweep
+from tfp_diag.diagonal.blocks import finite_where_possible
 from tfp_diag.diagonal.decide import Decision, decide
 from tfp_diag.diagonal.gauss_newton import GaussNewtonPasses, diagonal_by_rows
 from tfp_diag.diagonal.linear_map import Evaluation, Linear, LinearMap
@@ -334,24 +335,16 @@ def _without_leaks(
 ) -> list:
   """A diagonal by terms; where one is not finite, by passes.
 
-  A loop, which is traced once, in a branch that nobody differentiates: XLA
-  could not. Where passes step in, derivatives of the diagonal are NaN.
+  A loop, which is traced once.
   """
   evaluation = decision.evaluation
   colors = decision.colors_of(evaluation.xs, problem.rank_of(evaluation.ys))
   decision = decision._replace(
     mode='reverse', schedule='while_loop', chunk_size=1
   )
-  finite = [tf.math.is_finite(d) for d in diag]
-  others = tf.cond(
-    tf.reduce_all([tf.reduce_all(is_finite) for is_finite in finite]),
-    lambda: [tf.zeros_like(d) for d in diag],
-    lambda: _by_passes(decision, passes, problem, colors),
+  return finite_where_possible(
+    diag, lambda: _by_passes(decision, passes, problem, colors)
   )
-  return [
-    tf.where(is_finite, d, tf.stop_gradient(other))
-    for is_finite, d, other in zip(finite, diag, others)
-  ]
 
 
 def _is_short(colors: sweep.Colors) -> bool:
