@@ -124,6 +124,14 @@ WITHOUT_DERIVATIVE = {
   'linspace': lambda x: x * tf.raw_ops.LinSpace(start=x[0, 0], stop=_K, num=6),
   'betainc': lambda x: tf.math.betainc(tf.exp(x), 2.0 + 0.0 * x, _K + 0.0 * x),
   'zeta': lambda x: tf.math.zeta(2.0 + x**2, 1.0 + x**2),
+  'polygamma': lambda x: tf.math.polygamma(1.0 + x**2, 2.0 + 0.0 * x),
+  'truncated_normal': lambda x: tf.raw_ops.ParameterizedTruncatedNormal(
+    shape=[1, 6],
+    means=x[0],
+    stdevs=1.0 + 0.0 * x[0],
+    minvals=-3.0 + 0.0 * x[0],
+    maxvals=3.0 + 0.0 * x[0],
+  ),
   'pad': lambda x: tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=x[0, 1]),
   'diag': lambda x: tf.reduce_sum(
     tf.linalg.diag(x[:, 1:], k=1, padding_value=x[0, 1]), 1
@@ -193,6 +201,7 @@ def test_constants_of_these_ops_are_not_refused():
     by_x = tf.math.betainc(a, b, tf.sigmoid(x))
     padded = tf.pad(x[:, 1:], [[0, 0], [0, 1]], constant_values=_K)
     padded *= tf.linalg.diag_part(tf.linalg.diag(x, padding_value=_K))
+    by_x += tf.math.polygamma(b, 2.0 + x**2)
     return x @ one + by_x + tf.math.zeta(b, 2.0 + x**2) + padded
 
   x = draw(2, 6)

@@ -67,10 +67,14 @@ register_facts(
 # Differentiable, but TensorFlow says that they are not, or has no derivative by
 # these inputs.
 register_facts(
-  *('ExtractGlimpse', 'HSVToRGB', 'RandomCrop', 'RandomShuffle', 'Zeta'),
+  *('ExtractGlimpse', 'HSVToRGB', 'Polygamma', 'RandomCrop', 'RandomShuffle'),
+  'Zeta',
   lost_inputs=lambda op: (0,),
 )
 register_facts('Betainc', 'LinSpace', lost_inputs=lambda op: (0, 1))
+register_facts(
+  'ParameterizedTruncatedNormal', lost_inputs=lambda op: (1, 2, 3, 4)
+)
 register_facts('OneHot', lost_inputs=lambda op: (2, 3))
 # What fills the places that nothing else does.
 register_facts(
