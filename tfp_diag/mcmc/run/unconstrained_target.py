@@ -382,7 +382,7 @@ def _finite(sample, log_prob_fn, chain_shape, seed, refuse, run):
 def _of_others(state, has_start, seed):
   """Starts, of random other chains where a chain has none."""
   has_start, ndims = tf.reshape(has_start, [-1]), has_start.shape.rank
-  number: Any = has_start.shape[0]
+  number: typing.Any = has_start.shape[0]
   known = tf.argsort(-tf.cast(has_start, tf.int32), stable=True)
   count = tf.reduce_sum(tf.cast(has_start, tf.int32))
   chosen = tf.random.stateless_uniform(
