@@ -66,6 +66,18 @@ def test_derivatives_at_zero(n, regime):
   np.testing.assert_allclose(alone, by_hand(n, 2))
 
 
+@pytest.mark.parametrize('regime', REGIMES)
+def test_several_exponents(regime):
+  def fn(x):
+    powers = tf.constant([0.0, 1.0, 2.0, 3.0], x.dtype)
+    return tf.reduce_sum(x[..., tf.newaxis] ** powers, [-2, -1])
+
+  found = run(regime, lambda x: unmixed_derivatives(fn, x), tf.constant(X))
+  np.testing.assert_allclose(found.gradient, 1 + 2 * X + 3 * X**2)
+  np.testing.assert_allclose(found.second, 2 + 6 * X)
+  np.testing.assert_allclose(found.third, np.full_like(X, 6.0))
+
+
 def test_exponents_that_are_not_whole_or_not_constant():
   x = tf.constant([[0.5, 2.0]], tf.float64)
   for exponent in (2.5, -2.0, 0.5):

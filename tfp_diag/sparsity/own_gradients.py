@@ -32,6 +32,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.registry import facts
@@ -56,19 +57,21 @@ except (AttributeError, ImportError, KeyError):  # Another TensorFlow.
 
 def _gradient_of_power(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
   """By the base and by the exponent, as TensorFlow's own."""
-  exponent = _whole_exponent(op)
-  if exponent is None:
+  exponents = _whole_exponents(op)
+  if exponents is None:
     return _ORIGINAL['Pow'](op, cotangent)
   base = op.inputs[0]
-  if exponent == 0:
-    by_base = tf.zeros_like(cotangent)
-  elif exponent == 1:
-    by_base = cotangent
-  elif exponent == 2:
-    by_base = cotangent * (2.0 * base)
+  if not exponents.any():
+    slope = tf.zeros_like(cotangent)
+  elif (exponents == 1).all():
+    slope = cotangent
+  elif (exponents == 2).all():
+    slope = cotangent * (2.0 * base)
   else:
-    lower = tf.constant(exponent - 1.0, base.dtype)
-    by_base = cotangent * (float(exponent) * tf.pow(base, lower))
+    factor = tf.constant(exponents, base.dtype)
+    lower = tf.constant(np.maximum(exponents - 1.0, 0.0), base.dtype)
+    slope = cotangent * (factor * tf.pow(base, lower))
+  by_base = _summed(slope, base, op.inputs[1])
   if _is_constant(op, 1):
     return by_base, None
   return by_base, _ORIGINAL['Pow'](op, cotangent)[1]
@@ -81,19 +84,29 @@ def _is_constant(op: Any, k: int) -> bool:
   return facts(op.inputs[k].op.type).is_constant
 
 
-def _whole_exponent(op: tf.Operation) -> int | None:
-  """The exponent if it is one constant number of 0, 1, 2, ..., or None."""
+def _whole_exponents(op: tf.Operation) -> np.ndarray | None:
+  """The exponents if they are constants of 0, 1, 2, ..., or None."""
   exponent = op.inputs[1]
-  if not exponent.dtype.is_floating or exponent.shape.rank != 0:
+  if not exponent.dtype.is_floating:
     return None
   if tf.is_symbolic_tensor(exponent) and any(
     exponent is t for t in getattr(exponent.graph, 'inputs', ())
   ):
     return None  # Captured: in the next call of the graph it is another one.
   value = tf.get_static_value(exponent)
-  if value is None or not float(value).is_integer() or value < 0:
+  if value is None:
     return None
-  return int(value)
+  value = np.asarray(value, np.float64)
+  is_whole = np.isfinite(value) & (value >= 0) & (value == np.floor(value))
+  return value if is_whole.all() else None
+
+
+def _summed(slope: tf.Tensor, x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+  """Sums over the axes along which `x` was broadcast against another Tensor."""
+  if other.shape.rank == 0:
+    return slope
+  axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=tf.shape(other))
+  return tf.reshape(tf.reduce_sum(slope, axes), tf.shape(x))
 
 
 def _gradient_of_filled(op_type: str) -> Callable:
