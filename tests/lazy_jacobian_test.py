@@ -78,6 +78,11 @@ def test_nothing_is_computed_when_made():
   assert not any(hasattr(x, 'numpy') for x in calls)
 
 
+def test_products_with_no_vectors():
+  lazy = tfp_diag.LazyJacobian(lambda x: x**2, tf.constant([1.0, 2.0, 3.0]))
+  assert (lazy.as_linear_operator() @ tf.zeros([3, 0])).shape == [3, 0]
+
+
 @pytest.mark.parametrize(
   'key, num_passes',
   [

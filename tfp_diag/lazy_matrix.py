@@ -440,6 +440,10 @@ class LazyMatrix:
 
       return blocks.finite_where_possible([results], by_rows)[0]
 
+    num_seeds: Any = seeds.shape[0]
+    if not num_seeds:  # A pass has to run.
+      one = tf.concat([[1], tf.shape(seeds)[1:]], 0)
+      seeds = tf.ensure_shape(tf.zeros(one, seeds.dtype), [1, *seeds.shape[1:]])
     # One graph serves any number of seeds.
     free = [None] * (self._rank + 1)
     spec = tf.TensorSpec([*free, seeds.shape[-1]], seeds.dtype)
@@ -450,9 +454,8 @@ class LazyMatrix:
       [seeds],
       [spec],
     )
-    num_seeds: Any = seeds.shape[0]
     self._num_passes += num_seeds
-    return results
+    return results[:num_seeds]
 
   def _one_pass(
     self, linear_map: LinearMap, seeded: Sequence, others: Sequence, what: str

@@ -14,6 +14,8 @@
 # ============================================================================
 """What is no gradient is not taken for one."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -131,6 +133,19 @@ def test_a_total_that_is_not_linear_in_its_terms():
   )
   expected = jacobian_diagonal(score, x)
   np.testing.assert_allclose(diagonal(x), expected, rtol=1e-9, atol=1e-11)
+
+
+def test_values_of_unknown_rank():
+  """One of a squeezed axis may be one of the samples."""
+  score = gradient_of(lambda x: tf.reduce_sum(tf.squeeze(layer(x))))
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    plan = tfp_diag.plan_diag_jacobian(
+      score, tf.TensorSpec([None, N], tf.float64), sample_shape=[None]
+    )
+  x = state(4, N)
+  expected = jacobian_diagonal(score, x)
+  np.testing.assert_allclose(plan(x)[1][0], expected, rtol=1e-9, atol=1e-11)
 
 
 def test_a_mean_over_an_unknown_number_of_samples():

@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfp_diag import (
   diag_gauss_newton,
   diag_hessian,
+  diag_jacobian,
   plan_diag_hessian,
   unmixed_derivatives,
 )
@@ -92,6 +93,30 @@ def test_exponents_that_are_not_whole_or_not_constant():
   found = unmixed_derivatives(lambda b, n: tf.reduce_sum(b**n, -1), [base, n])
   np.testing.assert_allclose(found.third[0], [[6.0]], atol=1e-12)
   np.testing.assert_allclose(found.third[1], np.log(2.0) ** 3 * 2.0**n)
+
+
+def test_exponents_that_are_made_of_what_is_closed_over():
+  """The next call has the same graph."""
+  x = tf.constant([[1.5, 0.5]], tf.float64)
+  for n in (2.0, 3.0):
+    last = tf.constant([n], tf.float64)
+
+    def fn(x, last=last):
+      powers = tf.concat([tf.constant([0.0, 1.0], tf.float64), last], 0)
+      return tf.reduce_sum(x[..., tf.newaxis] ** powers, -1)
+
+    _, (found,) = diag_jacobian(x, fn=fn)
+    np.testing.assert_allclose(found, 1.0 + n * x ** (n - 1.0))
+
+
+def test_means_of_complex_segments():
+  x = tf.constant([1.0, 2.0, 3.0])
+
+  def fn(x):
+    means = tf.math.segment_mean(tf.cast(x, tf.complex64), [0, 0, 1])
+    return tf.reduce_sum(tf.abs(means) ** 2)
+
+  np.testing.assert_allclose(diag_hessian(fn, x)[2], [0.5, 0.5, 2.0], rtol=1e-5)
 
 
 def test_a_watched_constant_exponent_has_its_gradient():

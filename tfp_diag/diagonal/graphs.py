@@ -309,7 +309,7 @@ def _result_key(evaluation: Evaluation) -> Hashable:
   graph = evaluation.graph
   ops = graph.ops
   places = {
-    id(x): (kind, k)
+    id(getattr(x, 'handle', x)): (kind, k)
     for kind, tensors in (('capture', graph.digest.captures), ('x', graph.xs))
     for k, x in enumerate(tensors)
   }
@@ -317,9 +317,11 @@ def _result_key(evaluation: Evaluation) -> Hashable:
   def place(x):
     if isinstance(x, (type(None), bool, int, float, str)):
       return type(x), repr(x)
-    known = places.get(id(x)) or places.get(id(getattr(x, 'handle', x)))
-    if known is not None:
-      return known
+    if isinstance(x, (np.ndarray, np.generic)):
+      return x.dtype.str, x.shape, x.tobytes()
+    x = getattr(x, 'handle', x)  # Of a Variable.
+    if id(x) in places:
+      return places[id(x)]
     if tf.is_symbolic_tensor(x) and x.op in ops:
       return ops.index(x.op), x.value_index
     return object()  # As no other one.

@@ -211,7 +211,10 @@ def _of_each_sample(
       elif y.ref() in needed and y.dtype.is_floating:
         parts.append(y)
   parts += [x for x in graph.xs if x.ref() in needed]
-  is_of_samples = all(p.shape[:rank].is_compatible_with(shape) for p in parts)
+  is_of_samples = all(
+    p.shape.rank is not None and p.shape[:rank].is_compatible_with(shape)
+    for p in parts
+  )
   if not is_of_samples or len({p.dtype for p in parts}) != 1:
     return graph, None
   with graph.graph.as_default(), recorded_ops() as ops:
@@ -496,7 +499,8 @@ class AsHessians(NamedTuple):
   def of(self, ways: Sequence[Terms]) -> OfPotentials:
     """The terms of the Jacobian, from those of the Hessians."""
     evaluations = [hessian.evaluation for hessian in self.hessians]
-    halves = list(map(Half, self.gradients, ways, evaluations))
+    halves = zip(self.gradients, ways, evaluations, strict=True)
+    halves = [Half(*half) for half in halves]
     return OfPotentials(halves, self.behind, self.colors)
 
 

@@ -87,18 +87,33 @@ def _is_constant(op: Any, k: int) -> bool:
 def _whole_exponents(op: tf.Operation) -> np.ndarray | None:
   """The exponents if they are constants of 0, 1, 2, ..., or None."""
   exponent = op.inputs[1]
-  if not exponent.dtype.is_floating:
+  if not exponent.dtype.is_floating or _may_change(exponent):
     return None
-  if tf.is_symbolic_tensor(exponent) and any(
-    exponent is t for t in getattr(exponent.graph, 'inputs', ())
-  ):
-    return None  # Captured: in the next call of the graph it is another one.
   value = tf.get_static_value(exponent)
   if value is None:
     return None
   value = np.asarray(value, np.float64)
   is_whole = np.isfinite(value) & (value >= 0) & (value == np.floor(value))
   return value if is_whole.all() else None
+
+
+def _may_change(tensor: tf.Tensor) -> bool:
+  """Whether it is computed from what a function captures.
+
+  In the next call of the graph that is another one.
+  """
+  if not tf.is_symbolic_tensor(tensor):
+    return False
+  captured = {id(x) for x in getattr(tensor.graph, 'inputs', ())}
+  waiting, seen = [tensor], set()
+  while waiting:
+    x = waiting.pop()
+    if id(x) in captured:
+      return True
+    if x.op not in seen:
+      seen.add(x.op)
+      waiting += x.op.inputs
+  return False
 
 
 def _summed(slope: tf.Tensor, x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
@@ -114,7 +129,7 @@ def _gradient_of_filled(op_type: str) -> Callable:
 
   def gradient(op, cotangent):
     ids = op.inputs[1]
-    ones = tf.ones_like(ids, cotangent.dtype)
+    ones = tf.ones_like(ids, tf.float32)
     if op_type.startswith('Unsorted'):
       counts = tf.math.unsorted_segment_sum(ones, ids, op.inputs[2])
     else:

@@ -378,6 +378,11 @@ def test_nothing_is_learned_of_draws_that_are_all_the_same(kind, num, size):
   assert not np.any(np.isfinite(times))
 
 
+def test_draws_whose_squares_vanish_teach_no_times():
+  draws = 1e-170 * np.random.default_rng(0).normal(size=[50, 3])
+  assert not np.any(np.isfinite(times_of(draws)))
+
+
 def test_a_coordinate_that_never_moved_keeps_its_factor_in_silence():
   draws, gradients = (x.copy() for x in gaussian_draws(50))
   draws[:, 1] = 2.0

@@ -14,6 +14,7 @@
 # ============================================================================
 """Runs that end when they have enough."""
 
+import collections
 import pickle
 
 import numpy as np
@@ -188,6 +189,12 @@ def test_draws_of_the_adaptation_do_not_count():
   # Of one chain that adapts nothing counts.
   tune = tune[:, np.newaxis] & (np.arange(4) == 2)
   assert not stop_when(draws[:109], {'tune': tune[:109]})
+
+
+def test_a_trace_without_known_names():
+  draws = np.random.default_rng(0).normal(size=[120, 4])
+  trace = collections.namedtuple('Trace', ['total'])(draws.sum(1))
+  assert StopWhen(min_ess=10.0, chain_ndims=1)(draws, trace)
 
 
 def test_a_run_does_not_end_while_it_adapts():

@@ -365,4 +365,6 @@ def times_of(whitened):
   else:
     covariance = np.cov(whitened, rowvar=False).reshape(size, size)
     deviation = float(np.sqrt(np.linalg.eigvalsh(covariance)[-1]))
+  if not deviation > 0:  # It underflows.
+    return Times(np.nan, np.nan)
   return Times(0.5 * np.pi * deviation, 1.0 / deviation)

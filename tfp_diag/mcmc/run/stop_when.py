@@ -14,6 +14,7 @@
 # ============================================================================
 """When a run has drawn enough."""
 
+import contextlib
 import math
 import typing
 
@@ -148,7 +149,7 @@ class StopWhen(_Conditions):
     Raises:
       ValueError: if a part has too few axes, R-hat is asked of a single chain,
         or 'tune' is not one value for each draw.
-      TypeError: if `trace` is something else.
+      TypeError: if `chain_ndims` is None and `trace` is something else.
     """
     self.check()
     parts = [as_draws(part) for part in tf.nest.flatten(draws)]
@@ -161,7 +162,12 @@ class StopWhen(_Conditions):
         f'{self} asks for an R-hat, which compares chains, but there is one. '
         'Start several, or pass `min_ess` alone.'
       )
-    statistics = sampler_statistics(trace, len(parts[0]), chain_shape, ['tune'])
+    statistics = {}
+    # What a `trace_fn` records need not have these names.
+    with contextlib.suppress(TypeError):
+      statistics = sampler_statistics(
+        trace, len(parts[0]), chain_shape, ['tune']
+      )
     kept = ~is_tuning(statistics, len(parts[0]))
     if not np.all(kept):
       parts = [part[kept] for part in parts]
