@@ -91,18 +91,23 @@ def jacobian_blocks(
   return found
 
 
-def finite_where_possible(results: Sequence, other: Callable) -> list:
+def finite_where_possible(
+  results: Sequence, other: Callable, is_constant: bool = True
+) -> list:
   """Results; where one is not finite, what another way gives.
 
-  A tangent of zero is not zero behind an infinite derivative. Cotangents go to
+  A row adds up the tangents of all inputs, those of other seeds times zero,
+  which is not zero where a derivative is infinite. Cotangents of a row go to
   each input alone, and TensorFlow's gradients of cotangents of zero are zero,
   as behind what `tf.where` does not select. A branch, so that this costs
-  nothing where all is finite; nobody differentiates it, as XLA could not where
-  it has a loop. Where it steps in, derivatives of the results are NaN.
+  nothing where all is finite.
 
   Args:
     results: List of Tensors.
     other: Callable without arguments, returns the same by cotangents.
+    is_constant: Whether nobody differentiates the branch, as XLA could not
+      where it has a loop. Where it steps in, derivatives of the results are
+      then NaN.
 
   Returns:
     List of Tensors.
@@ -113,8 +118,10 @@ def finite_where_possible(results: Sequence, other: Callable) -> list:
     lambda: [tf.zeros_like(r) for r in results],
     other,
   )
+  if is_constant:
+    others = list(map(tf.stop_gradient, others))
   return [
-    tf.where(is_finite, r, tf.stop_gradient(o))
+    tf.where(is_finite, r, o)
     for is_finite, r, o in zip(finite, results, others)
   ]
 

@@ -327,7 +327,9 @@ def _by_passes(
   assert isinstance(derivative, LinearMap)
   diag = sweep_over(derivative.transposed())
   schedule: Schedule = 'unrolled' if _is_short(colors) else decision.schedule
-  return _finite_where_possible(diag, lambda: sweep_over(derivative, schedule))
+  return finite_where_possible(
+    diag, lambda: sweep_over(derivative, schedule), is_constant=False
+  )
 
 
 def _without_leaks(
@@ -354,27 +356,3 @@ def _is_short(colors: sweep.Colors) -> bool:
 
 # More passes written out in a branch take too long to compile.
 _MAX_IN_BRANCH = 40
-
-
-def _finite_where_possible(diag: list, other: Callable) -> list:
-  """A diagonal by tangents; where one is not finite, by cotangents.
-
-  A row adds up the tangents of all inputs, those of other colors times zero,
-  which is not zero where a derivative is infinite. Cotangents of a row go to
-  each input alone, and TensorFlow's gradients of cotangents of zero are zero,
-  as behind what `tf.where` does not select. A branch, so that this costs
-  nothing where all is finite.
-
-  Args:
-    diag: List of Tensors.
-    other: Callable without arguments, returns the same by cotangents.
-
-  Returns:
-    List of Tensors.
-  """
-  finite = [tf.reduce_all(tf.math.is_finite(d)) for d in diag]
-
-  def merged():
-    return [tf.where(tf.math.is_finite(d), d, o) for d, o in zip(diag, other())]
-
-  return tf.cond(tf.reduce_all(finite), lambda: list(diag), merged)

@@ -285,7 +285,7 @@ class _Call:
     a, b = op.inputs[left], op.inputs[right]
     for row in range(rows):
       unit = basis.basis_vector(row, b, self._value.shape.rank, rows)
-      of_a = local.sum_to(weight * unit, a)
+      of_a = batching.sum_to(weight * unit, a)
       products = zip(self._vjp(a, of_a), self._vjp(b, unit))
       factor = 1.0 if left == right else 2.0
       total = local.add(
@@ -507,7 +507,7 @@ class _Term:
       return [
         (
           self._places[left],
-          local.sum_to(weight * tangents[right], self._arguments[left]),
+          batching.sum_to(weight * tangents[right], self._arguments[left]),
         )
         for left, right, weight in self._weights
         if tangents[right] is not None

@@ -190,21 +190,3 @@ def add(total: Sequence, update: Sequence) -> list:
 def widest(tensors: Sequence) -> tf.DType:
   """The most precise dtype that one of some Tensors has."""
   return max((t.dtype for t in tensors), key=lambda dtype: dtype.size)
-
-
-def sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-  """The sum of `x` over the axes along which `like` was broadcast to it."""
-  if None in like.shape.as_list():
-    # A size that is not known may be one.
-    before, after = tf.shape(x), tf.shape(like)
-    axes = tf.raw_ops.BroadcastGradientArgs(s0=before, s1=after).r1
-    return tf.reshape(tf.reduce_sum(x, axes), after)
-  missing = x.shape.rank - like.shape.rank
-  if missing:
-    x = tf.reduce_sum(x, axis=list(range(missing)))
-  axes = [
-    axis
-    for axis, (size, own) in enumerate(zip(x.shape, like.shape))
-    if own == 1 and size != 1
-  ]
-  return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x

@@ -619,9 +619,9 @@ class _Walk:
     )
 
     def by_rows(mask):
-      left = from_a.images([local.sum_to(weight * mask, a)])
+      left = from_a.images([batching.sum_to(weight * mask, a)])
       ones = tf.ones_like(weight)
-      right = from_b.images([local.sum_to(ones * mask, b)])
+      right = from_b.images([batching.sum_to(ones * mask, b)])
       return left[0], right[0]
 
     def by_columns(mask):
@@ -629,7 +629,7 @@ class _Walk:
       (tangent,) = forward.images([tf.ones_like(start) * mask])
       if tangent is None:
         return None, None
-      seed = local.sum_to(weight * tangent, a)
+      seed = batching.sum_to(weight * tangent, a)
       return from_a.images([seed])[0], mask
 
     def one_pass(k):
@@ -681,7 +681,7 @@ class _Walk:
       if step.cancelled is not None:
         # Not a choice: what is NaN there is seen.
         total *= tf.constant(~step.cancelled, tf.float64)
-      results.append(local.sum_to(total, op.inputs[group[0]]))
+      results.append(batching.sum_to(total, op.inputs[group[0]]))
     return results
 
   def _linear(
@@ -743,7 +743,7 @@ def _by_inverse(op: tf.Operation, power: int, seed: tf.Tensor) -> tf.Tensor:
   )
   (inverse,) = repeat_op(op, [matrix, unit])
   found = tf.matmul(_times(inverse, power), _wide(seed), transpose_a=True)
-  return local.sum_to(found, right)
+  return batching.sum_to(found, right)
 
 
 class _Sums:

@@ -45,6 +45,24 @@ def with_axes(x: tf.Tensor, count: int) -> tf.Tensor:
   return x[index]
 
 
+def sum_to(x: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
+  """The sum of `x` over the axes along which `like` was broadcast to it."""
+  if not like.shape.is_fully_defined() or x.shape.rank is None:
+    # A size that is not known may be one.
+    before, after = tf.shape(x), tf.shape(like)
+    axes = tf.raw_ops.BroadcastGradientArgs(s0=before, s1=after).r1
+    return tf.reshape(tf.reduce_sum(x, axes), after)
+  missing = x.shape.rank - like.shape.rank
+  if missing:
+    x = tf.reduce_sum(x, axis=list(range(missing)))
+  axes = [
+    axis
+    for axis, (size, own) in enumerate(zip(x.shape, like.shape))
+    if own == 1 and size != 1
+  ]
+  return tf.reduce_sum(x, axis=axes, keepdims=True) if axes else x
+
+
 def joined(parts, rank):
   """Parts as one Tensor, `sample_shape + [n]`, their events flattened.
 

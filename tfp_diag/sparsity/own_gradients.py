@@ -35,6 +35,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import batching
 from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.replaced import Replaced
 
@@ -71,7 +72,7 @@ def _gradient_of_power(op: tf.Operation, cotangent: tf.Tensor) -> tuple:
     factor = tf.constant(exponents, base.dtype)
     lower = tf.constant(np.maximum(exponents - 1.0, 0.0), base.dtype)
     slope = cotangent * (factor * tf.pow(base, lower))
-  by_base = _summed(slope, base, op.inputs[1])
+  by_base = batching.sum_to(slope, base) if exponents.ndim else slope
   if _is_constant(op, 1):
     return by_base, None
   return by_base, _ORIGINAL['Pow'](op, cotangent)[1]
@@ -114,14 +115,6 @@ def _may_change(tensor: tf.Tensor) -> bool:
       seen.add(x.op)
       waiting += x.op.inputs
   return False
-
-
-def _summed(slope: tf.Tensor, x: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
-  """Sums over the axes along which `x` was broadcast against another Tensor."""
-  if other.shape.rank == 0:
-    return slope
-  axes, _ = tf.raw_ops.BroadcastGradientArgs(s0=tf.shape(x), s1=tf.shape(other))
-  return tf.reshape(tf.reduce_sum(slope, axes), tf.shape(x))
 
 
 def _gradient_of_filled(op_type: str) -> Callable:
