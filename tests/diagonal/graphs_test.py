@@ -279,6 +279,16 @@ def test_which_tensors_are_returned_tells_functions_apart():
     assert len(tfp_diag.diag_jacobian([x, x], fn=fn)[0]) == count
 
 
+def test_arrays_that_are_returned():
+  graphs.clear_cache()
+  x = tf.constant([1.0, 2.0])
+  for value in (3.0, 3.0, 5.0):
+    array = np.full([2], value, np.float32)
+    ys, _ = tfp_diag.diag_jacobian([x, x], fn=lambda a, b: [a, array])  # noqa: B023
+    np.testing.assert_array_equal(ys[1], array)
+  assert num_entries() == 2
+
+
 @pytest.mark.parametrize('make', [tf.constant, tf.Variable])
 def test_what_is_closed_over_and_returned(make):
   graphs.clear_cache()
