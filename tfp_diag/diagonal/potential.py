@@ -41,7 +41,6 @@ from tfp_diag.diagonal.linear_map import (
   evaluate,
   linear_map_of_graph,
   plain_gradient,
-  recorded_ops,
 )
 from tfp_diag.diagonal.reading import Reading
 from tfp_diag.diagonal.terms import Call, Terms
@@ -217,17 +216,22 @@ def _of_each_sample(
   )
   if not is_of_samples or len({p.dtype for p in parts}) != 1:
     return graph, None
-  with graph.graph.as_default(), recorded_ops() as ops:
-    factors = []
+
+  def factors_and_values():
+    factors, terms = [], parts
     if not is_sum:
       whole = linear_map_of_graph([value], parts)
-      factors = whole.between([value], parts, held=parts).of_ones()
-      parts = [f * p for f, p in zip(factors, parts) if f is not None]
-    sums = [tf.reduce_sum(p, list(range(rank, p.shape.rank))) for p in parts]
-    values = tf.add_n(sums)
-  graph = dataclasses.replace(graph, ops=(*graph.ops, *ops.operations))
-  reached = _dependent(graph)
-  is_linear = all(f is None or f.ref() not in reached for f in factors)
+      found = whole.between([value], parts, held=parts).of_ones()
+      factors = [f for f in found if f is not None]
+      terms = [f * p for f, p in zip(found, parts) if f is not None]
+    sums = [tf.reduce_sum(t, list(range(rank, t.shape.rank))) for t in terms]
+    return [*factors, tf.add_n(sums)]
+
+  extended = graph.extended(factors_and_values)
+  *factors, values = extended.ys
+  reached = _dependent(extended)
+  is_linear = not any(f.ref() in reached for f in factors)
+  graph = dataclasses.replace(extended, ys=graph.ys)
   return graph, values if is_linear else None
 
 
@@ -620,12 +624,9 @@ class _Parts:
 def _repeated(graph: Graph) -> Graph:
   """The ops between xs and ys once more, as `evaluate` adds them."""
   with graph.graph.as_default():
-    xs = list(map(tf.identity, graph.xs))
-    with recorded_ops() as ops:
-      ys = repeated(graph, xs, graph.ys)
-  again = dataclasses.replace(
-    graph, xs=tuple(xs), ys=tuple(ys), ops=ops.operations
-  )
+    xs = tuple(map(tf.identity, graph.xs))
+  again = dataclasses.replace(graph, xs=xs, ops=())
+  again = again.extended(lambda: repeated(graph, xs, graph.ys))
   return _with_given(graph, again)
 
 
