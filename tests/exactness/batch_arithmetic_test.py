@@ -771,3 +771,29 @@ def test_a_filter_whose_size_is_computed_from_a_shape():
   plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 5, 5, 1], x.dtype))
   assert plan.num_passes <= 9
   same(plan(x)[2], hessian_diagonal(fn, x))
+
+
+# Places in all samples together are made of the number of the sample, and of
+# what is computed within it.
+
+
+def ranks(x):
+  return tf.argsort(x, axis=-1)
+
+
+def at(x, places):
+  return tf.gather(tf.reshape(x, [-1]), places)
+
+
+def at_ranks(x):
+  return at(x, ranks(x) + N * tf.range(tf.shape(x)[0])[:, tf.newaxis])
+
+
+def test_places_of_a_known_number_of_samples():
+  def energy(x):
+    return tf.reduce_sum(at_ranks(x) ** 3 * np.arange(1.0, N + 1), axis=-1)
+
+  x = draw(B, N)
+  plan = tfp_diag.plan_diag_hessian(energy, tf.TensorSpec(x.shape, x.dtype))
+  assert plan.num_passes == 1
+  same(plan(x)[2], hessian_diagonal(energy, copy_of(x)))

@@ -43,6 +43,8 @@ def _gather(op):
     and indices.size == params.shape[int(axis.value())]
   ):
     return Structure.linear({0: Flow.identity(params.size)})
+  if not op.attr('batch_dims') and int(axis.value()) == 0:
+    return _gather_nd(op)
   try:
     return movement(op, (0,))
   except CannotSay:
@@ -73,7 +75,7 @@ def _batch_dims(number, rank):
 @register_rule('Gather', 'GatherNd')
 def _gather_nd(op):
   """Moves slices; if an index is unknown, it may be any slice."""
-  params, indices = op.inputs
+  params, indices = op.inputs[:2]
   has_columns = op.type == 'GatherNd'
   depth = indices.shape[-1] if has_columns else 1
   pairs = None
