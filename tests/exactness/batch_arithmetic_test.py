@@ -774,7 +774,7 @@ def test_a_filter_whose_size_is_computed_from_a_shape():
 
 
 # Places in all samples together are made of the number of the sample, and of
-# what is computed within it.
+# what is computed within it. So are those in the gradients of a sort.
 
 
 def ranks(x):
@@ -797,3 +797,161 @@ def test_places_of_a_known_number_of_samples():
   plan = tfp_diag.plan_diag_hessian(energy, tf.TensorSpec(x.shape, x.dtype))
   assert plan.num_passes == 1
   same(plan(x)[2], hessian_diagonal(energy, copy_of(x)))
+
+
+def largest(x):
+  return tf.argmax(x, axis=-1, output_type=tf.int32)
+
+
+def starts(x):
+  return tf.range(tf.shape(x)[0]) * tf.shape(x)[1]
+
+
+def at_ranks_and_number(x):
+  number = tf.range(tf.shape(x)[0])[:, tf.newaxis]
+  number = tf.tile(number[..., tf.newaxis], [1, N, 1])
+  places = tf.concat([number, ranks(x)[:, :, tf.newaxis]], -1)
+  return tf.gather_nd(x, places)
+
+
+def at_turned_pairs(x):
+  pairs = tf.stack([tf.range(tf.shape(x)[0]), largest(x)])
+  return tf.gather_nd(x, tf.transpose(pairs))[:, tf.newaxis]
+
+
+def at_numbers_broadcast(x):
+  start = tf.broadcast_to(starts(x)[:, tf.newaxis], tf.shape(x))
+  return at(x, tf.reshape(tf.reshape(start, [-1]), tf.shape(x)) + ranks(x))
+
+
+WITHIN_SAMPLES = {
+  'sort': tf.sort,
+  'sorted rows': lambda x: tf.reshape(
+    tf.sort(tf.reshape(x, [-1, 2, N // 2])), tf.shape(x)
+  ),
+  'top_k': lambda x: tf.math.top_k(x, 2)[0],
+  'gather_nd': lambda x: tf.gather_nd(
+    x, ranks(x)[:, :, tf.newaxis], batch_dims=1
+  ),
+  'the number beside it': at_ranks_and_number,
+  'turned pairs': at_turned_pairs,
+  'flattened': at_ranks,
+  'in steps': lambda x: at(
+    x,
+    tf.argmax(x, 1)[:, tf.newaxis]
+    + tf.range(0, tf.size(x, tf.int64), N)[:, tf.newaxis],
+  ),
+  'broadcast': at_numbers_broadcast,
+  'given': lambda x: at(
+    x, np.arange(N)[::-1].astype(np.int32) + starts(x)[:, tf.newaxis]
+  ),
+}
+
+
+@pytest.mark.parametrize('name', WITHIN_SAMPLES)
+def test_places_within_each_sample_of_any_number(name):
+  def energy(x):
+    y = WITHIN_SAMPLES[name](x)
+    return tf.reduce_sum(y**3 * np.arange(1.0, y.shape[1] + 1), axis=-1)
+
+  spec = tf.TensorSpec([None, N], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(energy, spec)
+  of_score = tfp_diag.plan_diag_jacobian(score_of(energy), spec, [None])
+  assert plan.num_passes == 1
+  # Two sorted rows are of a sample each.
+  assert of_score.num_passes <= (N // 2 if name == 'sorted rows' else 1)
+
+  @tf.function(autograph=False, input_signature=[spec])
+  def diagonals(x):
+    return plan(x)[2], of_score(x)[1][0]
+
+  for size in (1, 3, 8):
+    x = draw(size, N, seed=size)
+    want = hessian_diagonal(energy, copy_of(x))
+    for got in diagonals(x):
+      same(got, want)
+
+
+MAY_MIX = re.compile('mixes samples|number of samples')
+
+
+def next_place(x):
+  """From the last coordinate on it is the first one of the next sample."""
+  return (largest(x) + 1 + starts(x)) % tf.size(x)
+
+
+def place_within_fewer(x):
+  return largest(x) + (N - 1) * tf.range(tf.shape(x)[0])
+
+
+def place_in_the_last_first(x):
+  return largest(x) + tf.reverse(starts(x), [0])
+
+
+def place_by_the_size(x):
+  """Beside one of the next sample where there are many."""
+  many = tf.shape(x)[0] // 100
+  return tf.math.floormod(largest(x) + many + starts(x), tf.size(x))
+
+
+def place_far_before(x):
+  """Of a few samples none is in range; some devices skip these."""
+  return largest(x) + starts(x) + (-100 * N)
+
+
+def place_of_eight_bits(x):
+  """The starts of 15 samples and more do not fit."""
+  return largest(x) + tf.cast(tf.cast(starts(x), tf.int8), tf.int32)
+
+
+@pytest.mark.parametrize(
+  'places',
+  [
+    next_place,
+    place_within_fewer,
+    place_in_the_last_first,
+    place_by_the_size,
+    place_far_before,
+    place_of_eight_bits,
+  ],
+  ids=lambda f: f.__name__,
+)
+def test_places_that_may_be_in_another_sample(places):
+  """Not known to be its own: the values are refused, of any number."""
+  with pytest.raises(ValueError, match=MAY_MIX):
+    tfp_diag.plan_diag_jacobian(
+      lambda x: x * at(x, places(x))[:, tf.newaxis],
+      tf.TensorSpec([None, N], tf.float64),
+      [None],
+    )
+
+
+def next_pairs(x):
+  places = tf.stack([tf.range(tf.shape(x)[0]), largest(x)], axis=-1)
+  around = tf.concat([x, x[:1]], axis=0)
+  return tf.gather_nd(around, places + [[1, 0]])[:, tf.newaxis]
+
+
+def grouped_by_the_size(x):
+  """One row for each sample of fewer than 100, then two."""
+  size = tf.shape(x)[0]
+  times = 1 + size // 100
+  places = tf.reshape(tf.range(size * times), [size, times])
+  return tf.reduce_sum(tf.gather(tf.tile(x, [times, 1]), places), axis=1)
+
+
+def sorted_samples(x):
+  cubes = score_of(lambda x: tf.reduce_sum(tf.sort(x) ** 3, axis=-1))
+  return tf.transpose(cubes(tf.sin(tf.transpose(x))))
+
+
+@pytest.mark.parametrize(
+  'fn',
+  [next_pairs, grouped_by_the_size, sorted_samples],
+  ids=lambda f: f.__name__,
+)
+def test_rows_that_may_be_those_of_another_sample(fn):
+  with pytest.raises(ValueError, match=MAY_MIX):
+    tfp_diag.plan_diag_jacobian(
+      lambda x: x * fn(x), tf.TensorSpec([None, N], tf.float64), [None]
+    )

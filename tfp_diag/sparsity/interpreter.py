@@ -389,8 +389,6 @@ class Walker:
     if any(varies is not None for varies in varying):
       for value, varies in zip(outputs, varying):
         value.varies = varies
-      counts = registry.facts(instruction.type).counts
-      outputs[0].is_count = counts is not None and counts(inputs)
       outputs[0].is_uniform = self._is_uniform(instruction, inputs)
       outputs[0].repeats = _repeats(instruction, inputs)
       _with_source(instruction, inputs, outputs)

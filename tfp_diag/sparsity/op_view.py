@@ -23,7 +23,7 @@ import numpy as np
 from tfp_diag.sparsity.evaluation import array_of, inferred_shapes, run_op
 from tfp_diag.sparsity.program import Instruction
 from tfp_diag.sparsity.registry import CannotSay, facts
-from tfp_diag.sparsity.value import Value
+from tfp_diag.sparsity.value import Ramp, Value
 
 # A constant of at most so many integers may hold shifts, paddings or sizes.
 MAX_INTEGERS = 64
@@ -121,28 +121,14 @@ class InputView:
       raise CannotSay('a shape that is not known')
     return prod(shape)
 
-  @property
-  def is_count(self) -> bool:
-    """Whether it is 0, 1, 2, ... for any number of samples."""
+  def ramp(self) -> Ramp | None:
+    """Bounds that grow with the number of the sample; see `Value.ramp`."""
     self._view.asked_for_values = True
-    return self._value.is_count
-
-  def column_ends(self) -> list[tuple] | None:
-    """Bounds of the columns of a matrix that counts the samples in its first.
-
-    Returns:
-      For each further column its lower and upper bounds, which broadcast to a
-      vector; None if it does not count them, for any number of samples, or is
-      not seen to consist of columns.
-    """
-    self._view.asked_for_values = True
-    columns = self._value.columns()
-    if not columns or not columns[0].is_count:
-      return None
-    for column in columns[1:]:
-      if column.is_known and column.varies is None:
-        self._note_integers(column.value())
-    return [column.ends_for_any_number() for column in columns[1:]]
+    ramp = self._value.ramp()
+    if ramp is not None:
+      self._note_integers(np.unique(ramp.step))
+      self._note_integers(np.unique(ramp.low[ramp.low == ramp.high]))
+    return ramp
 
   def varies_along(self, axes: int | slice) -> bool:
     """Whether one of some sizes changes with the number of samples."""

@@ -152,11 +152,8 @@ class OpFacts:
       whatever the others are. An elementwise op has such axes only.
     is_same_for_all_sizes: Whether what it computes from shapes is the same for
       any number of samples.
-    counts: A function of its inputs that tells whether its result is 0, 1, 2,
-      ..., for any number of samples.
-    columns: A function of an instruction, its inputs and the shape of a matrix
-      that it makes: the `Value`s that are its columns, for any number of rows;
-      None if it is not seen.
+    ramp: A function of an instruction, its inputs and the shape of its result:
+      the `Ramp` of that. Raises `CannotSay`, or returns None, if it sees none.
     on_integers: A NumPy function that does the same with integers and bools.
     written_out: A function of a `tf.Operation` and of the Tensors that replace
       its inputs. It computes the first result by simpler ops, with the
@@ -209,8 +206,7 @@ class OpFacts:
   axes: Literal['aligned', 'in order'] | None = None
   separate_axes: Callable | None = None
   is_same_for_all_sizes: bool = False
-  counts: Callable | None = None
-  columns: Callable | None = None
+  ramp: Callable | None = None
   on_integers: Callable | None = None
   written_out: Callable | None = None
   written_out_but_for: tuple[int, ...] = ()

@@ -45,7 +45,6 @@ class Value:
     depends: `bool`.
     varies: None if it does not change with the number of samples; else True, or
       a bool array of the elements that do. Such a value can only be a shape.
-    is_count: whether it is 0, 1, 2, ... for any number of samples.
     is_uniform: whether it varies only in its shape, and is one number
       throughout.
     repeats: the axes along which it is constant, if it varies only in their
@@ -60,11 +59,11 @@ class Value:
     '_bounds',
     '_compute',
     '_parents',
+    '_ramp',
     '_reads',
     '_result',
     'depends',
     'dtype',
-    'is_count',
     'is_uniform',
     'repeats',
     'shape',
@@ -83,7 +82,6 @@ class Value:
     reads: Any = None,
   ) -> None:
     self.varies: Any = None
-    self.is_count = False
     self.repeats: tuple | None = None
     self.is_uniform = False
     if reads is None:
@@ -96,6 +94,7 @@ class Value:
     self._parents = parents
     self._result = None
     self._bounds = None
+    self._ramp: Any = False
     self.source: tuple | None = None
     self.zeros: np.ndarray | None = None
 
@@ -239,22 +238,42 @@ class Value:
       self._bounds = self._find_bounds()
     return self._bounds
 
-  def columns(self) -> 'list[Value] | None':
-    """The columns that a matrix is put together of, for any number of rows.
+  def ramp(self) -> 'Ramp | None':
+    """Bounds that grow with the number of the sample; None if not seen.
 
     The place of a number for each sample is often made of the number of the
-    sample and of something else: `tf.stack([tf.range(size), labels], axis=1)`.
-    Where the number of samples is open, such a matrix is not known, but its
-    columns are.
-
-    Returns:
-      List of `Value`s, vectors or matrices of one column; None if not seen.
+    sample and of something else: `tf.stack([tf.range(size), labels], axis=1)`,
+    or `labels + 4 * tf.range(size)`. Where the number of samples is open, it is
+    not known. But how far it can be from b, or 4 b, is the same for each sample
+    b.
     """
-    if self.source is None or self.shape is None or len(self.shape) != 2:
+    if self._ramp is False:
+      self._ramp = self._find_ramp()
+    return self._ramp
+
+  def _find_ramp(self) -> 'Ramp | None':
+    # Integers of fewer bits overflow in batches that are not large.
+    if self.dtype not in (tf.int32, tf.int64) or self.source is None:
       return None
     instruction, inputs, _ = self.source
-    find = facts(instruction.type).columns
-    return None if find is None else find(instruction, inputs, self.shape)
+    find = facts(instruction.type).ramp
+    if find is None:
+      return None
+    try:
+      if self.shape is None:
+        self.tensor(even_varying=True)
+      ramp = find(instruction, inputs, self.shape) if self.size else None
+    except (CannotSay, OpFailed, RecursionError, ValueError):
+      return None
+    if ramp is None:
+      return None
+    # What may overflow may be anything.
+    fits = np.maximum(abs(ramp.low), abs(ramp.high)) < 2.0**31
+    low, high = (
+      np.where(fits, ramp.low, -np.inf),
+      np.where(fits, ramp.high, np.inf),
+    )
+    return Ramp(ramp.count, ramp.step, low, high)
 
   def ends_for_any_number(self) -> tuple[np.ndarray, np.ndarray]:
     """As `bounds`, also for one number throughout, however often."""
@@ -296,6 +315,30 @@ class Value:
     return self.varies is not None and bool(
       instruction.varying_sizes_of_result().any()
     )
+
+
+class Ramp(NamedTuple):
+  """Bounds of integers that grow with the number of the sample.
+
+  The elements, in order, are blocks of one size. Element j of block b is from
+  `step[j] * b + low[j]` to `step[j] * b + high[j]`, for any number of samples.
+
+  Attributes:
+    count: `int`, the number of blocks.
+    step: Array of doubles, flat; none is negative.
+    low: Likewise, -inf where nothing is known.
+    high: Likewise, inf where nothing is known.
+  """
+
+  count: int
+  step: np.ndarray
+  low: np.ndarray
+  high: np.ndarray
+
+  @property
+  def is_count(self) -> bool:
+    """Whether it is 0, 1, 2, ... for any number of samples."""
+    return [*map(list, self[1:])] == [[1], [0], [0]]
 
 
 class RecipeStep(NamedTuple):

@@ -15,32 +15,158 @@
 """Indices that count the samples: 0, 1, 2, ..., for any number of samples.
 
 Other values that are computed from the number of samples count as unknown. Of
-these indices only the number is needed, and sizes count as known.
+these indices only the number is needed, and sizes count as known. What is added
+to them, or stands beside them, has bounds in each sample: a `Ramp`.
 """
 
 import numpy as np
 
 from tfp_diag.sparsity.registry import CannotSay, register_facts
+from tfp_diag.sparsity.value import Ramp
 
 
-def _range(inputs):
-  """`range(n)`."""
-  start, _, step = inputs
-  return _is(start, 0) and _is(step, 1)
+def _line(instruction, inputs, shape):
+  """`range(a, b, c)`, where `a` and `c` are the same for any number."""
+  start, _, step = (value.bounds() for value in inputs)
+  if start[0] != start[1] or step[0] != step[1] or step[0] <= 0:
+    return None
+  return Ramp(shape[0], *(np.reshape(e, [1]) for e in (step[0], *start)))
 
 
-def _chosen(inputs):
+def _chosen(instruction, inputs, shape):
   """`where(n > 1, range(n), 0)`: how `tf.vectorized_map` picks its elements."""
   flag, count, zero = inputs
-  if not count.is_count or not _is(zero, 0):
-    return False
+  ramp = count.ramp()
+  if ramp is None or not ramp.is_count or not _is(zero, 0):
+    return None
   if flag.source is None or flag.source[0].type != 'Greater':
-    return False
+    return None
   number, one = flag.source[1]
-  if not _is(one, 1) or not number.is_known or not count.is_known:
-    return False
-  size = count.value(even_varying=True).size
-  return np.array_equal(number.value(even_varying=True), size)
+  if not _is(one, 1) or not number.is_known:
+    return None
+  is_its = np.array_equal(number.value(even_varying=True), ramp.count)
+  return ramp if is_its else None
+
+
+def _as_before(instruction, inputs, shape):
+  """The same elements in the same order."""
+  return inputs[0].ramp()
+
+
+def _reshaped(instruction, inputs, shape):
+  """The same, unless the number of samples decides how they are grouped."""
+  sizes = inputs[1].value(even_varying=True)
+  varies = np.zeros_like(sizes, bool)
+  if inputs[1].varies is not None:
+    varies[:] = inputs[1].varies
+  is_open = varies | (sizes < 0)
+  return None if is_open[1:].any() else inputs[0].ramp()
+
+
+def _with_new_axes(instruction, inputs, shape):
+  """`x[:, tf.newaxis]`."""
+  read = instruction.op.get_attr
+  steps = inputs[3].value()
+  whole = read('begin_mask') & read('end_mask')
+  kept = whole | read('new_axis_mask') | read('ellipsis_mask')
+  if read('shrink_axis_mask') or kept + 1 != 1 << len(steps):
+    return None
+  return inputs[0].ramp() if np.all(steps == 1) else None
+
+
+def _broadcast(instruction, inputs, shape):
+  """Each number several times, for the same sample."""
+  return _blockwise(lambda part: part, inputs[:1], shape)
+
+
+def _tiled(instruction, inputs, shape):
+  """The same by `tile`."""
+  first, *_ = times = inputs[1].value()
+  if first != 1:
+    return None
+  return _blockwise(lambda part: np.tile(part, times), inputs[:1])
+
+
+def _stacked(instruction, inputs, shape):
+  """`stack(parts, axis=-1)`."""
+  axis = instruction.op.get_attr('axis') % len(shape)
+  return _blockwise(_stack, inputs) if axis == len(shape) - 1 > 0 else None
+
+
+def _stack(*parts):
+  return np.stack(parts, axis=-1)
+
+
+def _turned(instruction, inputs, shape):
+  """`transpose(stack(vectors))`: how `tf.gather_nd` makes columns."""
+  source = inputs[0].source
+  if source is None or source[0].type != 'Pack' or not _is(inputs[1], [1, 0]):
+    return None
+  is_first = source[0].op.get_attr('axis') in (0, -2)
+  return _blockwise(_stack, source[1]) if is_first else None
+
+
+def _joined(instruction, inputs, shape):
+  """`concat(parts, axis=-1)`."""
+  *parts, axis = inputs
+  if int(axis.value()) % len(shape) != len(shape) - 1 or len(shape) == 1:
+    return None
+  return _blockwise(lambda *parts: np.concatenate(parts, axis=-1), parts)
+
+
+def _added(instruction, inputs, shape):
+  """The sum of both."""
+  return _blockwise(np.add, inputs, shape)
+
+
+def _multiplied(instruction, inputs, shape):
+  """A multiple: one factor is a positive integer."""
+  count, (left, right) = _blocks(inputs, shape)
+  if right[0].any():
+    left, right = right, left
+  step, times, most = right
+  # If no step is larger than the last one, integers do not overflow between.
+  if step.any() or np.any(times != most) or times.min() < 1:
+    return None
+  return Ramp(count, *((part * times).reshape(-1) for part in left))
+
+
+def _blockwise(combine, values, shape=None):
+  """The ramp of what is done to each block alike.
+
+  Args:
+    combine: Function of arrays, one per value, of the elements of a block.
+    values: List of `Value`.
+    shape: tuple of int to which they are broadcast before, or None.
+
+  Returns:
+    `Ramp`.
+  """
+  count, parts = _blocks(values, shape)
+  return Ramp(count, *(combine(*part).reshape(-1) for part in zip(*parts)))
+
+
+def _blocks(values, shape=None):
+  """The number of blocks, and for each value the step and bounds in a block."""
+  ramps = [value.ramp() for value in values]
+  counts = {ramp.count for ramp in ramps if ramp is not None}
+  if len(counts) != 1:
+    raise CannotSay('what does not grow with the number of the sample')
+  [count] = counts
+  blocks = []
+  for value, ramp in zip(values, ramps):
+    result = value.shape if shape is None else shape
+    rows, rest = divmod(result[0], count)
+    has_rows = len(value.shape) == len(result) and value.shape[0] == result[0]
+    if rest or not (has_rows or ramp is None):
+      raise CannotSay('blocks along another axis')
+    if ramp is not None:
+      parts = [part.reshape(rows, *value.shape[1:]) for part in ramp[1:]]
+    else:
+      low, high = value.ends_for_any_number()
+      parts = [0.0, *((low.min(), high.max()) if has_rows else (low, high))]
+    blocks.append([np.broadcast_to(p, (rows, *result[1:])) for p in parts])
+  return count, blocks
 
 
 def _is(value, number):
@@ -51,65 +177,18 @@ def _is(value, number):
     return False
 
 
-register_facts('Range', counts=_range)
-register_facts('SelectV2', counts=_chosen)
-register_facts(
-  *('Cast', 'Identity'),
-  counts=lambda inputs: inputs[0].is_count and inputs[0].dtype.is_integer,
-  columns=lambda instruction, inputs, shape: inputs[0].columns(),
-)
-
-
-def _stacked(instruction, inputs, shape):
-  """`stack(vectors, axis=1)`."""
-  is_last = instruction.op.get_attr('axis') in (1, -1)
-  return list(inputs) if is_last else None
-
-
-def _joined(instruction, inputs, shape):
-  """`concat(matrices, axis=1)`."""
-  *parts, axis = inputs
-  if not (_is(axis, 1) or _is(axis, -1)):
-    return None
-  columns = []
-  for part in parts:
-    found = part.columns()
-    if found is None and (part.shape is None or part.shape[1] != 1):
-      return None
-    columns += found or [part]
-  return columns
-
-
-def _as_column(moves_nothing):
-  """A vector with an axis more, if an op is seen to add no more than that."""
-
-  def columns(instruction, inputs, shape):
-    # With one row it is not seen which axis is new.
-    is_one = inputs[0].shape == shape[:1] and shape[1] == 1 and shape[0] > 1
-    return (
-      [inputs[0]] if is_one and moves_nothing(instruction, inputs) else None
-    )
-
-  return columns
-
-
-def _is_new_axis(instruction, inputs):
-  """`x[:, tf.newaxis]`."""
-  read = instruction.op.get_attr
-  is_whole = read('begin_mask') & read('end_mask') & 1
-  try:
-    return bool(
-      is_whole and read('new_axis_mask') == 2 and inputs[3].value()[0] == 1
-    )
-  except CannotSay:
-    return False
-
-
-register_facts('Pack', columns=_stacked)
-register_facts('ConcatV2', columns=_joined)
-register_facts('Reshape', columns=_as_column(lambda instruction, inputs: True))
-register_facts(
-  'ExpandDims',
-  columns=_as_column(lambda _, inputs: _is(inputs[1], 1) or _is(inputs[1], -1)),
-)
-register_facts('StridedSlice', columns=_as_column(_is_new_axis))
+for _op_types, _ramp in {
+  ('Range',): _line,
+  ('SelectV2',): _chosen,
+  ('Cast', 'ExpandDims', 'Identity', 'Squeeze'): _as_before,
+  ('Reshape',): _reshaped,
+  ('StridedSlice',): _with_new_axes,
+  ('BroadcastTo',): _broadcast,
+  ('Tile',): _tiled,
+  ('Pack',): _stacked,
+  ('Transpose',): _turned,
+  ('ConcatV2',): _joined,
+  ('Add', 'AddV2'): _added,
+  ('Mul',): _multiplied,
+}.items():
+  register_facts(*_op_types, ramp=_ramp)

@@ -37,14 +37,12 @@ def _gather(op):
   for any number of samples.
   """
   params, indices, axis = op.inputs
-  if (
-    indices.is_count
-    and not op.attr('batch_dims')
-    and indices.size == params.shape[int(axis.value())]
-  ):
-    return Structure.linear({0: Flow.identity(params.size)})
-  if not op.attr('batch_dims') and int(axis.value()) == 0:
-    return _gather_nd(op)
+  if not op.attr('batch_dims'):
+    ramp, axis_size = indices.ramp(), params.shape[int(axis.value())]
+    if ramp is not None and ramp.is_count and ramp.count == axis_size:
+      return Structure.linear({0: Flow.identity(params.size)})
+    if int(axis.value()) == 0:
+      return _gather_nd(op)
   try:
     return movement(op, (0,))
   except CannotSay:
@@ -78,9 +76,7 @@ def _gather_nd(op):
   params, indices = op.inputs[:2]
   has_columns = op.type == 'GatherNd'
   depth = indices.shape[-1] if has_columns else 1
-  pairs = None
-  if has_columns:
-    pairs = _of_each_sample(indices, params, params.shape)
+  pairs = _of_each_sample(indices, params, params.shape, depth)
   if pairs is None:
     try:
       return movement(op, (0,))
@@ -123,29 +119,33 @@ def _slice_by_slice(indices, shape, depth):
   return _pairs(low, counts, shape)
 
 
-def _of_each_sample(indices, tensor, shape):
-  """The same where the indices count the samples, for any number of these.
+def _of_each_sample(indices, tensor, shape, depth):
+  """The same where the indices lead each sample to slices of its own.
 
-  Row k of the indices leads to slices of sample k.
+  This holds for any number of samples: with m slices of each sample, the first
+  column of what sample b has is seen to lie from m b to m b + m - 1.
 
   Args:
     indices: `InputView`.
     tensor: `InputView` of a tensor that has the samples along its first axis.
     shape: tuple of int, of the tensor that the slices are of.
+    depth: int, the number of columns of the indices.
 
   Returns:
-    As `_slice_by_slice`; None also if it is not seen that they count them.
+    As `_slice_by_slice`; None also if that is not seen.
   """
-  if not tensor.varies_along(0) or len(indices.shape) != 2:
+  ramp = indices.ramp()
+  if ramp is None or not tensor.varies_along(0) or not indices.size:
     return None
-  ends, num = indices.column_ends(), indices.shape[0]
-  if ends is None or not num or shape[0] != num:
+  many, rest = divmod(shape[0], ramp.count)
+  if rest or len(ramp.step) % depth:
     return None
-  columns = [(np.arange(num), np.arange(num)), *ends]
-  low, high = (
-    np.stack([np.broadcast_to(c[k].reshape(-1), [num]) for c in columns], 1)
-    for k in range(2)
-  )
+  step, low, high = (part.reshape(-1, depth) for part in ramp[1:])
+  first_inside = (step[:, 0] == many) & (low[:, 0] >= 0) & (high[:, 0] < many)
+  if not first_inside.all() or step[:, 1:].any():
+    return None
+  start = np.arange(ramp.count).reshape(-1, 1, 1) * step
+  low, high = ((start + end).reshape(-1, depth) for end in (low, high))
   low, high = _inside(low, high, shape)
   return _pairs(low, np.maximum(high - low + 1, 0), shape)
 
@@ -282,7 +282,8 @@ def _scatter_update(op):
   kept = np.arange(output.size)
   tensor, indices, given = op.inputs
   updates = _updates(indices, given, output, tensor)
-  if _of_each_sample(indices, tensor, output.shape) is None:
+  depth = indices.shape[-1]
+  if _of_each_sample(indices, tensor, output.shape, depth) is None:
     try:
       target = _targets(indices, given, output)
       kept[target[target >= 0]] = -1
@@ -319,7 +320,7 @@ def _updates(indices, updates, output, of_samples):
 
   `of_samples` has the samples along its first axis, if there are any.
   """
-  pairs = _of_each_sample(indices, of_samples, output.shape)
+  pairs = _of_each_sample(indices, of_samples, output.shape, indices.shape[-1])
   if pairs is None:
     try:
       return Flow.collect(_targets(indices, updates, output), output.size)
