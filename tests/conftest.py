@@ -25,12 +25,14 @@ import numpy as np
 import pytest
 
 from tests.preferred_ways import prefer_sweeps, without_sweeps
+from tests.short_stacks import keep_short_stacks
 from tfp_diag import clear_cache
 from tfp_diag.sparsity import registry
 
 # Graphs are many small objects, which Python looks through for garbage after
 # every 700 of them by default: a tenth of the time of these tests.
 gc.set_threshold(20_000, 20, 20)
+keep_short_stacks()
 
 # Those that take longest start first, so that no worker ends alone with one.
 _SLOWEST = [
