@@ -262,16 +262,17 @@ def test_errors(error, match, kwargs):
 
 
 def test_half_precision_adds_up_in_double():
+  # In steps of two, bfloat16 gets no further than 512.
   w = tf.Variable(tf.ones([2], tf.bfloat16))
 
   def loss(x):
     return tf.reduce_sum(tf.cast(x, w.dtype) * tf.reduce_sum(w**2))
 
   result = tfp_diag.diag_hessian_over_dataset(
-    loss, w, [tf.ones([1])] * 1000, reduction='sum', progress_bar=False
+    loss, w, [tf.ones([1])] * 300, reduction='sum', progress_bar=False
   )
   assert result.diag.dtype == w.dtype
-  np.testing.assert_array_equal(tf.cast(result.diag, tf.float32), 2000.0)
+  np.testing.assert_array_equal(tf.cast(result.diag, tf.float32), 600.0)
 
 
 def test_a_data_set_in_a_graph_is_refused():

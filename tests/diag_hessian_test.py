@@ -346,6 +346,9 @@ def schedule_for(number, name):
 @pytest.mark.parametrize('number, name', list(enumerate(FUNCTIONS)))
 def test_function(number, name):
   mode = MODES[(number + 1) % 2]
+  if name == 'state_space_model':
+    # Forward over reverse takes four times as long; a scan is tried in it.
+    mode = 'reverse_over_reverse'
   check_function(name, 'function', mode, schedule_for(number + 1, name))
 
 

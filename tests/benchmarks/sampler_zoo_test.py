@@ -106,13 +106,19 @@ def test_medians_of_runs():
   assert zoo_figures.of_runs(runs[:1])['compile_s'] is None
 
 
-@pytest.mark.parametrize('sampler', ['ours MALA', 'TFP SNAPER HMC'])
-def test_a_sampler_is_measured(sampler):
-  job = sampler_jobs.zoo(sampler, 'eight_schools_centered', QUICK)
+@pytest.mark.parametrize(
+  'sampler, model, title, size',
+  [
+    ('ours MALA', 'eight_schools_centered', 'eight schools, centered', 10),
+    ('TFP SNAPER HMC', 'banana', 'banana', 2),
+  ],
+)
+def test_a_sampler_is_measured(sampler, model, title, size):
+  job = sampler_jobs.zoo(sampler, model, QUICK)
   assert next(job) == {
     'status': 'ready',
-    'title': 'eight schools, centered',
-    'size': 10,
+    'title': title,
+    'size': size,
   }
   answer = job.send([31, 0])
   assert answer['seconds'] > 0 and answer['z_mean'] > 0
