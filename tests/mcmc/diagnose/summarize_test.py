@@ -33,6 +33,7 @@ from tfp_diag.mcmc import (
 )
 from tfp_diag.mcmc.diagnose import convergence_warnings
 from tfp_diag.mcmc.diagnose.summarize import warn_if_not_converged
+from tfp_diag.mcmc.run.trace import default_trace
 
 
 def ar1(coefficient, shape, seed=0):
@@ -268,6 +269,34 @@ def test_divergences_are_counted():
   assert found.warnings[0].startswith(
     '16 of 8,000 recorded proposals diverged (0.2 %):'
   )
+
+
+def test_what_is_not_finite_hides_no_divergence():
+  """Counted one by one: where both are the case, the first."""
+  ratio = set_at(np.s_[:3, :4], -np.inf)
+  found = bad(log_accept_ratio=ratio, diverging=set_at(np.s_[2:4], True))
+  assert (found.num_not_finite, found.num_divergences) == (12, 12)
+  assert [text[:12] for text in found.warnings] == [
+    '12 proposals',
+    '12 of 8,000 ',
+  ]
+
+
+def test_means_of_a_tree_that_underflow_are_finite():
+  """NUTS reports log(mean(exp(-dH))); dH beyond 1000 is a divergence."""
+  energy = np.random.default_rng(0).uniform(0.0, 2000.0, [1000, 8])
+  fields = tfp.mcmc.nuts.NUTSKernelResults._fields
+  results = tfp.mcmc.nuts.NUTSKernelResults(*[None] * len(fields))._replace(
+    log_accept_ratio=-np.where(energy < 104.0, energy, np.inf),
+    has_divergence=energy > 1000.0,
+    reach_max_depth=np.zeros([1000, 8], bool),
+  )
+  expected = int(np.sum(energy > 1000.0))
+  for trace in (results, default_trace(None, results)):
+    found = summarize(ar1(0.3, [1000, 8]), trace)
+    assert (found.num_not_finite, found.num_divergences) == (0, expected)
+    (warning,) = found.warnings
+    assert warning.startswith(f'{expected:,} of 8,000 recorded proposals')
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def sampler_warnings(
     num_chains: Python `int`.
     num_steps: Python `int`, of all chains together.
     num_not_finite: Python `int`, how many proposals were not finite, or None.
-    num_divergences: Python `int`, or None. What is not finite diverges, too.
+    num_divergences: Python `int`, how many others diverged, or None.
     log_prob: Array of log densities of draws, or None.
 
   Returns:
@@ -174,7 +174,6 @@ def sampler_warnings(
       f'{log_prob.dtype.name} are {spacing:g} apart: {IS_ROUNDED}, and steps '
       'get short for nothing. Leave out its constants, or sample in float64.'
     )
-  num_divergences = max((num_divergences or 0) - (num_not_finite or 0), 0)
   if stuck_chains:
     number = f'{len(stuck_chains)} of {num_chains} chains'
     shown = _listed(map(str, stuck_chains), [True] * len(stuck_chains))

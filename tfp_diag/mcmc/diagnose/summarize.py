@@ -48,6 +48,7 @@ _STATISTICS = (
   'log_accept_ratio',
   'accept_ratio',
   'diverging',
+  'reached_max_treedepth',
   'target_log_prob',
   'tune',
 )
@@ -167,8 +168,7 @@ def summarize(
   )
   names = tuple(name for part in parts for name in part.coordinate_names())
   stuck_chains = _stuck_chains(parts, chain_shape)
-  num_not_finite = _count(statistics, 'log_accept_ratio', _is_not_finite)
-  num_divergences = _count(statistics, 'diverging', np.asarray)
+  num_not_finite, num_divergences = _faults(statistics)
   warnings = [
     *sampler_warnings(
       stuck_chains,
@@ -303,11 +303,27 @@ def _acceptance_rate(statistics, chain_shape):
   return None
 
 
-def _count(statistics, name, condition):
-  if name not in statistics:
-    return None
-  return int(np.sum(condition(statistics[name])))
+def _faults(statistics):
+  """How many proposals were not finite, and how many others diverged.
 
+  Args:
+    statistics: Dict of arrays, as of `sampler_statistics`.
 
-def _is_not_finite(values):
-  return ~np.isfinite(values)
+  Returns:
+    Two Python `int`s, or None for what is not recorded.
+  """
+  ratio = statistics.get('log_accept_ratio', 0.0)
+  # That of a NUTS is the logarithm of a mean, which underflows where all is
+  # finite.
+  is_mean = 'reached_max_treedepth' in statistics
+  not_finite = np.isnan(ratio) if is_mean else ~np.isfinite(ratio)
+  diverging = np.not_equal(statistics.get('diverging', False), False)
+  faults = {
+    'log_accept_ratio': not_finite,
+    # What is not finite diverges, too.
+    'diverging': diverging & ~not_finite,
+  }
+  return [
+    int(np.sum(fault)) if name in statistics else None
+    for name, fault in faults.items()
+  ]

@@ -50,7 +50,8 @@ class Summary(typing.NamedTuple):
       not have it.
     num_not_finite: Python `int`, how many proposals were rejected because
       something was not finite there; or None if the trace does not say.
-    num_divergences: Python `int`, or None if the trace does not say.
+    num_divergences: Python `int`, how many others diverged, or None if the
+      trace does not say.
     stuck_chains: Tuple of `int`s, or of tuples of `int`s for chains with
       several axes: those of which no draw differs from the first.
     warnings: Tuple of `str`: sentences about what makes the draws doubtful.

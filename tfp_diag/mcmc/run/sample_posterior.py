@@ -483,8 +483,7 @@ def _way_out(summary):
       '(`tfp.mcmc.ReplicaExchangeMC`).'
     )
   num_steps = summary.num_draws * int(np.prod(summary.chain_shape))
-  divergences = (summary.num_divergences or 0) - (summary.num_not_finite or 0)
-  if divergences >= _MANY_DIVERGENCES * num_steps:
+  if (summary.num_divergences or 0) >= _MANY_DIVERGENCES * num_steps:
     return (
       'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
       'without centering.'
