@@ -191,6 +191,47 @@ def test_what_else_is_there_is_not_overwritten(path, is_file):
   assert (path if is_file else path / 'draws_0.npy').read_text() == 'thesis'
 
 
+@pytest.mark.parametrize(
+  'record, name',
+  [(lambda x: tf.cast(x, tf.bfloat16), 'bfloat16'), (tf.as_string, 'string')],
+  ids=['bfloat16', 'string'],
+)
+def test_what_no_file_holds_is_refused_before_the_first_step(
+  path, record, name
+):
+  words = f'`trace_fn` returned {name}, which the files of a `checkpoint`'
+  with pytest.raises(ValueError, match=rf'{words} .* `tf\.cast\('):
+    sample(4, checkpoint=path, trace_fn=lambda x, _: record(x))
+  assert not path.exists()
+
+
+class WalkInBfloat16(Walk):
+  """Keeps its log density in half of the memory."""
+
+  def _log_prob(self, state):
+    return tf.cast(super()._log_prob(state), tf.bfloat16)
+
+
+def test_kernel_results_that_no_file_holds_are_refused(path):
+  options = dict(kernel=WalkInBfloat16(), trace_fn=lambda *_: ())
+  with pytest.raises(ValueError, match='kernel results have bfloat16, which'):
+    sample(4, checkpoint=path, **options)
+  assert len(sample(4, **options).draws) == 4
+
+
+@pytest.mark.parametrize('dtype', [tf.bool, tf.float16, tf.complex64])
+def test_what_is_traced_keeps_its_dtype(path, dtype):
+  options = dict(
+    checkpoint=path, resume=True, trace_fn=lambda x, _: tf.cast(x, dtype)
+  )
+  first = sample(2, **options).trace
+  found = sample(4, **options).trace
+  assert found.dtype == first.dtype == dtype.as_numpy_dtype
+  np.testing.assert_array_equal(found[:2], first)
+  loaded = tfp_diag.mcmc.load_draws(path).trace
+  assert [x.dtype for x in loaded.values()] == [found.dtype]
+
+
 @pytest.mark.parametrize('name', ['resume', 'draws_on_disk'])
 def test_some_arguments_need_a_checkpoint(name):
   with pytest.raises(ValueError, match=f'`{name}` is true, but there is no'):

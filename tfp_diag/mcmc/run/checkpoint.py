@@ -49,6 +49,8 @@ _TEMPORARY_INDEX = 'index.json.part'
 TEMPORARY_WARM_UP = 'warm_up.npz.part'
 # Of a `Progress`.
 _LISTS = ('state', 'results', 'probe_state', 'probe_results', 'probe_trace')
+# What NumPy's files hold: bfloat16 is bytes there, and a text a pickle.
+_NUMBERS = '?' + np.typecodes['AllInteger'] + np.typecodes['AllFloat']
 # Characters, in an error.
 _EXCERPT = 160
 
@@ -323,6 +325,24 @@ def locked_directory(path):
       'does not exist yet.'
     )
   return directory_lock(path)
+
+
+def check_dtypes(what, tensors):
+  """Refuses numbers that NumPy's files do not give back as they were.
+
+  Args:
+    what: Python `str`, the beginning of a sentence: what has them.
+    tensors: Iterable of Tensors, or of `tf.TensorSpec`s.
+
+  Raises:
+    ValueError: if any is of a dtype that is not NumPy's own.
+  """
+  for x in tensors:
+    if np.dtype(x.dtype.as_numpy_dtype).char not in _NUMBERS:
+      raise ValueError(
+        f'{what} {x.dtype.name}, which the files of a `checkpoint` do not '
+        'hold. Use `tf.cast(..., tf.float32)` there, or leave it out.'
+      )
 
 
 def check_may_resume(path, resume):

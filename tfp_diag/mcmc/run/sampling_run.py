@@ -36,6 +36,7 @@ from tfp_diag.mcmc.run.checkpoint import (
   CheckpointDirectory,
   Progress,
   another_run,
+  check_dtypes,
   check_may_resume,
   check_target,
   is_begun,
@@ -139,6 +140,9 @@ class SamplingRun:
     if checkpoint is None:
       self._kept = MemoryRows(self._block.row_specs, schedule.num_results)
     else:
+      traced = self._block.row_specs[len(self._progress.state) :]
+      check_dtypes('`trace_fn` returned', traced)
+      check_dtypes('The kernel results have', self._progress.results)
       self._directory = self._kept = CheckpointDirectory(
         checkpoint,
         self._settings(),
