@@ -456,6 +456,8 @@ WRONG['bijectors'] = {
   'text': 'seven',
   'a class': tfp.bijectors.Exp,
   'of another structure': {'a': tfp.bijectors.Exp()},
+  'of matrices': tfp.bijectors.CorrelationCholesky(),
+  'that no inverse belongs to': tfp.bijectors.AbsoluteValue(),
   'an object': object(),
 }
 WRONG['labels'] = {'number': 7, 'text': 'seven', 'an object': object()}

@@ -15,6 +15,7 @@
 """What does not fit is named, with what fits, before TensorFlow sees it."""
 
 import collections
+import re
 import warnings
 
 import numpy as np
@@ -28,7 +29,10 @@ from tfp_diag.mcmc import (
   windowed_adaptive_mala,
 )
 from tfp_diag.mcmc.run import latent_variables, model_arguments
-from tfp_diag.mcmc.run.unconstrained_target import target_of_model
+from tfp_diag.mcmc.run.unconstrained_target import (
+  target_of_log_prob,
+  target_of_model,
+)
 
 tfd = tfp.distributions
 Root = tfd.JointDistributionCoroutine.Root
@@ -366,6 +370,44 @@ def test_a_start_that_a_bijector_does_not_lead_to():
       init=[tf.zeros([2]), tf.constant([1.0, -1.0])],
       bijectors=[None, tfp.bijectors.Softplus()],
     )
+
+
+@pytest.mark.parametrize(
+  'bijector, init, match',
+  [
+    (tfp.bijectors.Sigmoid(0.0, 5.0), np.ones([8]), 'With float32 it works'),
+    (
+      tfp.bijectors.Scale(tf.constant(2.0, tf.float64)),
+      tf.ones([8]),
+      'With float64 it works: pass `init` in that dtype',
+    ),
+    (tfp.bijectors.Ascending(), tf.ones([8]), 'it takes events of rank 1'),
+    (
+      tfp.bijectors.CorrelationCholesky(),
+      tf.ones([3, 3]),
+      r'shape \(3,\) \(it takes events of rank 2',
+    ),
+    (tfp.bijectors.AbsoluteValue(), tf.ones([8]), 'for non-injective'),
+    (
+      tfp.bijectors.Inline(forward_fn=tf.exp, forward_min_event_ndims=0),
+      tf.ones([8]),
+      r"'inline' for part 1 .* \(inverse not implemented\)\. Pass one that",
+    ),
+  ],
+  ids=lambda x: getattr(x, 'name', None),
+)
+def test_bijectors_that_do_not_fit_to_a_part(bijector, init, match):
+  def target():
+    return target_of_log_prob(
+      lambda x, y: sum(tf.reshape(p, [len(p), -1])[:, 0] for p in (x, y)),
+      [init, init],
+      [None, bijector],
+    )
+
+  for make in target, tf.function(target, autograph=False):
+    with pytest.raises(ValueError, match=r'`bijectors` .* part 1 of') as e:
+      make()
+    assert re.search(match, str(e.value))
 
 
 def test_bijectors_are_looked_at_in_a_graph():

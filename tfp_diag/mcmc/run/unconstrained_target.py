@@ -499,7 +499,10 @@ def target_of_log_prob(
   batching.check_value(log_prob, parts, None, name)
   check_dtype(log_prob, parts, name)
   chain_ndims = log_prob.shape.rank
-  start = [tf.identity(b.inverse(x)) for b, x in zip(bijectors, parts)]
+  start = [
+    _inverse(i, bijector, part, chain_ndims)
+    for i, (bijector, part) in enumerate(zip(bijectors, parts))
+  ]
   check_reached(bijectors, parts, start)
 
   def constrain(parts):
@@ -525,6 +528,38 @@ def target_of_log_prob(
     constrain=constrain,
     traced=traced,
   )
+
+
+def _inverse(i, bijector, part, chain_ndims):
+  """Part `i` of a start in Rⁿ; refuses a bijector that does not fit to it."""
+
+  def there_and_back(x):
+    event_ndims = x.shape.rank - chain_ndims
+    least = bijector.inverse_min_event_ndims
+    if event_ndims < least:
+      raise ValueError(f'it takes events of rank {least} or more')
+    z = tf.identity(bijector.inverse(x))
+    # Another copy than that whose inverse is known.
+    bijector.forward(tf.identity(z))
+    bijector.forward_log_det_jacobian(
+      tf.identity(z), event_ndims=z.shape.rank - chain_ndims
+    )
+    return z
+
+  try:
+    return there_and_back(part)
+  except Exception as e:  # Of TensorFlow, or of what the user wrote.
+    other = dtype_that_works(there_and_back, part)
+    way_out = (
+      'Pass one that has an inverse and a log-determinant there, or None.'
+    )
+    if other is not None:
+      way_out = f'With {other.name} it works: pass `init` in that dtype.'
+    raise ValueError(
+      f'`bijectors` has {bijector.name!r} for part {i} of `init`, and fails '
+      f'there, with {part.dtype.name} and events of shape '
+      f'{part.shape[chain_ndims:]} ({arguments.reason(e)}). {way_out}'
+    ) from e
 
 
 def _check_chains(log_prob, parts, name):
