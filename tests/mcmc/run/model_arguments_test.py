@@ -484,6 +484,53 @@ def test_a_scalar_for_a_number_of_observations_that_varies(of_pinned):
     run(given, y=2.0)
 
 
+@tfd.JointDistributionCoroutine
+def _inner():
+  a = yield Root(tfd.Gamma(2.0, 1.0, name='a'))
+  yield tfd.Sample(tfd.Normal(a, 1.0), 2, name='b')
+
+
+_NESTED = tfd.JointDistributionNamed(
+  {'p': _inner, 'y': lambda p: tfd.Normal(p.b[..., 0], p.a)}
+)
+
+
+@pytest.mark.parametrize(
+  'value',
+  [
+    {'b': 0.5, 'a': 2},
+    {'a': np.float64(2.0), 'b': [0.5, 0.5]},
+    _inner.dtype._make([2.0, tf.constant([0.5, 0.5])]),
+  ],
+  ids=['numbers', 'a_dict', 'as_drawn'],
+)
+def test_a_variable_that_is_a_model_is_pinned_as_a_whole(value):
+  target = target_of_model(_NESTED, {'p': value}, {'y': np.arange(3.0)}, [3], 0)
+  expected = (
+    tfd.Gamma(2.0, 1.0).log_prob(2.0)
+    + 2.0 * tfd.Normal(2.0, 1.0).log_prob(0.5)
+    + tfd.Normal(0.5, 2.0).log_prob(tf.range(3.0))
+  )
+  np.testing.assert_allclose(target.log_prob_fn(*target.start), expected, 1e-6)
+
+
+@pytest.mark.parametrize(
+  'value, match',
+  [
+    ({'b': 0.5}, "'p' has the variables 'a', 'b', but .* of it is 'b'. Pin it"),
+    (0.5, r'is 0\.5\. Pin it as a whole'),
+    ([1.0, 0.5], r'is \[1\.0, 0\.5\]\. Pin it as a whole'),
+    ({'a': 1.0, 'b': [0.5] * 3}, r"'p\.b' has the shape \(3,\)"),
+    ({'a': None, 'b': 0.5}, r"'p\.a' is .*None"),
+    (tf.zeros([3]), 'is an EagerTensor of shape'),
+  ],
+  ids=['a_part', 'a_number', 'no_names', 'shape', 'none', 'tensor'],
+)
+def test_a_variable_that_is_a_model_is_not_pinned_in_part(value, match):
+  with pytest.raises((TypeError, ValueError), match=match):
+    model_arguments.check_pins(_NESTED, {'p': value}, [3])
+
+
 def test_several_axes_of_chains():
   chains = model_arguments.as_chain_shape([np.int64(2), 3])
   target = target_of_model(_model, _DATA, None, chains, (0, 1))

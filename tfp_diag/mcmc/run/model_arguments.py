@@ -18,6 +18,7 @@ All that is wrong gets a sentence here, before TensorFlow sees it.
 """
 
 import collections.abc
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -118,60 +119,35 @@ def check_pins(model, pins, chain_shape):
   """
   event_shapes = by_name(model, model.event_shape)
   dtypes = by_name(model, model.dtype)
+  leading_shape = _leading_shape(model, chain_shape)
   checked = dict(pins)
   for name, value in pins.items():
-    expected = event_shapes.get(name)
     if value is None:
       raise ValueError(
         f'`{name}` is None, which would leave {name!r} among the unknowns; '
         'pass what was observed, or leave the argument out.'
       )
-    if not isinstance(expected, tf.TensorShape):
+    if name not in event_shapes:
       continue
-    if np.ma.is_masked(value):
-      raise TypeError(
-        f'The value of {name!r} is a masked array, but what is masked would be '
-        'taken for data. Pass the values that were observed, and build the '
-        'model for these.'
-      )
-    try:
-      value = value if tf.is_tensor(value) else np.asarray(value)
-    except ValueError as e:
-      raise ValueError(
-        f'The value of {name!r} is not an array ({e}), but must be one of '
-        f'shape {expected}.'
-      ) from e
-    dtype = dtypes.get(name)
-    _check_whole(name, value, dtype)
-    if tf.is_tensor(value) and dtype and tf.as_dtype(dtype).is_floating:
-      if value.dtype.is_integer:
-        checked[name] = tf.cast(value, dtype)
-      elif value.dtype.is_floating and value.dtype != dtype:
-        raise TypeError(
-          f'What is pinned as {name!r} is a Tensor of dtype '
-          f'{value.dtype.name}, but the variable has '
-          f'{tf.as_dtype(dtype).name}; cast it by `tf.cast`.'
+    expected = event_shapes[name]
+    parts = zip(
+      _parts_of_pin(name, value, expected),
+      tf.nest.flatten(expected),
+      tf.nest.flatten(dtypes[name]),
+    )
+    checked[name] = tf.nest.pack_sequence_as(
+      expected,
+      [
+        _checked_pin(
+          *given,
+          shape,
+          dtype,
+          leading_shape,
+          functools.partial(_has_no_axes, model, name, i),
         )
-    shape = tf.TensorShape(value.shape)
-    if getattr(value.dtype, 'name', None) == 'string' or (
-      getattr(value.dtype, 'kind', None) in tuple('OSU')
-    ):
-      raise TypeError(
-        f'The value of {name!r} is {arguments.shown(value)}, but must be an '
-        f'array of numbers of shape {expected}; convert it, as by '
-        '`np.asarray(..., np.float32)`.'
-      )
-    if not _fits(shape, expected, _leading_shape(model, chain_shape)):
-      raise ValueError(
-        f'What is pinned as {name!r} has the shape {shape}, but the variable '
-        f'has {expected}; pass a value of that shape, or build the model for '
-        'this one, with its axes in the event (`tfd.Sample`, '
-        '`tfd.Independent`).'
-      )
-    _check_same_for_chains(name, value, shape, expected)
-    if shape.rank == 0 and expected.rank != 0:
-      # Not all distributions broadcast a value, and some count it once.
-      checked[name] = _filled(model, name, checked[name], expected)
+        for i, (given, shape, dtype) in enumerate(parts)
+      ],
+    )
   return checked
 
 
@@ -192,6 +168,101 @@ def check_pinned(model):
       _check_same_for_chains(
         name, value, tf.TensorShape(np.shape(value)), expected
       )
+
+
+def _parts_of_pin(name, value, expected):
+  """What is pinned of a variable, in parts if that is a model of its own.
+
+  Args:
+    name: Python `str`, the variable.
+    value: What was given for it.
+    expected: `tf.TensorShape`, or a structure of these.
+
+  Returns:
+    List of names and values, in the order of `tf.nest`.
+
+  Raises:
+    ValueError: if it has other parts.
+  """
+  if not tf.nest.is_nested(expected):
+    return [(name, value)]
+  shapes, values = _entries(expected), _entries(value)
+  if {*shapes} != {*values}:
+    has_names = values and all(isinstance(key, str) for key in values)
+    found = (
+      ', '.join(map(repr, values)) if has_names else arguments.shown(value)
+    )
+    raise ValueError(
+      f'{name!r} has the variables {", ".join(map(repr, shapes))}, but what is '
+      f'pinned of it is {found}. Pin it as a whole, with a value for each.'
+    )
+  is_dict = isinstance(expected, collections.abc.Mapping)
+  return [
+    part
+    for key in (sorted(shapes) if is_dict else shapes)
+    for part in _parts_of_pin(f'{name}.{key}', values[key], shapes[key])
+  ]
+
+
+def _entries(structure):
+  """Dict of the entries of a structure, from keys, fields or indices."""
+  if isinstance(structure, collections.abc.Mapping):
+    return dict(structure)
+  if hasattr(structure, '_fields'):
+    return dict(zip(structure._fields, structure))
+  is_list = isinstance(structure, (list, tuple))
+  return dict(enumerate(structure)) if is_list else {}
+
+
+def _checked_pin(name, value, expected, dtype, leading_shape, has_no_axes):
+  """What is observed of a part of a variable; refuses what does not fit."""
+  if not isinstance(expected, tf.TensorShape):
+    return value
+  if np.ma.is_masked(value):
+    raise TypeError(
+      f'The value of {name!r} is a masked array, but what is masked would be '
+      'taken for data. Pass the values that were observed, and build the '
+      'model for these.'
+    )
+  given = value
+  try:
+    value = value if tf.is_tensor(value) else np.asarray(value)
+  except ValueError as e:
+    raise ValueError(
+      f'The value of {name!r} is not an array ({e}), but must be one of '
+      f'shape {expected}.'
+    ) from e
+  _check_whole(name, value, dtype)
+  if tf.is_tensor(value) and dtype and tf.as_dtype(dtype).is_floating:
+    if value.dtype.is_integer:
+      given = tf.cast(value, dtype)
+    elif value.dtype.is_floating and value.dtype != dtype:
+      raise TypeError(
+        f'What is pinned as {name!r} is a Tensor of dtype '
+        f'{value.dtype.name}, but the variable has '
+        f'{tf.as_dtype(dtype).name}; cast it by `tf.cast`.'
+      )
+  shape = tf.TensorShape(value.shape)
+  if getattr(value.dtype, 'name', None) == 'string' or (
+    getattr(value.dtype, 'kind', None) in tuple('OSU')
+  ):
+    raise TypeError(
+      f'The value of {name!r} is {arguments.shown(value)}, but must be an '
+      f'array of numbers of shape {expected}; convert it, as by '
+      '`np.asarray(..., np.float32)`.'
+    )
+  if not _fits(shape, expected, leading_shape):
+    raise ValueError(
+      f'What is pinned as {name!r} has the shape {shape}, but the variable '
+      f'has {expected}; pass a value of that shape, or build the model for '
+      'this one, with its axes in the event (`tfd.Sample`, '
+      '`tfd.Independent`).'
+    )
+  _check_same_for_chains(name, value, shape, expected)
+  if shape.rank == 0 and expected.rank != 0:
+    # Not all distributions broadcast a value, and some count it once.
+    return _filled(name, given, expected, has_no_axes)
+  return given
 
 
 def _check_whole(name, value, dtype):
@@ -266,18 +337,23 @@ def _fits(shape, event_shape, leading_shape):
   )
 
 
-def _filled(model, name, value, event_shape):
+def _filled(name, value, event_shape, has_no_axes):
   """A scalar as equal values for a variable; refused if their number varies."""
   if event_shape.is_fully_defined():
     fill = tf.broadcast_to if tf.is_tensor(value) else np.broadcast_to
     return fill(value, event_shape)
-  drawn = by_name(model, model.event_shape_tensor())[name]
-  if drawn.shape.num_elements() != 0:
+  if not has_no_axes():
     raise ValueError(
       f'What is pinned as {name!r} is a scalar, but the shape of the variable '
       'is not known beforehand; pass an array of that shape.'
     )
   return value
+
+
+def _has_no_axes(model, name, i):
+  """Whether part `i` of a variable is a scalar, of whatever shape it says."""
+  shapes = tf.nest.flatten(by_name(model, model.event_shape_tensor())[name])
+  return shapes[i].shape.num_elements() == 0
 
 
 def check_init(model, init, of_model='joint_dist'):
