@@ -24,6 +24,7 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 import tfp_diag
+from tfp_diag.mcmc import PreconditionedMALA
 from tfp_diag.mcmc.run import progress
 
 
@@ -167,6 +168,53 @@ def test_a_checkpoint_of_the_start_is_pointed_out(tmp_path):
     sample(look=fail, checkpoint=tmp_path / 'run')
   said = ''.join(traceback.format_exception(error.value))
   assert 'The 0 of 20 draws' in said and 'resume=True' in said
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+def test_a_trace_whose_shape_changes_is_refused_in_a_sentence(jit_compile):
+  def positive(state, _):
+    return tf.boolean_mask(state, state > 0.0)
+
+  with pytest.raises(ValueError, match=r'^`trace_fn` .* of another'):
+    tfp_diag.mcmc.sample(
+      PreconditionedMALA(lambda x: -0.5 * x**2, 0.5),
+      tf.zeros([4]),
+      5,
+      trace_fn=positive,
+      jit_compile=jit_compile,
+      seed=1,
+    )
+
+
+def test_a_trace_of_a_shape_that_is_known_at_run_time(whole):
+  def twice(state, _):
+    return {'twice': tf.boolean_mask(2.0 * state, [True, True])}
+
+  traced = tf.function(twice).get_concrete_function(tf.zeros([2, 3]), ())
+  assert not traced.output_shapes['twice'].is_fully_defined()
+  assert_same(sample(trace_fn=twice), whole)
+
+
+def test_a_trace_of_another_shape_in_a_graph_is_refused():
+  def trace_fn(state, _):
+    return state if tf.executing_eagerly() else state[0]
+
+  with pytest.raises(ValueError, match=r'^`trace_fn` .* of another'):
+    sample(trace_fn=trace_fn)
+
+
+def test_keys_of_a_trace_that_cannot_be_sorted():
+  with pytest.raises(TypeError, match='`trace_fn` returned a dict whose keys'):
+    sample(trace_fn=lambda state, _: {1: state, 'a': state})
+
+
+def test_kernel_results_that_last_no_longer_than_a_graph():
+  kernel = tfp.experimental.mcmc.WithReductions(
+    PreconditionedMALA(lambda x: -0.5 * x**2, 0.5),
+    tfp.experimental.mcmc.TracingReducer(size=5),
+  )
+  with pytest.raises(TypeError, match=r'have a `tf\.TensorArray`.* `trace_fn`'):
+    tfp_diag.mcmc.sample(kernel, tf.zeros([4]), 5)
 
 
 class OldError(UserError):

@@ -44,10 +44,13 @@ def explaining_xla(jit_compile, what='a step of the kernel'):
 
   Raises:
     NotCompiledError: with the way out.
+    ValueError: if a step records another shape than those before.
   """
   try:
     yield
   except (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError) as e:
+    if _COMPARED in str(e):
+      raise ValueError(_OTHER_SHAPE) from e
     if not jit_compile or 'compil' not in str(e):
       raise
     raise NotCompiledError(
@@ -57,6 +60,13 @@ def explaining_xla(jit_compile, what='a step of the kernel'):
     ) from e
 
 
+# The name of an op that compares the shape of what a step records.
+_COMPARED = 'shape_of_what_is_traced'
+_OTHER_SHAPE = (
+  '`trace_fn` returned a Tensor of another shape than at the start, but what '
+  'is recorded has one shape in all steps. Keep what would be left out, for '
+  'example with a mask beside it, or fill it by `tf.where`.'
+)
 _BESIDE_A_TAPE = '; or call this outside of the `tf.GradientTape`'
 
 
@@ -73,11 +83,29 @@ def packed(structure, tensors):
   return tf.nest.pack_sequence_as(structure, tensors, expand_composites=True)
 
 
-def as_tensors(structure):
-  """The structure, with Tensors in place of what can be converted to them."""
-  return tf.nest.map_structure(
-    tf.convert_to_tensor, structure, expand_composites=True
-  )
+def as_tensors(results):
+  """Kernel results, with Tensors in place of what can be converted to them.
+
+  Args:
+    results: Kernel results.
+
+  Returns:
+    The same structure.
+
+  Raises:
+    TypeError: if something in it cannot be kept from block to block.
+  """
+
+  def convert(x):
+    if isinstance(x, tf.TensorArray):
+      raise TypeError(
+        'The kernel results have a `tf.TensorArray`, which lasts no longer '
+        'than one graph, and cannot be kept from block to block. Record by '
+        '`trace_fn` in the place of a reducer, or use `tfp.mcmc.sample_chain`.'
+      )
+    return tf.convert_to_tensor(x)
+
+  return tf.nest.map_structure(convert, results, expand_composites=True)
 
 
 class KnownBy(typing.NamedTuple):
@@ -219,6 +247,7 @@ class SamplingBlock:
       seed=seed,
     )
     entries = _row_entries(state, self._trace_fn(state, results))
+    entries = list(map(_of_shape, entries, self.row_specs))
     return to_tensors(state), to_tensors(results), acceptance(results), entries
 
   def empty_rows(self):
@@ -295,6 +324,15 @@ def _never_constant(step, before, after):
   if after is not before:
     return after
   return tf.where(step < 0, tf.zeros_like(after), after)
+
+
+def _of_shape(entry, spec):
+  """An entry that has the shape of its row, which may be known to run time."""
+  if not spec.shape.is_compatible_with(entry.shape):
+    raise ValueError(_OTHER_SHAPE)
+  if entry.shape.is_fully_defined():
+    return entry
+  return tf.ensure_shape(entry, spec.shape, name=_COMPARED)
 
 
 def _row_entries(state, trace):

@@ -120,8 +120,15 @@ def as_trace(recorded):
     Structure of Tensors.
 
   Raises:
-    TypeError: if something in it is no Tensor.
+    TypeError: if something in it is no Tensor, or keys cannot be sorted.
   """
+  try:
+    tf.nest.flatten(recorded)
+  except TypeError as e:
+    raise TypeError(
+      '`trace_fn` returned a dict whose keys cannot be sorted, as TensorFlow '
+      f'does ({arguments.reason(e)}). Take texts alone.'
+    ) from e
   return tf.nest.map_structure(
     lambda x: arguments.as_tensor('What `trace_fn` returned', x), recorded
   )
