@@ -349,6 +349,7 @@ def bad_words(user_file):
     ('--warmup -1', '--warmup is -1 and must be at least 0'),
     ('--seed -1', '--seed is -1'),
     ('--seed 2147483648', 'less than 2**31'),
+    ('--chains 2147483648', 'less than 2**31'),
     ('--step-size 0.1', 'the warm-up finds the step size; leave it out'),
     ('--kernel nuts', "invalid choice: 'nuts'"),
     ('--preconditioner none', "invalid choice: 'none'"),
@@ -362,7 +363,10 @@ def bad_words(user_file):
     (f'{fn}:number --init [0.]', 'is of type int and must be a function'),
     (f'{fn}:normal --init zero', '--init zero is not a number'),
     (f'{fn}:normal --init [[1.],[2.,3.]]', 'must be equally long'),
-    (f'{fn}:normal --init [1e999]', 'is not finite'),
+    *(
+      (f'{fn}:normal --init [{number}]', 'x is not finite in float32')
+      for number in ('1e999', '-1e300', 400 * '9')
+    ),
     (f'{fn}:normal --init []', 'has no coordinates'),
     (f'{fn}:everything_summed --init [0.,0.]', 'returned shape [] for a state'),
     (f'{fn}:undefined --init [-1.,1.]', 'is nan at the start'),

@@ -213,5 +213,5 @@ def _check_numbers(options):
     value = getattr(options, name)
     if value is not None and value < least:
       raise InputError(f'--{name} is {value} and must be at least {least}.')
-  if options.seed >= 2**31:
-    raise InputError(f'--seed is {options.seed} and must be less than 2**31.')
+    if value is not None and value >= 2**31:
+      raise InputError(f'--{name} is {value} and must be less than 2**31.')

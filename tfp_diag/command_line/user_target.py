@@ -145,13 +145,17 @@ def _read_parts(fn, option, text, to_part):
 def _array(value):
   try:
     part = np.array(value, np.float64)
+  except OverflowError:  # Of an integer beyond all floats.
+    part = np.array(np.inf)
   except (ValueError, TypeError) as e:
     raise ValueError(
       'is not an array of numbers; the rows of a list must be equally long, '
       'and several parts go in a tuple.'
     ) from e
-  if not np.all(np.isfinite(part)):
-    raise ValueError('is not finite.')
+  with np.errstate(over='ignore'):
+    is_finite = np.isfinite(part.astype(np.float32))
+  if not np.all(is_finite):
+    raise ValueError('is not finite in float32, the dtype of the state.')
   return part
 
 
