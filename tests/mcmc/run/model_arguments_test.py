@@ -410,6 +410,25 @@ def test_bijectors_that_do_not_fit_to_a_part(bijector, init, match):
     assert re.search(match, str(e.value))
 
 
+def test_a_log_density_whose_graph_does_not_say_its_shape():
+  def log_prob(x):
+    return tf.py_function(lambda x: -tf.reduce_sum(x**2, -1), [x], tf.float32)
+
+  x = tf.reshape(tf.range(1.0, 7.0), [3, 2])
+  target = target_of_log_prob(log_prob, x, tfp.bijectors.Exp())
+
+  @tf.function(autograph=False)
+  def value_and_gradient(z):
+    value = target.log_prob_fn(z)
+    assert value.shape == [3]
+    return value, tf.gradients(value, z)[0]
+
+  found = value_and_gradient(x)
+  expected = tf.reduce_sum(x - tf.exp(2.0 * x), -1), 1.0 - 2.0 * tf.exp(2.0 * x)
+  for one, other in zip(found, expected):
+    np.testing.assert_allclose(one, other, rtol=1e-6)
+
+
 def test_bijectors_are_looked_at_in_a_graph():
   @tf.function
   def sample():

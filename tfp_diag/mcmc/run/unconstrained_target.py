@@ -519,7 +519,11 @@ def target_of_log_prob(
       for b, x in zip(bijectors, parts)
     ]
     state = constrain(parts)
-    return nest.call_as_caller(target_log_prob_fn, state, name) + sum(log_det)
+    value = nest.call_as_caller(target_log_prob_fn, state, name) + sum(log_det)
+    if value.shape.rank is None:
+      # As of a `tf.py_function`. At the start it is one value for each chain.
+      value = tf.ensure_shape(value, parts[0].shape[:chain_ndims])
+    return value
 
   log_prob_fn, traced = _once(log_prob_fn, is_model=False)
   return UnconstrainedTarget(
