@@ -186,6 +186,9 @@ def test_a_parameter_that_never_moved_is_named():
   assert found.sd[3] == 0.0
   (warning,) = found.warnings
   assert warning.startswith('b never moved: all draws are the same')
+  # A longer run moves no constant.
+  with pytest.warns(UserWarning, match=r'for constants, .* not defined\.$'):
+    warn_if_not_converged(found, 'Draw more.')
   # All of a part.
   draws['b'] = np.full([1000, 8, 2], [0.1, 0.2])
   (warning,) = summarize(draws).warnings

@@ -29,6 +29,8 @@ IS_UNREACHED = 'no draw is there'
 
 IS_ONE_CHAIN = 'There is one chain'
 
+IS_CONSTANT = 'never moved: all draws are the same'
+
 # Chains that are moved are no mode if they are fewer than so many, and fewer
 # than this share; nor is what lies beside the draws by less than this share of
 # their range.
@@ -83,8 +85,8 @@ def parameter_warnings(
   never_moved = is_constant & ~_of_parts(is_finite & ~is_constant, part_sizes)
   if np.any(never_moved):
     found.append(
-      f'{_listed(names, never_moved)} never moved: all draws are the same, and '
-      'R-hat and ESS are not defined.'
+      f'{_listed(names, never_moved)} {IS_CONSTANT}, which is right for '
+      'constants, as of a `tfd.Deterministic`; R-hat and ESS are not defined.'
     )
   usable = is_finite & ~is_constant
   found += _rounded(names, columns, usable)

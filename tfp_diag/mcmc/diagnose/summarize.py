@@ -28,6 +28,7 @@ from tfp_diag.mcmc.diagnose.convergence import (
   in_groups,
 )
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  IS_CONSTANT,
   IS_ONE_CHAIN,
   IS_ROUNDED,
   parameter_warnings,
@@ -224,8 +225,8 @@ def warn_if_not_converged(summary, way_out):
 
   Args:
     summary: `Summary`.
-    way_out: Python `str`, a sentence: what to try. Of one chain, and of
-      rounding, the warning says that itself.
+    way_out: Python `str`, a sentence: what to try. Of one chain, of constants
+      and of rounding, the warning says that itself.
 
   Of draws that are too few to judge nothing is said.
   """
@@ -234,7 +235,9 @@ def warn_if_not_converged(summary, way_out):
   sentences = list(summary.warnings)
   if any(IS_ROUNDED in text for text in sentences):
     way_out = 'Until then a longer run gains nothing.'
-  if not all(text.startswith(IS_ONE_CHAIN) for text in sentences):
+  if not all(
+    text.startswith(IS_ONE_CHAIN) or IS_CONSTANT in text for text in sentences
+  ):
     sentences.append(way_out)
   warn(' '.join(sentences))
 
