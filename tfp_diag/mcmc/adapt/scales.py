@@ -62,6 +62,10 @@ class Scale:
   def __init__(self, factor):
     self.factor = np.asarray(factor, np.float64)
 
+  def learned(self, draws, gradients):
+    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+    return self._learned(draws, _nowhere_flat(draws, gradients))
+
   def arrays(self):
     """Dict of arrays, from which the class makes the scale again."""
     return {'factor': self.factor}
@@ -111,8 +115,7 @@ class DiagonalScale(Scale):
     """L⁻¹ x for draws of shape [n, d]."""
     return draws / self.factor
 
-  def learned(self, draws, gradients):
-    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+  def _learned(self, draws, gradients):
     # Of a coordinate that never moved, which keeps its factor.
     with np.errstate(divide='ignore', invalid='ignore'):
       among = [np.mean(centered(x) ** 2, axis=0) for x in (draws, gradients)]
@@ -170,8 +173,7 @@ class LowRankScale(Scale):
     shrunk = 1.0 / (1.0 + self.excess) - 1.0
     return scaled + (scaled @ self.directions * shrunk) @ self.directions.T
 
-  def learned(self, draws, gradients):
-    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+  def _learned(self, draws, gradients):
     diagonal = DiagonalScale(self.factor).learned(draws, gradients)
     every = -(-len(draws) // _ROWS_FOR_DIRECTIONS)
     scaled = [
@@ -225,8 +227,7 @@ class DenseScale(Scale):
     """L⁻¹ x for draws of shape [n, d]."""
     return scipy.linalg.solve_triangular(self.factor, draws.T, lower=True).T
 
-  def learned(self, draws, gradients):
-    """The scale of least Fisher divergence, from arrays of shape [n, d]."""
+  def _learned(self, draws, gradients):
     factor = tf.constant(self.factor)
     pairs = tf.constant(np.stack([draws, gradients], axis=1), tf.float64)
     moments = fisher_matrix.add_draws(
@@ -254,6 +255,23 @@ def centered(values):
   """
   is_same = np.all(values == values[:1], axis=0)
   return np.where(is_same, 0.0, values - values.mean(axis=0))
+
+
+def _nowhere_flat(draws, gradients):
+  """Gradients, those of a Gaussian along coordinates where they never vary.
+
+  A slope says how far a coordinate reaches that is exponential beyond an edge;
+  of one that is uniform between edges the draws alone tell. Where all are so,
+  a common scale is that of the steps, which finds itself.
+  """
+  x = centered(draws)
+  deviation = np.sqrt(np.mean(x**2, axis=0))
+  slope = np.abs(np.mean(gradients, axis=0))
+  is_flat = ~np.any(centered(gradients), axis=0) & (deviation > 0.0)
+  is_flat &= ~np.all(is_flat)
+  unit = np.where(is_flat, deviation, 1.0)
+  like = -x / unit * np.where(slope > 0.0, slope, 1.0 / unit)
+  return np.where(is_flat, like, gradients)
 
 
 def vary(values):
