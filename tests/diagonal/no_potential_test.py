@@ -76,22 +76,12 @@ def turned_back_wrongly(x):
   return slopes @ constant(SQUARE, x)
 
 
-def one_term_twice(x):
-  with tf.GradientTape(persistent=True) as tape:
-    tape.watch(x)
-    one, other = pairs(x), layer(x)
-  by_one, by_other = tape.gradient(one, x), tape.gradient(other, x)
-  tf.identity(one + other)
-  return tf.add_n([by_one, by_other, by_other])
-
-
 NO_GRADIENTS = {
   'another point': of_another_point,
   'another constant': with_another_constant,
   'normalized': normalized,
   'turned': turned,
   'a matrix that is not transposed': by_hand(layer, turned_back_wrongly),
-  'a term twice': one_term_twice,
 }
 
 
@@ -106,22 +96,6 @@ def test_what_is_no_gradient(fn):
   )
   expected = jacobian_diagonal(fn, x)
   np.testing.assert_allclose(diagonal(x), expected, rtol=1e-9, atol=1e-11)
-
-
-def test_one_part_without_a_potential():
-  def fn(x, y):
-    return gradient_of(pairs)(x), y * tf.reduce_sum(y, -1, keepdims=True)
-
-  xs = [state(3, N), state(3, N + 1)]
-  plan = tfp_diag.plan_diag_jacobian(fn, xs, sample_shape=[3])
-  assert not is_as_hessian(plan)
-  _, found = plan(xs)
-  expected = [
-    jacobian_diagonal(lambda x: fn(x, xs[1])[0], xs[0]),
-    jacobian_diagonal(lambda y: fn(xs[0], y)[1], xs[1]),
-  ]
-  for diag, each in zip(found, expected):
-    np.testing.assert_allclose(diag, each, rtol=1e-9, atol=1e-11)
 
 
 def test_a_total_that_is_not_linear_in_its_terms():

@@ -185,6 +185,54 @@ def test_parts():
     np.testing.assert_allclose(diag, each, rtol=1e-9, atol=1e-11)
 
 
+def scores(potential, *xs):
+  with tf.GradientTape() as tape:
+    tape.watch(xs)
+    value = potential(*xs)
+  return tape.gradient(value, xs)
+
+
+def step_and_friction(q, p):
+  return q + 0.1 * scores(network, q)[0], -0.5 * p
+
+
+def one_for_each(q, p):
+  return *scores(network, q), 2.0 * scores(regression, p)[0]
+
+
+def one_with_the_other_held(q, p):
+  """Nothing can be said of the other result, but that it takes passes."""
+  (by_q,) = scores(lambda q: network(q * p) + pairs(p), q)
+  return by_q, p * tf.reduce_sum(p, -1, keepdims=True)
+
+
+def one_tensor_by_two_parts(q, p):
+  by_q, by_p = scores(lambda q, p: network(q + p), q, p)
+  return by_q, 3.0 * by_p
+
+
+@pytest.mark.parametrize('shape', [[3, N], [None, N]])
+@pytest.mark.parametrize(
+  ('fn', 'num_passes'),
+  [
+    (step_and_friction, 2),
+    (one_for_each, 2),
+    (one_with_the_other_held, 1 + N),
+    (one_tensor_by_two_parts, 1),
+  ],
+)
+def test_some_of_the_parts(fn, num_passes, shape):
+  specs = [tf.TensorSpec(shape, tf.float64)] * 2
+  plan = tfp_diag.plan_diag_jacobian(fn, specs, sample_shape=shape[:1])
+  assert is_as_hessian(plan) and plan.num_passes == num_passes
+  q, p = state(3, N), state(3, N)[:, ::-1]
+  _, (by_q, by_p) = plan([q, p])
+  expected = jacobian_diagonal(lambda q: fn(q, p)[0], q)
+  np.testing.assert_allclose(by_q, expected, rtol=1e-9, atol=1e-11)
+  expected = jacobian_diagonal(lambda p: fn(q, p)[1], p)
+  np.testing.assert_allclose(by_p, expected, rtol=1e-9, atol=1e-11)
+
+
 def test_the_diagonal_is_differentiated():
   score, x = gradient_of(pairs), state(2, N)
 
@@ -261,6 +309,27 @@ def of_three_potentials(x):
   return scores[0] - scores[2] ** 3 + tf.zeros_like(scores[1])
 
 
+def one_term_twice(x):
+  """The gradient of a sum, and of a term of it."""
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(x)
+    one = regression(x)
+    total = one + pairs(x)
+  return tape.gradient(total, x) + tape.gradient(one, x)
+
+
+def guarded(x):
+  """What else is computed from the value has no derivative."""
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    value = network(x)
+  score = tape.gradient(value, x)
+  tf.debugging.check_numerics(value, 'the log density')
+  weight = tf.stop_gradient(tf.nn.sigmoid(value))[:, tf.newaxis]
+  is_finite = tf.math.is_finite(tf.exp(value))[:, tf.newaxis]
+  return tf.where(is_finite, weight * score, tf.zeros_like(score))
+
+
 BEHIND = [
   (with_a_constant_part, 1),
   (clipped, 1),
@@ -271,6 +340,8 @@ BEHIND = [
   (of_two_potentials, 2),
   (guided, 3),
   (of_three_potentials, 2),
+  (one_term_twice, 2),
+  (guarded, 1),
 ]
 
 

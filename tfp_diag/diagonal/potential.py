@@ -70,8 +70,10 @@ from tfp_diag.sparsity.samples import SampleMixingError
 
 # Ends the name of a way to a Jacobian that is one to a Hessian.
 AS_A_HESSIAN = ', as a Hessian'
-# So many values on the way are tried: the first that nothing is computed from.
-_MOST_TRIED = 4
+# So many values on the way are tried, while their ops are not more than so many
+# times those of the function.
+_MOST_TRIED = 16
+_MOST_OPS = 4
 # Constants of so many elements are computed, to see that they are equal; larger
 # ones are equal to themselves.
 _MOST_ELEMENTS = 10_000
@@ -82,10 +84,13 @@ class Potential(NamedTuple):
 
   Attributes:
     value: Tensor of the function, one number for each sample.
-    gradient: tuple of the Tensors that are its derivatives by the parts.
+    parts: tuple of the numbers of the parts on which it depends.
+    gradient: tuple of the Tensors that are its derivatives by these; None where
+      the function does not compute one.
   """
 
   value: tf.Tensor
+  parts: tuple
   gradient: tuple
 
 
@@ -101,14 +106,20 @@ class Potentials(NamedTuple):
   found: tuple
 
   @property
+  def given(self) -> list:
+    """The gradients; a Tensor that is one by two parts is there once."""
+    gradients = (g for one in self.found for g in one.gradient)
+    return list({g.ref(): g for g in gradients if g is not None}.values())
+
+  @property
   def behind(self) -> Graph:
     """The function of xs and of the gradients, as if these were given."""
-    given = (g for potential in self.found for g in potential.gradient)
-    return dataclasses.replace(self.graph, xs=(*self.graph.xs, *given))
+    return dataclasses.replace(self.graph, xs=(*self.graph.xs, *self.given))
 
   def before(self, k: int) -> Graph:
-    """The function that computes value `k`."""
-    return dataclasses.replace(self.graph, ys=(self.found[k].value,))
+    """The function that computes value `k`, of its parts."""
+    xs = tuple(self.graph.xs[i] for i in self.found[k].parts)
+    return dataclasses.replace(self.graph, xs=xs, ys=(self.found[k].value,))
 
 
 def find_potentials(graph: Graph, rank: int) -> Potentials:
@@ -133,46 +144,52 @@ def find_potentials(graph: Graph, rank: int) -> Potentials:
   both = dataclasses.replace(graph, ys=(*graph.ys, *candidates))
   both = inlined(both, kept) or both
   graph = dataclasses.replace(both, ys=both.ys[:count])
-  found = []
+  on_the_way = _Tokens(graph)
+  room, found = _MOST_OPS * len(graph.ops), []
   for value in [*both.ys[count:], *kept.found][:_MOST_TRIED]:
-    before = dataclasses.replace(both, ys=(value,))
-    if not _may_be_differentiated(before):
+    ops = ops_between(graph, [value])
+    room -= len(ops)
+    if room < 0 or not _may_be_differentiated(ops):
       continue
+    read = {x.ref() for op in ops for x in op.inputs}
+    parts = tuple(i for i, x in enumerate(graph.xs) if x.ref() in read)
+    xs = tuple(graph.xs[i] for i in parts)
+    before = dataclasses.replace(graph, xs=xs, ys=(value,))
     with contextlib.suppress(MissingGradientError):
-      gradient = _equals(graph, plain_gradient(before))
-      if None in gradient or not _are_new(gradient, found):
+      gradient = tuple(on_the_way.equal(plain_gradient(before)))
+      if not _are_new(gradient, found):
         continue
       graph, values = _of_each_sample(graph, value, shape[:rank])
       if values is None:
         continue
-      found.append(Potential(values, tuple(gradient)))
-      if not _reads_more(graph, found):
+      found.append(Potential(values, parts, gradient))
+      if not _reads_more(Potentials(graph, tuple(found))):
         break
   return Potentials(graph, tuple(found))
 
 
 def _are_new(gradient: Sequence, found: Sequence) -> bool:
-  """Whether some Tensors are none of the gradients of other potentials."""
-  known = {g.ref() for one in found for g in one.gradient}
-  return all(g.ref() not in known for g in gradient)
+  """Whether there are Tensors, and none is of the gradient of another value."""
+  new = {g.ref() for g in gradient if g is not None}
+  known = {g.ref() for one in found for g in one.gradient if g is not None}
+  return bool(new) and new.isdisjoint(known)
 
 
-def _reads_more(graph: Graph, found: Sequence) -> bool:
-  """Whether a function reads its xs if some gradients are given."""
-  ops = needed_ops(
-    graph.ops, graph.ys, [g for one in found for g in one.gradient]
-  )
+def _reads_more(potentials: Potentials) -> bool:
+  """Whether the function reads its xs if the gradients are given."""
+  graph = potentials.graph
+  ops = needed_ops(graph.ops, graph.ys, potentials.given)
   read = {t.ref() for t in (*graph.ys, *(x for op in ops for x in op.inputs))}
   return any(x.ref() in read for x in graph.xs)
 
 
-def _may_be_differentiated(graph: Graph) -> bool:
+def _may_be_differentiated(ops: Sequence) -> bool:
   """Whether that adds ops that compute the gradient, and do nothing else.
 
   A gradient of a loop adds results to the loop, see `linear_map`; what a custom
   gradient does, or one of Python code, would run.
   """
-  for op in ops_between(graph, graph.ys):
+  for op in ops:
     if function_names(op) or op.op_def.is_stateful:
       return False
     if has_own_gradient(op):
@@ -247,7 +264,10 @@ def _dependent(graph: Graph) -> set:
 def _candidates(
   ops: Sequence, xs: Sequence, shape: tf.TensorShape, rank: int
 ) -> list:
-  """Values that some ops compute, and from which they compute no others.
+  """Values that some ops compute, those first that may rather be potentials.
+
+  These are the last ones: of which nothing is computed, or no other value, as
+  where a score is multiplied by its value.
 
   Args:
     ops: List of `tf.Operation`.
@@ -258,15 +278,20 @@ def _candidates(
   Returns:
     List of Tensors that may have a value for each sample, or be a sum of these.
   """
-  reached, used, found = {x.ref() for x in xs}, set(), []
+  reached, found = {x.ref() for x in xs}, []
+  read, read_by_values = set(), set()
   for op in ops:
     taken = {x.ref() for x in _read(op)} & reached
     results = [y for y in op.outputs if y.dtype.is_floating]
     if taken and results:
       reached.update(y.ref() for y in results)
-      used |= taken
-      found += [y for y in results if _may_have_samples(y, shape, rank)]
-  return [y for y in found if y.ref() not in used]
+      values = [y for y in results if _may_have_samples(y, shape, rank)]
+      found += values
+      read |= taken
+      read_by_values |= taken if values else set()
+  inner = [y for y in reversed(found) if y.ref() in read_by_values]
+  last = [y for y in found if y.ref() not in read_by_values]
+  return sorted(last, key=lambda y: y.ref() in read) + inner
 
 
 def _read(op: tf.Operation) -> list:
@@ -283,39 +308,34 @@ def _may_have_samples(y: tf.Tensor, shape: tf.TensorShape, rank: int) -> bool:
   return y.shape.is_compatible_with(shape[:k])
 
 
-def _equals(graph: Graph, other: Graph) -> list:
-  """Tensors of a function that are seen to be equal to the `ys` of another one.
+class _Tokens:
+  """Numbers for Tensors, equal where these are seen to be equal.
 
   They are computed by the same ops, from the same Tensors. The order in which
   Tensors are added up does not count, nor does what has to run before an op.
-
-  Args:
-    graph: `Graph`.
-    other: `Graph` that has its ops, and more.
-
-  Returns:
-    List with a Tensor, the first on the way to the `ys` of `graph`, or None for
-    each.
   """
-  tokens, found = _Tokens(other), {}
-  for op in ops_between(graph, graph.ys):
-    for y in op.outputs:
-      found.setdefault(tokens.of(y), y)
-  return [found.get(tokens.of(y)) for y in other.ys]
-
-
-class _Tokens:
-  """Numbers for Tensors, equal where these are seen to be equal."""
 
   def __init__(self, graph: Graph) -> None:
     self._numbers, self._tokens, self._arrays = {}, {}, {}
     self._terms = {}
-    # TensorFlow makes small ones `Const`, but they may change.
-    captures = getattr(graph.graph, 'captures', ())
-    captured = {inner.ref() for _, inner in captures}
-    for op in graph.ops:
-      if not any(y.ref() in captured for y in op.outputs):
-        self._add(op)
+    self._add(graph, 0)
+    self._known, self._on_the_way = len(graph.ops), {}
+    for op in ops_between(graph, graph.ys):
+      for y in op.outputs:
+        self._on_the_way.setdefault(self.of(y), y)
+
+  def equal(self, other: Graph) -> list:
+    """Tensors on the way to ys that are seen to be those of another function.
+
+    Args:
+      other: `Graph` that has the ops of this one first, and more.
+
+    Returns:
+      List with the first such Tensor, or None, for each of the `ys` of the
+      other one.
+    """
+    self._add(other, self._known)
+    return [self._on_the_way.get(self.of(y)) for y in other.ys]
 
   def of(self, tensor: tf.Tensor) -> int:
     ref = tensor.ref()
@@ -326,7 +346,15 @@ class _Tokens:
   def _number(self, key: Any) -> int:
     return self._numbers.setdefault(key, len(self._numbers))
 
-  def _add(self, op: tf.Operation) -> None:
+  def _add(self, graph: Graph, start: int) -> None:
+    # TensorFlow makes small ones `Const`, but they may change.
+    captures = getattr(graph.graph, 'captures', ())
+    captured = {inner.ref() for _, inner in captures}
+    for op in graph.ops[start:]:
+      if not any(y.ref() in captured for y in op.outputs):
+        self._add_op(op)
+
+  def _add_op(self, op: tf.Operation) -> None:
     known = facts(op.type)
     if has_named_gradient(op):
       return
@@ -393,12 +421,12 @@ class Half(NamedTuple):
   """One of the two derivatives that a chain rule multiplies: a Hessian's.
 
   Attributes:
-    gradient: List of Tensors, as `behind` has them.
+    potential: `Potential`, with its gradient as `behind` has it.
     terms: `Terms` of the Hessian.
     evaluation: `Evaluation` of the potential.
   """
 
-  gradient: Sequence
+  potential: Potential
   terms: Terms
   evaluation: Evaluation
 
@@ -428,9 +456,11 @@ class OfPotentials:
     self.halves = halves
     self.behind = behind
     self.colors = colors
+    given = {id(g) for half in halves for g in half.potential.gradient}
     # What is multiplied by zero may be infinite.
-    is_alone = list(map(id, behind.ys)) == list(map(id, halves[0].gradient))
-    self.may_leak = not is_alone or halves[0].terms.may_leak
+    self.may_leak = not given.issuperset(map(id, behind.ys)) or any(
+      half.terms.may_leak for half in halves
+    )
 
   @property
   def how(self) -> str:
@@ -468,16 +498,17 @@ class OfPotentials:
         call.chunk_size,
         self.behind.loop_type,
       )
-    for gradient, terms, evaluation in self.halves:
+    for potential, terms, evaluation in self.halves:
       _, hessian = evaluation.hessian()
       own = call._replace(
         evaluation=evaluation, derivative=hessian, xs=evaluation.xs, order=2
       )
-      slopes = jacobian.between(jacobian.targets, gradient).of_ones()
-      diag = [
-        d if slope is None else d + slope * e
-        for d, slope, e in zip(diag, slopes, terms.diagonal(own))
-      ]
+      _, parts, gradient = potential
+      for i, g, second in zip(parts, gradient, terms.diagonal(own)):
+        if g is not None:
+          # Of its own part alone: it may be the gradient by another one, too.
+          (slope,) = jacobian.between([jacobian.targets[i]], [g]).of_ones()
+          diag[i] = diag[i] if slope is None else diag[i] + slope * second
     return diag
 
 
@@ -491,19 +522,19 @@ class AsHessians(NamedTuple):
 
   Attributes:
     hessians: List of a `Reading` of each potential.
-    gradients: List of the gradient of each, as in `Half`.
+    potentials: List of each, as in `Half`.
     behind, colors: As in `OfPotentials`.
   """
 
   hessians: list
-  gradients: list
+  potentials: list
   behind: Evaluation
   colors: np.ndarray | None
 
   def of(self, ways: Sequence[Terms]) -> OfPotentials:
     """The terms of the Jacobian, from those of the Hessians."""
     evaluations = [hessian.evaluation for hessian in self.hessians]
-    halves = zip(self.gradients, ways, evaluations, strict=True)
+    halves = zip(self.potentials, ways, evaluations, strict=True)
     halves = [Half(*half) for half in halves]
     return OfPotentials(halves, self.behind, self.colors)
 
@@ -521,28 +552,64 @@ def as_hessians(reading: Reading) -> AsHessians | None:
   """
   if reading.evaluation.graph.has_variables:
     return None
-  parts = _Parts(reading)
+  functions = _Parts(reading)
   try:
-    if not parts.number:
+    potentials = functions.potentials
+    if not potentials.found:
       return None
-    behind, _, rest = parts.alone(lambda found: found.behind, 1)
+    behind, _, rest = functions.alone(lambda found: found.behind, 1)
     if rest is None:
       return None
-    matrix = rest.pattern.matrix
-    n, count = matrix.shape[0], len(behind.ys)
-    by_xs, by_gradients = matrix[:, :n], matrix[:, n:].tocoo()
-    if np.any(by_gradients.row != by_gradients.col % n):
-      return None
-    used = np.unique(by_gradients.col // n)
-    hessians = [parts.hessian(k) for k in used]
+    matrix, count = rest.pattern.matrix, len(behind.ys)
+    sizes = [x.shape[reading.rank :].num_elements() for x in behind.xs]
+    used = _used(potentials, matrix, np.cumsum([0, *sizes]), count)
+    hessians = [functions.hessian(k) for k in used]
   except _NOTHING_TO_SAY:
     return None
   if not hessians or None in hessians:
     return None
-  given = behind.xs[count:]
-  gradients = [given[k * count : (k + 1) * count] for k in used]
+  new = dict(zip((g.ref() for g in potentials.given), behind.xs[count:]))
+  found = [
+    one._replace(
+      gradient=tuple(
+        new.get(g.ref()) if g is not None else None for g in one.gradient
+      )
+    )
+    for one in (potentials.found[k] for k in used)
+  ]
+  by_xs = matrix[:, : matrix.shape[0]]
   colors = color_diagonal(by_xs).colors if by_xs.nnz else None
-  return AsHessians(hessians, gradients, behind, colors)
+  return AsHessians(hessians, found, behind, colors)
+
+
+def _used(
+  potentials: Potentials, matrix: Any, starts: np.ndarray, count: int
+) -> list:
+  """The numbers of the potentials that count.
+
+  Args:
+    potentials: `Potentials`.
+    matrix: Sparse bool matrix, the derivatives of what is behind them.
+    starts: int array, where the columns of each part and each gradient start.
+    count: Python int, the number of parts.
+
+  Returns:
+    List of Python ints; empty if a result is not seen to depend on the
+    gradients at its own place alone.
+  """
+  places = {g.ref(): count + k for k, g in enumerate(potentials.given)}
+  used, missing = [], matrix[:, starts[count] :].nnz
+  for k, (_, parts, gradient) in enumerate(potentials.found):
+    own = 0
+    for i, g in zip(parts, gradient):
+      if g is not None:
+        columns = np.arange(*starts[places[g.ref()] :][:2])
+        rows = np.arange(*starts[i : i + 2])
+        own += np.count_nonzero(matrix[rows, columns])
+    if own:
+      used.append(k)
+    missing -= own
+  return [] if missing else used
 
 
 # As of an op that cannot be repeated, or of another structure for some samples.
@@ -563,9 +630,9 @@ class _Parts:
     self._potentials: dict = {}
 
   @property
-  def number(self) -> int:
-    """How many potentials there are."""
-    return len(self._of(None).found)
+  def potentials(self) -> Potentials:
+    """Those of the graph at hand."""
+    return self._of(None)
 
   def hessian(self, k: int) -> Reading | None:
     """What is read of a potential, or None if nothing can be said."""
@@ -589,7 +656,7 @@ class _Parts:
       retrace: As in `Reading`.
       analysis: `Analysis`, or None if nothing can be said.
     """
-    graph = part(self._of(None))
+    graph = part(self.potentials)
     evaluation = evaluate(
       lambda xs: repeated(graph, xs, graph.ys),
       lambda ys, _: ys,
@@ -597,14 +664,19 @@ class _Parts:
       order,
     )
     evaluation.graph = _with_given(graph, evaluation.graph)
-    count, retrace = len(self._reading.evaluation.xs), self._reading.retrace
+    rank, retrace = self._reading.rank, self._reading.retrace
 
     @functools.cache
     def retraced(shapes):
-      return _repeated(part(self._of(shapes[:count])))
+      known = {x.ref(): shape for x, shape in zip(graph.xs, shapes)}
+      # The function may have parts that this one does not have.
+      of_parts = (
+        known.get(x.ref(), (*shapes[0][:rank], *x.shape[rank:]))
+        for x in self.potentials.graph.xs
+      )
+      return _repeated(part(self._of(tuple(of_parts))))
 
     more = None if retrace is None else lambda shapes: retraced(tuple(shapes))
-    rank = self._reading.rank
     return evaluation, more, analyze(evaluation.graph, rank, more, order == 2)
 
   def _of(self, shapes: tuple | None) -> Potentials:
@@ -615,7 +687,7 @@ class _Parts:
         assert self._reading.retrace is not None
         graph = self._reading.retrace(shapes)
       found = find_potentials(graph, self._reading.rank)
-      if shapes is not None and len(found.found) != self.number:
+      if shapes is not None and len(found.found) != len(self.potentials.found):
         raise CannotSay('other potentials with another number of samples')
       self._potentials[shapes] = found
     return self._potentials[shapes]
