@@ -50,10 +50,9 @@ def with_another_constant(x):
   return y + tf.reduce_sum(x, -1, keepdims=True) ** 2
 
 
-def normalized(x):
+def as_probabilities(x):
   """Each result depends on all of the gradient."""
-  score = gradient_of(pairs)(x)
-  return score / tf.norm(score, axis=-1, keepdims=True)
+  return tf.nn.softmax(gradient_of(pairs)(x))
 
 
 def turned(x):
@@ -79,7 +78,7 @@ def turned_back_wrongly(x):
 NO_GRADIENTS = {
   'another point': of_another_point,
   'another constant': with_another_constant,
-  'normalized': normalized,
+  'probabilities': as_probabilities,
   'turned': turned,
   'a matrix that is not transposed': by_hand(layer, turned_back_wrongly),
 }

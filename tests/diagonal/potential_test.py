@@ -330,6 +330,22 @@ def guarded(x):
   return tf.where(is_finite, weight * score, tf.zeros_like(score))
 
 
+def truncated(x):
+  """The drift of the truncated Langevin algorithm."""
+  return x + 0.1 * tf.clip_by_norm(gradient_of(pairs)(x), 0.5, axes=-1)
+
+
+def centered(x):
+  score = gradient_of(mixture)(x)
+  return score - tf.reduce_mean(score, -1, keepdims=True)
+
+
+def normalized_by_another(x):
+  """The norm of one score is no number of the other one's potential."""
+  norm = tf.norm(gradient_of(pairs)(x), axis=-1, keepdims=True)
+  return gradient_of(regression)(x) / norm
+
+
 BEHIND = [
   (with_a_constant_part, 1),
   (clipped, 1),
@@ -342,6 +358,9 @@ BEHIND = [
   (of_three_potentials, 2),
   (one_term_twice, 2),
   (guarded, 1),
+  (truncated, 4),
+  (centered, 3),
+  (normalized_by_another, 3),
 ]
 
 

@@ -105,7 +105,7 @@ class JacobianTerms:
     derivative = call.derivative
     if self.evaluation is not None:
       derivative = self.evaluation.jacobian()
-    within = _Call(derivative, xs, rank, self.found)
+    within = Around(derivative, xs, rank, self.found)
     diag = sweep.diagonal(
       within.left(self.levels),
       sweep.Colors.of(self.colors, xs, rank),
@@ -114,25 +114,19 @@ class JacobianTerms:
       call.chunk_size,
       call.evaluation.loop_type,
     )
-    for few, count in zip(self.found.few, self.found.rows):
-      diag = sweep.add_up(
-        within.rows_and_columns(few.tensor(xs), count),
-        diag,
-        count,
-        call.chunk_size,
-        call.evaluation.loop_type,
-      )
+    diag = within.plus_few(diag, call)
     for product in self.found.products:
       diag = [d + within.product(i, product) for i, d in enumerate(diag)]
     return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
-class _Call:
+class Around:
   """One call of a function, in which some values are held."""
 
   def __init__(
     self, derivative: LinearMap, xs: Sequence, rank: int, found: Cuts
   ) -> None:
+    self._found = found
     self._derivative = derivative
     self._targets = derivative.targets
     self._xs = xs
@@ -163,7 +157,19 @@ class _Call:
     held = [t for t in held if t.ref() not in ends]
     return self._derivative.between(targets, sources, held)
 
-  def rows_and_columns(self, s: tf.Tensor, size: int) -> Callable:
+  def plus_few(self, diag: list, call: Call) -> list:
+    """Adds the products at values with few elements to a diagonal."""
+    for s, size in zip(self._few, self._found.rows):
+      diag = sweep.add_up(
+        self._rows_and_columns(s, size),
+        diag,
+        size,
+        call.chunk_size,
+        call.evaluation.loop_type,
+      )
+    return diag
+
+  def _rows_and_columns(self, s: tf.Tensor, size: int) -> Callable:
     """The pass that adds the part of element k of `s` to the diagonal.
 
     Args:

@@ -20,13 +20,15 @@ with squared derivatives, or op by op. Whether a Tensor is a gradient is seen
 from the graph: where the gradient of a value on the way is built once more, its
 ops are the ops that the function has made, one by one. What the function makes
 of it, coordinate by coordinate, such as a step of Langevin dynamics or the sum
-of two scores, is differentiated by the chain rule.
+of two scores, is differentiated by the chain rule. A norm of the score, or
+another value with few elements, is held meanwhile, see `sparsity.cuts`.
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
+from tfp_diag.diagonal.jacobian_terms import Around
 from tfp_diag.diagonal.linear_map import (
   Evaluation,
   MissingGradientError,
@@ -48,6 +51,7 @@ from tfp_diag.internal.problem import HessianProblem
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.budget import NoStructureError
 from tfp_diag.sparsity.coloring import color_diagonal
+from tfp_diag.sparsity.cuts import NO_CUTS, Cuts, find_few
 from tfp_diag.sparsity.evaluation import array_of, run_op
 from tfp_diag.sparsity.expansion import (
   Kept,
@@ -67,6 +71,7 @@ from tfp_diag.sparsity.graph import (
 )
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 from tfp_diag.sparsity.samples import SampleMixingError
+from tfp_diag.sparsity.traits import Facts
 
 # Ends the name of a way to a Jacobian that is one to a Hessian.
 AS_A_HESSIAN = ', as a Hessian'
@@ -106,15 +111,42 @@ class Potentials(NamedTuple):
   found: tuple
 
   @property
-  def given(self) -> list:
+  def refs(self) -> list:
     """The gradients; a Tensor that is one by two parts is there once."""
     gradients = (g for one in self.found for g in one.gradient)
-    return list({g.ref(): g for g in gradients if g is not None}.values())
+    return list(dict.fromkeys(g.ref() for g in gradients if g is not None))
 
   @property
-  def behind(self) -> Graph:
-    """The function of xs and of the gradients, as if these were given."""
-    return dataclasses.replace(self.graph, xs=(*self.graph.xs, *self.given))
+  def given(self) -> list:
+    """As `refs`, the Tensors."""
+    return [ref.deref() for ref in self.refs]
+
+  def behind(self, held: Sequence = ()) -> Graph:
+    """The function of xs and of the gradients, as if these were given.
+
+    Args:
+      held: List of the places of other values that are given, too: pairs of the
+        numbers of an op and of its result.
+    """
+    held = [self.graph.ops[k].outputs[number] for k, number in held]
+    xs = (*self.graph.xs, *self.given, *held)
+    return dataclasses.replace(self.graph, xs=xs)
+
+  def few(self, facts: Facts) -> tuple[Cuts, list]:
+    """What has few elements, and is computed from the gradients.
+
+    Args:
+      facts: `Facts` of the function.
+
+    Returns:
+      cuts: `Cuts` at these values.
+      places: List of their places, as `behind` takes them.
+    """
+    given = dataclasses.replace(self.graph, xs=tuple(self.given))
+    ops = ops_between(given, self.graph.ys)
+    cuts = find_few(facts, set(ops))
+    places = {op: k for k, op in enumerate(self.graph.ops)}
+    return cuts, [(places[s.op], s.number) for s in cuts.few]
 
   def before(self, k: int) -> Graph:
     """The function that computes value `k`, of its parts."""
@@ -443,6 +475,8 @@ class OfPotentials:
     behind: `Evaluation` of the function of xs and of the gradients.
     colors: int32 array, one per coordinate, of what does not go through the
       gradients; None if nothing does.
+    cuts: `Cuts`: what is computed from the gradients, and held meanwhile.
+    whole: `Evaluation` of the function, to which these belong.
   """
 
   max_order = 1
@@ -452,10 +486,14 @@ class OfPotentials:
     halves: Sequence[Half],
     behind: Evaluation,
     colors: np.ndarray | None,
+    cuts: Cuts,
+    whole: Evaluation,
   ) -> None:
     self.halves = halves
     self.behind = behind
     self.colors = colors
+    self.cuts = cuts
+    self.whole = whole
     given = {id(g) for half in halves for g in half.potential.gradient}
     # What is multiplied by zero may be infinite.
     self.may_leak = not given.issuperset(map(id, behind.ys)) or any(
@@ -471,6 +509,7 @@ class OfPotentials:
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
     own = 0 if self.colors is None else sweep.num_colors(self.colors)
+    own += 2 * self.cuts.num_rows
     return own + sum(half.terms.num_passes for half in self.halves)
 
   @property
@@ -482,6 +521,11 @@ class OfPotentials:
       what = f'{number} gradients, which have Hessians'
     how = 'is' if self.colors is None and number == 1 else 'is computed from'
     notes = dict.fromkeys(half.terms.note for half in self.halves)
+    if count := len(self.cuts.few):
+      how = 'is computed from'
+      notes[f'It is cut at values on the way: {count} by rows and columns.'] = (
+        ''
+      )
     return ' '.join([f'`fn` {how} {what}.', *notes])
 
   def diagonal(self, call: Call) -> list:
@@ -509,7 +553,9 @@ class OfPotentials:
           # Of its own part alone: it may be the gradient by another one, too.
           (slope,) = jacobian.between([jacobian.targets[i]], [g]).of_ones()
           diag[i] = diag[i] if slope is None else diag[i] + slope * second
-    return diag
+    whole = self.whole
+    around = Around(whole.jacobian(), whole.xs, call.rank, self.cuts)
+    return around.plus_few(diag, call)
 
 
 def as_a_hessian(ways: Iterable[str]) -> str:
@@ -523,20 +569,22 @@ class AsHessians(NamedTuple):
   Attributes:
     hessians: List of a `Reading` of each potential.
     potentials: List of each, as in `Half`.
-    behind, colors: As in `OfPotentials`.
+    behind, colors, cuts, whole: As in `OfPotentials`.
   """
 
   hessians: list
   potentials: list
   behind: Evaluation
   colors: np.ndarray | None
+  cuts: Cuts
+  whole: Evaluation
 
   def of(self, ways: Sequence[Terms]) -> OfPotentials:
     """The terms of the Jacobian, from those of the Hessians."""
     evaluations = [hessian.evaluation for hessian in self.hessians]
     halves = zip(self.potentials, ways, evaluations, strict=True)
     halves = [Half(*half) for half in halves]
-    return OfPotentials(halves, self.behind, self.colors)
+    return OfPotentials(halves, self.behind, self.colors, self.cuts, self.whole)
 
 
 def as_hessians(reading: Reading) -> AsHessians | None:
@@ -557,59 +605,68 @@ def as_hessians(reading: Reading) -> AsHessians | None:
     potentials = functions.potentials
     if not potentials.found:
       return None
-    behind, _, rest = functions.alone(lambda found: found.behind, 1)
-    if rest is None:
+    cuts, (behind, matrix, used) = NO_CUTS, _behind(functions, [])
+    if used is None:
+      assert reading.analysis is not None
+      cuts, places = potentials.few(reading.analysis.facts)
+      behind, matrix, used = _behind(functions, places)
+    if not used:
       return None
-    matrix, count = rest.pattern.matrix, len(behind.ys)
-    sizes = [x.shape[reading.rank :].num_elements() for x in behind.xs]
-    used = _used(potentials, matrix, np.cumsum([0, *sizes]), count)
     hessians = [functions.hessian(k) for k in used]
   except _NOTHING_TO_SAY:
     return None
-  if not hessians or None in hessians:
+  if None in hessians:
     return None
-  new = dict(zip((g.ref() for g in potentials.given), behind.xs[count:]))
+  new = dict(zip(potentials.refs, behind.xs[len(behind.ys) :]))
   found = [
     one._replace(
-      gradient=tuple(
-        new.get(g.ref()) if g is not None else None for g in one.gradient
-      )
+      gradient=tuple(None if g is None else new[g.ref()] for g in one.gradient)
     )
     for one in (potentials.found[k] for k in used)
   ]
   by_xs = matrix[:, : matrix.shape[0]]
   colors = color_diagonal(by_xs).colors if by_xs.nnz else None
-  return AsHessians(hessians, found, behind, colors)
+  whole = reading.evaluation
+  return AsHessians(hessians, found, behind, colors, cuts, whole)
 
 
-def _used(
-  potentials: Potentials, matrix: Any, starts: np.ndarray, count: int
-) -> list:
-  """The numbers of the potentials that count.
+def _behind(functions: '_Parts', held: Sequence) -> tuple:
+  """Reads what is behind the gradients.
 
   Args:
-    potentials: `Potentials`.
-    matrix: Sparse bool matrix, the derivatives of what is behind them.
-    starts: int array, where the columns of each part and each gradient start.
-    count: Python int, the number of parts.
+    functions: `_Parts`.
+    held: List of places, as `Potentials.behind` takes them.
 
   Returns:
-    List of Python ints; empty if a result is not seen to depend on the
-    gradients at its own place alone.
+    evaluation: `Evaluation` of that.
+    matrix: Sparse bool matrix, its derivatives by the parts, the gradients and
+      what is held.
+    used: List of Python ints, the numbers of the potentials that count; None if
+      a result is not seen to depend on the gradients at its own place alone.
   """
-  places = {g.ref(): count + k for k, g in enumerate(potentials.given)}
-  used, missing = [], matrix[:, starts[count] :].nnz
+  potentials = functions.potentials
+  take = functools.partial(Potentials.behind, held=held)
+  evaluation, _, analysis = functions.alone(take, 1)
+  if analysis is None:
+    raise CannotSay('what is made of the gradients')
+  matrix, count = analysis.pattern.matrix, len(evaluation.ys)
+  sizes = [math.prod(shape) for shape in analysis.pattern.column_shapes]
+  starts = np.cumsum([0, *sizes])
+  columns = {ref: count + k for k, ref in enumerate(potentials.refs)}
+  first, last = starts[[count, count + len(columns)]]
+  used, missing = [], matrix[:, first:last].nnz
   for k, (_, parts, gradient) in enumerate(potentials.found):
     own = 0
     for i, g in zip(parts, gradient):
       if g is not None:
-        columns = np.arange(*starts[places[g.ref()] :][:2])
-        rows = np.arange(*starts[i : i + 2])
-        own += np.count_nonzero(matrix[rows, columns])
+        at, to = (
+          starts[p] + np.arange(sizes[i]) for p in (i, columns[g.ref()])
+        )
+        own += np.count_nonzero(matrix[at, to])
     if own:
       used.append(k)
     missing -= own
-  return [] if missing else used
+  return evaluation, matrix, None if missing else used
 
 
 # As of an op that cannot be repeated, or of another structure for some samples.

@@ -306,6 +306,7 @@ def of_potentials(
     num_passes = sum(way.num_passes for way in ways)
     cost = sum(way.cost for way in ways)
     cost += share * (terms.num_passes - num_passes)
+    cost += (1.0 - share) * found.cuts.num_rows  # A row is one of all.
     if cost < most:
       name = as_a_hessian(way.name for way in ways)
       yield _of_terms(name, terms, cost)

@@ -156,6 +156,29 @@ def find_cuts(facts: Facts) -> list[Cuts]:
   return list(dict.fromkeys(c for c in found if c is not None))
 
 
+def find_few(facts: Facts, ops: Collection) -> Cuts:
+  """The values with few elements among the results of some ops.
+
+  Args:
+    facts: `Facts` of the values of a function.
+    ops: Set of `tf.Operation`.
+
+  Returns:
+    `Cuts`.
+  """
+  walked = facts.walked
+  steps = [
+    step
+    for step in walked.tape.steps
+    if not isinstance(step, Loop) and walked.at_hand(step.op) in ops
+  ]
+  if any(map(_is_opaque, steps)):
+    return NO_CUTS
+  finder = _Finder(facts, steps)
+  few = [s for s in finder.few() if facts.maker[s] in steps]
+  return finder.cuts(few, [])
+
+
 def _is_opaque(step: Step | Loop) -> bool:
   """Whether a step rules out cuts: a loop, a dense op, complex numbers."""
   return (
