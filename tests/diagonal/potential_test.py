@@ -376,6 +376,28 @@ def test_what_is_computed_from_a_gradient(fn, num_passes, shape):
   np.testing.assert_allclose(plan(x)[1][0], expected, rtol=1e-9, atol=1e-11)
 
 
+def test_a_norm_that_another_potential_reads():
+  """In a graph. Paths through the other gradient are its Hessian's."""
+  matrix = np.random.default_rng(0).standard_normal((30, 30)) / 5.0
+
+  def fn(x):
+    with tf.GradientTape() as outer:
+      outer.watch(x)
+      score = gradient_of(lambda x: tf.reduce_sum(tf.sin(x) ** 2, -1))(x)
+      squared_norm = tf.reduce_sum(score**2, -1)
+      value = tf.reduce_sum(tf.tanh(x @ matrix) ** 2, -1) + squared_norm**2
+    return outer.gradient(value, x) + score / squared_norm[:, tf.newaxis]
+
+  x = state(3, 30)
+  plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=[3])
+  assert is_as_hessian(plan)
+  diagonal = tf.function(
+    lambda x: tfp_diag.diag_jacobian(xs=x, fn=fn, sample_shape=[3])[1][0]
+  )
+  expected = jacobian_diagonal(fn, x)
+  np.testing.assert_allclose(diagonal(x), expected, rtol=1e-9, atol=1e-10)
+
+
 def test_an_infinite_derivative_that_is_multiplied_by_zero():
   x = tf.constant([[1.0, 0.0, 2.0, 3.0, 0.5]])
 

@@ -16,7 +16,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -105,7 +105,7 @@ class JacobianTerms:
     derivative = call.derivative
     if self.evaluation is not None:
       derivative = self.evaluation.jacobian()
-    within = Around(derivative, xs, rank, self.found)
+    within = _Call(derivative, xs, rank, self.found)
     diag = sweep.diagonal(
       within.left(self.levels),
       sweep.Colors.of(self.colors, xs, rank),
@@ -114,19 +114,19 @@ class JacobianTerms:
       call.chunk_size,
       call.evaluation.loop_type,
     )
-    diag = within.plus_few(diag, call)
+    for k, size in enumerate(self.found.rows):
+      diag = plus_products(diag, *within.rows_and_columns(k), size, call)
     for product in self.found.products:
       diag = [d + within.product(i, product) for i, d in enumerate(diag)]
     return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
 
 
-class Around:
+class _Call:
   """One call of a function, in which some values are held."""
 
   def __init__(
     self, derivative: LinearMap, xs: Sequence, rank: int, found: Cuts
   ) -> None:
-    self._found = found
     self._derivative = derivative
     self._targets = derivative.targets
     self._xs = xs
@@ -157,41 +157,20 @@ class Around:
     held = [t for t in held if t.ref() not in ends]
     return self._derivative.between(targets, sources, held)
 
-  def plus_few(self, diag: list, call: Call) -> list:
-    """Adds the products at values with few elements to a diagonal."""
-    for s, size in zip(self._few, self._found.rows):
-      diag = sweep.add_up(
-        self._rows_and_columns(s, size),
-        diag,
-        size,
-        call.chunk_size,
-        call.evaluation.loop_type,
-      )
-    return diag
-
-  def _rows_and_columns(self, s: tf.Tensor, size: int) -> Callable:
-    """The pass that adds the part of element k of `s` to the diagonal.
+  def rows_and_columns(self, k: int) -> tuple:
+    """The maps from the parts to a value with few elements, and on from it.
 
     Args:
-      s: Tensor of shape `sample_shape + event_shape`, a value that is held.
-      size: Python int, how many elements an event has.
+      k: Python int, the number of the value.
 
     Returns:
-      Python callable, k (Python int or scalar int32 Tensor) to a list with a
-      Tensor shaped as the part, or None, for each part: column k of `C_s` times
-      row k of `S_s`.
+      value: Tensor.
+      rows: `LinearMap` in reverse mode, of `S_s`.
+      columns: `LinearMap` in reverse mode, of `C_s`.
     """
+    s = self._few[k]
     rows = self._derivative.between([s], self._xs)
-    columns = self.between(self._targets, [s], self._few).transposed()
-
-    def one_pass(k):
-      unit = basis.basis_vector(k, s, self._rank, size)
-      return [
-        None if c is None or r is None else c * r
-        for c, r in zip(columns.images([unit]), rows.images([unit]))
-      ]
-
-    return one_pass
+    return s, rows, self.between(self._targets, [s], self._few)
 
   def product(self, part: int, product: Product) -> tf.Tensor:
     """The diagonal of the sum of `diag(d) W diag(w) A`; shaped as a part."""
@@ -237,6 +216,41 @@ class Around:
       return image
 
     return basis.images_of_basis(apply, [tensor], self._rank, self._xs[0].dtype)
+
+
+def plus_products(
+  diag: list,
+  value: tf.Tensor,
+  rows: LinearMap,
+  columns: LinearMap,
+  size: int,
+  call: Call,
+) -> list:
+  """Adds to a diagonal that of the product of the derivatives at a value.
+
+  Args:
+    diag: List of Tensors shaped as the parts.
+    value: Tensor of shape `sample_shape + event_shape`.
+    rows: `LinearMap` in reverse mode, of the value by the parts.
+    columns: `LinearMap` in reverse mode, of the results by the value.
+    size: Python int, how many elements an event of the value has.
+    call: `Call`.
+
+  Returns:
+    List as `diag`.
+  """
+  columns = columns.transposed()
+
+  def one_pass(k):
+    unit = basis.basis_vector(k, value, call.rank, size)
+    return [
+      None if c is None or r is None else c * r
+      for c, r in zip(columns.images([unit]), rows.images([unit]))
+    ]
+
+  return sweep.add_up(
+    one_pass, diag, size, call.chunk_size, call.evaluation.loop_type
+  )
 
 
 def _slope(linear_map: LinearMap) -> tf.Tensor:

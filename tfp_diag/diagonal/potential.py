@@ -36,7 +36,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.diagonal import sweep
-from tfp_diag.diagonal.jacobian_terms import Around
+from tfp_diag.diagonal.jacobian_terms import plus_products
 from tfp_diag.diagonal.linear_map import (
   Evaluation,
   MissingGradientError,
@@ -553,9 +553,15 @@ class OfPotentials:
           # Of its own part alone: it may be the gradient by another one, too.
           (slope,) = jacobian.between([jacobian.targets[i]], [g]).of_ones()
           diag[i] = diag[i] if slope is None else diag[i] + slope * second
-    whole = self.whole
-    around = Around(whole.jacobian(), whole.xs, call.rank, self.cuts)
-    return around.plus_few(diag, call)
+    xs, derivative = self.whole.xs, self.whole.jacobian()
+    held = self.behind.xs[len(self.behind.xs) - len(self.cuts.few) :]
+    for few, copy, size in zip(self.cuts.few, held, self.cuts.rows):
+      s = few.tensor(xs)
+      rows = derivative.between([s], xs)
+      # While the gradients are held, which may be computed from it.
+      columns = jacobian.between(jacobian.targets, [copy])
+      diag = plus_products(diag, s, rows, columns, size, call)
+    return diag
 
 
 def as_a_hessian(ways: Iterable[str]) -> str:
