@@ -115,7 +115,8 @@ class JacobianTerms:
       call.evaluation.loop_type,
     )
     for k, size in enumerate(self.found.rows):
-      diag = plus_products(diag, *within.rows_and_columns(k), size, call)
+      value, rows, columns = within.rows_and_columns(k)
+      diag = plus_products(diag, value, rows, columns, size, call)
     for product in self.found.products:
       diag = [d + within.product(i, product) for i, d in enumerate(diag)]
     return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
