@@ -233,6 +233,27 @@ def test_some_of_the_parts(fn, num_passes, shape):
   np.testing.assert_allclose(by_p, expected, rtol=1e-9, atol=1e-11)
 
 
+def test_coordinates_that_are_left_over_are_those_of_the_own_parts():
+  """In a graph. The first part has no potential, and more coordinates."""
+  rng, n = np.random.default_rng(0), 30
+  wide, square = rng.standard_normal((n, 50)) / 8, rng.standard_normal((n, n))
+
+  def potential(a, b):
+    for _ in range(3):
+      b = tf.tanh(b @ square / 5)
+    return tf.reduce_sum(tf.tanh(a @ wide) ** 2, -1) + tf.reduce_sum(b**3, -1)
+
+  def fn(q, a, b):
+    return -(q**2), *scores(potential, a, b)
+
+  q, a, b = (tf.constant(rng.standard_normal((3, k * n))) for k in (2, 1, 1))
+  diagonal = tf.function(
+    lambda *xs: tfp_diag.diag_jacobian(xs=list(xs), fn=fn, sample_shape=[3])[1]
+  )
+  expected = jacobian_diagonal(lambda b: fn(q, a, b)[2], b)
+  np.testing.assert_allclose(diagonal(q, a, b)[2], expected, atol=1e-10)
+
+
 def test_the_diagonal_is_differentiated():
   score, x = gradient_of(pairs), state(2, N)
 

@@ -77,7 +77,7 @@ from tfp_diag.sparsity.traits import Facts
 AS_A_HESSIAN = ', as a Hessian'
 # So many values on the way are tried, while their ops are not more than so many
 # times those of the function.
-_MOST_TRIED = 16
+_MOST_TRIED = 8
 _MOST_OPS = 4
 # Constants of so many elements are computed, to see that they are equal; larger
 # ones are equal to themselves.

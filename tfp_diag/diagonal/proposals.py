@@ -16,7 +16,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -299,7 +299,13 @@ def of_potentials(
   share = len(found.behind.graph.ops) / len(reading.evaluation.graph.ops)
   most = math.inf if planned is not None else _LEFT_BY_POTENTIAL * least
   each = [
-    _of_hessian(h, pattern, colors, least, planned) for h in found.hessians
+    _of_hessian(
+      hessian,
+      *_of_parts(reading, pattern, colors, potential.parts),
+      least,
+      planned,
+    )
+    for hessian, potential in zip(found.hessians, found.potentials)
   ]
   for ways in itertools.product(*each):
     terms = found.of([way.terms for way in ways if way.terms])
@@ -310,6 +316,23 @@ def of_potentials(
     if cost < most:
       name = as_a_hessian(way.name for way in ways)
       yield _of_terms(name, terms, cost)
+
+
+def _of_parts(
+  reading: Reading,
+  pattern: SparsityPattern | None,
+  colors: np.ndarray,
+  parts: Sequence,
+) -> tuple[SparsityPattern | None, np.ndarray]:
+  """The pattern and the colors of some of the parts of a function."""
+  xs, rank = reading.evaluation.xs, reading.rank
+  starts = np.cumsum([0, *(x.shape[rank:].num_elements() for x in xs)])
+  own = np.concatenate([np.arange(*starts[i : i + 2]) for i in parts])
+  colors = np.unique(colors[own], return_inverse=True)[1].astype(colors.dtype)
+  if pattern is not None:
+    shapes = tuple(pattern.column_shapes[i] for i in parts)
+    pattern = SparsityPattern(pattern.matrix[own][:, own], shapes, shapes)
+  return pattern, colors
 
 
 def _of_hessian(

@@ -175,7 +175,8 @@ def find_few(facts: Facts, ops: Collection) -> Cuts:
   if any(map(_is_opaque, steps)):
     return NO_CUTS
   finder = _Finder(facts, steps)
-  few = [s for s in finder.few() if facts.maker[s] in steps]
+  made = {y for step in steps for y in step.outputs}
+  few = [s for s in finder.few() if s in made]
   return finder.cuts(few, [])
 
 
