@@ -353,7 +353,7 @@ def guarded(x):
 
 def truncated(x):
   """The drift of the truncated Langevin algorithm."""
-  return x + 0.1 * tf.clip_by_norm(gradient_of(pairs)(x), 0.5, axes=-1)
+  return x + 0.1 * tf.clip_by_norm(gradient_of(regression)(x), 0.5, axes=-1)
 
 
 def centered(x):

@@ -194,6 +194,21 @@ def test_gathered_gradients():
   )
 
 
+def test_sums_with_constants_of_a_batch_of_unknown_size():
+  """One term is the same for all x, and as large as the batch."""
+
+  def score(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      y = 3.0 * x - tf.exp(x)
+    return tape.gradient(y, x)
+
+  pattern = jacobian_sparsity(
+    score, tf.TensorSpec([None, 5]), sample_shape=[None]
+  )
+  assert pattern.nnz == 5 and not pattern.fallback_ops
+
+
 def test_hessian_and_jacobian_of_the_gradient_agree():
   rng = np.random.default_rng(3)
   matrix = tf.constant(rng.normal(size=[4, 5]) * (rng.random([4, 5]) < 0.4))

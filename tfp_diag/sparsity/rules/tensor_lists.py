@@ -228,8 +228,9 @@ def _sum(walker, instruction, values):
     return values[0]
   if any(isinstance(value, TensorList) for value in values):
     raise CannotSay('a list of lists')
-  shapes = {value.shape for value in values}
-  if len(shapes) != 1 or None in shapes:
+  # The op adds values of one shape: one may be known where another one is not.
+  shapes = {value.shape for value in values} - {None}
+  if len(shapes) != 1:
     raise CannotSay('a sum of values of different shapes')
   (shape,) = shapes
   dtype = values[0].dtype
