@@ -20,8 +20,8 @@ from tensorflow.python.util import tf_stack
 def keep_short_stacks():
   """All ops are said to be made here, wherever that is.
 
-  Below pytest a stack has a hundred frames: to read them is a twelfth of the
-  time of these tests. Where the place of an op matters, leave out the call.
+  Below pytest a stack has a hundred frames, which are read for each op. Where
+  the place of an op matters, leave out the call.
   """
   here = tf_stack.extract_stack()[-1:]
   tf_stack.extract_stack = lambda *_, **__: here

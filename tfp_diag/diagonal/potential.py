@@ -515,18 +515,15 @@ class OfPotentials:
   @property
   def note(self) -> str:
     """As `Terms.note`."""
-    number = len(self.halves)
+    number, few = len(self.halves), len(self.cuts.few)
     what = 'a gradient, which has a Hessian'
     if number > 1:
       what = f'{number} gradients, which have Hessians'
-    how = 'is' if self.colors is None and number == 1 else 'is computed from'
+    is_one = number == 1 and self.colors is None and not few
+    how = 'is' if is_one else 'is computed from'
     notes = dict.fromkeys(half.terms.note for half in self.halves)
-    if count := len(self.cuts.few):
-      how = 'is computed from'
-      notes[f'It is cut at values on the way: {count} by rows and columns.'] = (
-        ''
-      )
-    return ' '.join([f'`fn` {how} {what}.', *notes])
+    cut = f'It is cut at values on the way: {few} by rows and columns.'
+    return ' '.join([f'`fn` {how} {what}.', *notes, *[cut] * bool(few)])
 
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
@@ -553,11 +550,11 @@ class OfPotentials:
           # Of its own part alone: it may be the gradient by another one, too.
           (slope,) = jacobian.between([jacobian.targets[i]], [g]).of_ones()
           diag[i] = diag[i] if slope is None else diag[i] + slope * second
-    xs, derivative = self.whole.xs, self.whole.jacobian()
+    xs = self.whole.xs
     held = self.behind.xs[len(self.behind.xs) - len(self.cuts.few) :]
     for few, copy, size in zip(self.cuts.few, held, self.cuts.rows):
       s = few.tensor(xs)
-      rows = derivative.between([s], xs)
+      rows = self.whole.jacobian().between([s], xs)
       # While the gradients are held, which may be computed from it.
       columns = jacobian.between(jacobian.targets, [copy])
       diag = plus_products(diag, s, rows, columns, size, call)
@@ -615,7 +612,8 @@ def as_hessians(reading: Reading) -> AsHessians | None:
     if used is None:
       assert reading.analysis is not None
       cuts, places = potentials.few(reading.analysis.facts)
-      behind, matrix, used = _behind(functions, places)
+      if places:
+        behind, matrix, used = _behind(functions, places)
     if not used:
       return None
     hessians = [functions.hessian(k) for k in used]
