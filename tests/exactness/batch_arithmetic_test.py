@@ -942,14 +942,6 @@ def next_pairs(x):
   return tf.gather_nd(around, places + [[1, 0]])[:, tf.newaxis]
 
 
-def grouped_by_the_size(x):
-  """One row for each sample of fewer than 100, then two."""
-  size = tf.shape(x)[0]
-  times = 1 + size // 100
-  places = tf.reshape(tf.range(size * times), [size, times])
-  return tf.reduce_sum(tf.gather(tf.tile(x, [times, 1]), places), axis=1)
-
-
 def sorted_samples(x):
   cubes = score_of(lambda x: tf.reduce_sum(tf.sort(x) ** 3, axis=-1))
   return tf.transpose(cubes(tf.sin(tf.transpose(x))))
@@ -957,7 +949,7 @@ def sorted_samples(x):
 
 @pytest.mark.parametrize(
   'fn',
-  [next_pairs, grouped_by_the_size, sorted_samples],
+  [next_pairs, sorted_samples],
   ids=lambda f: f.__name__,
 )
 def test_rows_that_may_be_those_of_another_sample(fn):

@@ -123,7 +123,8 @@ def _known_number(value: Any) -> np.ndarray | None:
   if value.dtype in (tf.variant, tf.resource):
     raise CannotSay('a tensor that is not a number')
   if value.is_known and (value.dtype.is_integer or value.shape is None):
-    return value.value(even_varying=True)
+    array = value.value(even_varying=True)
+    return array if value.varies is None or value.is_size else None
   return None
 
 

@@ -28,6 +28,7 @@ from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.op_view import OpView
 from tfp_diag.sparsity.program import Instruction, Program, Scope
 from tfp_diag.sparsity.registry import CannotSay, OpFailed
+from tfp_diag.sparsity.sizes import Scaling
 from tfp_diag.sparsity.structure import Arrow, Structure
 from tfp_diag.sparsity.tape import Step, Tape
 from tfp_diag.sparsity.twin import Twin
@@ -58,6 +59,7 @@ class Walker:
       that reading it gives, for variables that are part of xs.
     graph: `Graph` that is walked.
     integers: `set` of the integers that rules have read.
+    scaling: `Scaling`: what sizes are for other numbers of samples.
     has_varying: `bool`: whether a rule has asked for a value that was computed
       from the number of samples, and did not get it.
     is_settled: `bool`: whether a value was found to be the same for all numbers
@@ -81,6 +83,7 @@ class Walker:
     self._twin = twin
     self._put_in = put_in
     self._least_samples = least_samples
+    self.scaling = Scaling(put_in, twin and twin.sizes[: len(put_in)])
     self._op_at_hand = None
     if twin is not None:
       self._op_at_hand = twin.op_at_hand.get
@@ -252,12 +255,16 @@ class Walker:
 
   def _by_rule(self, instruction: Instruction, inputs: Sequence) -> list:
     """The outputs of an op that has a rule, or should have one."""
+    is_known = self.scaling.are_known(inputs)
     if any(map(_is_opaque, instruction.dtypes)):
       return self._dense(instruction, inputs)
     if not any(map(self._counts, instruction.dtypes)):
       return _unknown(instruction, inputs)
     rule = registry.find_rule(instruction.type)
     if rule is None:
+      return self._dense(instruction, inputs)
+    if not is_known:
+      self.has_varying = True
       return self._dense(instruction, inputs)
     # Kept for other iterations of a loop, and other calls of the function.
     key = (
@@ -383,6 +390,7 @@ class Walker:
     """The outputs of an op none of whose inputs depends on xs."""
     outputs = _independent(instruction, inputs)
     if any(v.shape is None and not v.is_known for v in outputs):
+      self.scaling.are_known(inputs)
       for value, shape in zip(outputs, _shapes(instruction, inputs)):
         value.shape = shape
     varying = self._varying_parts(instruction, inputs)

@@ -170,7 +170,7 @@ class InputView:
     known = facts(self._view.type)
     # Element by element, one number does the same to any number of samples.
     is_allowed = (
-      self._number in known.shape_inputs
+      (self._number in known.shape_inputs and self._value.is_size)
       or (self._value.is_uniform and known.elementwise is not None)
       or self._is_of_each_sample(known)
     )

@@ -83,10 +83,10 @@ class Instruction:
     at_hand = None if self.at_hand is None else self.at_hand.inputs[number]
     return self._varying(self.op.inputs[number], at_hand)
 
-  def varying_sizes_of_result(self) -> np.ndarray:
-    """As `varying_sizes`, of the first output."""
-    at_hand = None if self.at_hand is None else self.at_hand.outputs[0]
-    return self._varying(self.op.outputs[0], at_hand)
+  def varying_sizes_of_result(self, number: int = 0) -> np.ndarray:
+    """As `varying_sizes`, of an output."""
+    at_hand = None if self.at_hand is None else self.at_hand.outputs[number]
+    return self._varying(self.op.outputs[number], at_hand)
 
   def _varying(self, tensor: tf.Tensor, at_hand: Any) -> np.ndarray:
     shape = tensor.shape

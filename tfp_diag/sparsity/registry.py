@@ -154,6 +154,8 @@ class OpFacts:
       any number of samples.
     ramp: A function of an instruction, its inputs and the shape of its result:
       the `Ramp` of that. Raises `CannotSay`, or returns None, if it sees none.
+    sizes: A function of a `tf.Operation` and of its inputs as `Sizes`: the
+      result as such, or None if it is not one for any number of samples.
     on_integers: A NumPy function that does the same with integers and bools.
     written_out: A function of a `tf.Operation` and of the Tensors that replace
       its inputs. It computes the first result by simpler ops, with the
@@ -207,6 +209,7 @@ class OpFacts:
   separate_axes: Callable | None = None
   is_same_for_all_sizes: bool = False
   ramp: Callable | None = None
+  sizes: Callable | None = None
   on_integers: Callable | None = None
   written_out: Callable | None = None
   written_out_but_for: tuple[int, ...] = ()

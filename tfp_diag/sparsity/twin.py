@@ -98,9 +98,11 @@ class Twin:
     varying: set of (id of graph, name): the constants of the small graph, and
       of the functions in it, that have other values in the graph at hand.
     uniform: those of them that are one number throughout, the same in both.
+    sizes: list of int: those of the first part in the graph at hand.
   """
 
-  def __init__(self) -> None:
+  def __init__(self, sizes: Sequence[int]) -> None:
+    self.sizes = sizes
     self.op_at_hand = {}
     self.varying = set()
     self.uniform = set()
@@ -116,9 +118,9 @@ def compare(small: Graph, at_hand: Graph) -> Twin | None:
   Returns:
     `Twin`, or None if they differ in more than the number of samples.
   """
-  twin = Twin()
   few = small.xs[0].shape.as_list()
   many = at_hand.xs[0].shape.as_list()
+  twin = Twin(many)
   sizes = [(a, b) for a, b in zip(few, many) if a != b]
   reader = Reader(_resolved)
   pairs = itertools.zip_longest(reader.read(small), reader.read(at_hand))

@@ -45,6 +45,8 @@ class Value:
     depends: `bool`.
     varies: None if it does not change with the number of samples; else True, or
       a bool array of the elements that do. Such a value can only be a shape.
+    is_size: whether, if it varies, its elements are known as `Sizes`, so that a
+      shape may be made of them.
     is_uniform: whether it varies only in its shape, and is one number
       throughout.
     repeats: the axes along which it is constant, if it varies only in their
@@ -64,6 +66,7 @@ class Value:
     '_result',
     'depends',
     'dtype',
+    'is_size',
     'is_uniform',
     'repeats',
     'shape',
@@ -83,7 +86,7 @@ class Value:
   ) -> None:
     self.varies: Any = None
     self.repeats: tuple | None = None
-    self.is_uniform = False
+    self.is_size = self.is_uniform = False
     if reads is None:
       reads = next((p._reads for p in parents if p._reads is not None), None)
     self._reads = reads
@@ -339,6 +342,33 @@ class Ramp(NamedTuple):
   def is_count(self) -> bool:
     """Whether it is 0, 1, 2, ... for any number of samples."""
     return [*map(list, self[1:])] == [[1], [0], [0]]
+
+
+class Sizes(NamedTuple):
+  """Integers that are multiples of powers of the numbers of samples.
+
+  Attributes:
+    factors: int array.
+    powers: int array with one more axis, of an entry for each sample dimension.
+  """
+
+  factors: np.ndarray
+  powers: np.ndarray
+
+  def times(self, numbers: Sequence[int]) -> np.ndarray:
+    """What they are for some numbers of samples."""
+    powers = np.array(numbers, np.int64) ** self.powers
+    return self.factors * powers.prod(axis=-1)
+
+  def flat(self) -> 'Sizes':
+    """The same in a vector."""
+    shape = self.factors.size, self.powers.shape[-1]
+    return Sizes(self.factors.reshape(-1), self.powers.reshape(shape))
+
+  def broadcast_to(self, shape: tuple) -> 'Sizes':
+    """The same, broadcast to a shape."""
+    powers = np.broadcast_to(self.powers, (*shape, self.powers.shape[-1]))
+    return Sizes(np.broadcast_to(self.factors, shape), powers)
 
 
 class RecipeStep(NamedTuple):

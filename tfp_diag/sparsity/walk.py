@@ -24,7 +24,7 @@ Otherwise all samples are walked.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,6 +70,7 @@ class Walked:
     is_settled: `bool`: whether values that an open number of samples decides
       are known from a least number on.
     single: `Walked` on one sample, if that is less than the least number.
+    sizes: list of what the sizes are that rules have read, see `Scaling`.
   """
 
   tape: Tape
@@ -84,6 +85,7 @@ class Walked:
   varying_sizes: dict = dataclasses.field(default_factory=dict)
   is_settled: bool = False
   single: 'Walked | None' = None
+  sizes: list = dataclasses.field(default_factory=list)
 
   @property
   def sample_rank(self) -> int:
@@ -276,7 +278,8 @@ def _walk_open(
   def walk_twice(found):
     return walk_on(found[:rank]), walk_on(found[rank:])
 
-  walks = _with_few(graph, 2 * rank, walk_twice)
+  events = {size for shape in shapes for size in shape[rank:]}
+  walks = _with_few(graph, 2 * rank, walk_twice, events)
   if walks is None:
     return None
   one, other = walks
@@ -285,8 +288,10 @@ def _walk_open(
     for pair in zip(one.sample_shape, other.sample_shape)
     if len(set(pair)) > 1
   ]
-  same = len(one.shapes) == len(other.shapes) and all(
-    same_shape(a, b, sizes) for a, b in zip(one.shapes, other.shapes)
+  same = (
+    one.sizes == other.sizes
+    and len(one.shapes) == len(other.shapes)
+    and all(same_shape(a, b, sizes) for a, b in zip(one.shapes, other.shapes))
   )
   if not same:
     return None
@@ -330,9 +335,11 @@ class _SharedIntegersError(Exception):
     self.integers = integers
 
 
-def _with_few(graph: Graph, count: int, walk_on: Callable) -> Any:
+def _with_few(
+  graph: Graph, count: int, walk_on: Callable, avoided: Collection[int] = ()
+) -> Any:
   """Calls `walk_on` with numbers of samples that divide no integer, or None."""
-  avoided = set()
+  avoided = set(avoided)
   for _ in range(_MOST_TRIES):
     few = few_samples(graph, count, avoided)
     if few is None:
@@ -377,6 +384,7 @@ def _walk_on(
     is_certain=not walker.has_failures and not walker.has_varying,
     twin=twin,
     is_settled=walker.is_settled,
+    sizes=walker.scaling.found,
   )
 
 

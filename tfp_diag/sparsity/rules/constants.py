@@ -46,6 +46,7 @@ def _shapes(walker, scope, instruction, inputs):
           np.where(varies, least, value.shape),
           np.where(varies, np.inf, value.shape),
         )
+    result.source = instruction, inputs, k
     results.append(result)
   return results
 
@@ -62,6 +63,7 @@ def _size(walker, scope, instruction, inputs):
   result = _from_shape(inputs[0], np.prod, instruction.dtypes[0])
   if instruction.varying_sizes(0).any():
     result.varies = True
+  result.source = instruction, inputs, 0
   return [result]
 
 
@@ -97,4 +99,5 @@ def _filled(walker, scope, instruction, inputs):
   )
   if instruction.varying_sizes(0).any():
     filled.varies = filled.is_uniform = True
+    filled.source = instruction, inputs, 0
   return [filled]

@@ -12,17 +12,151 @@
 # See the License for the specific language governing permissions and
 # limitations under the License.
 # ============================================================================
-"""Indices that count the samples: 0, 1, 2, ..., for any number of samples.
+"""Integers that are known for any number of samples: sizes, and counts.
 
-Other values that are computed from the number of samples count as unknown. Of
-these indices only the number is needed, and sizes count as known. What is added
-to them, or stands beside them, has bounds in each sample: a `Ramp`.
+Of sizes see `Sizes`. Indices that count the samples, 0, 1, 2, ..., and what is
+added to them, or stands beside them, have bounds in each sample: a `Ramp`.
 """
 
 import numpy as np
 
 from tfp_diag.sparsity.registry import CannotSay, register_facts
-from tfp_diag.sparsity.value import Ramp
+from tfp_diag.sparsity.value import Ramp, Sizes
+
+
+def _product(op, left, right):
+  """A product of sizes is a size."""
+  return Sizes(left.factors * right.factors, left.powers + right.powers)
+
+
+def _product_of_all(op, sizes, axes):
+  """So is the product along some axes."""
+  keep, axes = op.get_attr('keep_dims'), tuple(axes.factors.reshape(-1))
+  axes = tuple(axis % sizes.factors.ndim for axis in axes)
+  return Sizes(
+    sizes.factors.prod(axes, keepdims=keep),
+    sizes.powers.sum(axes, keepdims=keep),
+  )
+
+
+def _sum(op, *sizes):
+  """`n + n`, but not `n + 1`."""
+  return _of_equal_powers(sum(part.factors for part in sizes), sizes)
+
+
+def _difference(op, left, right):
+  """`3 * n - n`, but not `n - 1`."""
+  return _of_equal_powers(left.factors - right.factors, (left, right))
+
+
+def _of_equal_powers(factors, sizes):
+  first, *others = (part.powers for part in sizes)
+  is_size = all(np.array_equal(first, powers) for powers in others)
+  return Sizes(factors, first) if is_size else None
+
+
+def _quotient(op, left, right):
+  """`4 * n // 2`, but not `n // 2`."""
+  if np.any(right.factors == 0) or np.any(left.factors % right.factors):
+    return None
+  powers = left.powers - right.powers
+  return (
+    None if np.any(powers < 0) else Sizes(left.factors // right.factors, powers)
+  )
+
+
+def _extreme(op, left, right):
+  """The greater, or the lesser, of `n` and one, but not of `n` and two.
+
+  There is one sample at least: of none, no derivative is wrong.
+  """
+  left_is_more = _is_more(left, right)
+  if not np.all(left_is_more | _is_more(right, left)):
+    return None
+  take_left = left_is_more == (op.type in ('Max', 'Maximum'))
+  return _where(take_left, left, right)
+
+
+def _extreme_of_all(op, sizes, axes):
+  """The greatest, or the least, of the sizes in a vector."""
+  if sizes.factors.ndim != 1 or not sizes.factors.size or not axes.factors.size:
+    return None
+  keep = slice(0, 1) if op.get_attr('keep_dims') else 0
+  largest = sizes
+  for k in range(sizes.factors.size):
+    one = Sizes(sizes.factors[k : k + 1], sizes.powers[k : k + 1])
+    largest = _extreme(op, largest, one.broadcast_to(sizes.factors.shape))
+    if largest is None:
+      return None
+  return Sizes(largest.factors[keep], largest.powers[keep])
+
+
+def _is_more(left, right):
+  """Whether it is not less, for any numbers of samples."""
+  is_more = (left.factors >= right.factors) & (right.factors >= 0)
+  return is_more & np.all(left.powers >= right.powers, axis=-1)
+
+
+def _chosen_sizes(op, flag, left, right):
+  """Sizes that are chosen by what does not depend on them."""
+  return _where(flag.factors != 0, left, right)
+
+
+def _where(flag, left, right):
+  return Sizes(
+    np.where(flag, left.factors, right.factors),
+    np.where(flag[..., np.newaxis], left.powers, right.powers),
+  )
+
+
+def _broadcast_sizes(op, left, right):
+  """A common shape; two sizes that may differ must be equal, or one is one."""
+  rank = max(len(left.factors), len(right.factors))
+  left, right = (_with_rank(part, rank) for part in (left, right))
+  is_one = (left.factors == 1) & ~left.powers.any(-1)
+  result = _where(is_one, right, left)
+  is_one |= (right.factors == 1) & ~right.powers.any(-1)
+  is_equal = (left.factors == right.factors) & np.all(
+    left.powers == right.powers, axis=-1
+  )
+  return result if np.all(is_one | is_equal) else None
+
+
+def _stitched(op, *parts):
+  """Sizes that are put in places: how a gradient finds the shape of a sum."""
+  half = len(parts) // 2
+  places = np.concatenate([part.factors.reshape(-1) for part in parts[:half]])
+  sizes = [part.flat() for part in parts[half:]]
+  factors, powers = (np.concatenate(part) for part in zip(*sizes))
+  if len(places) != len(factors):
+    return None
+  # Of two in one place the last one stays.
+  order = np.full(places.max(initial=-1) + 1, -1)
+  order[places] = np.arange(len(places))
+  return None if -1 in order else Sizes(factors[order], powers[order])
+
+
+def _with_rank(sizes, rank):
+  missing = rank - len(sizes.factors)
+  return Sizes(
+    np.pad(sizes.factors, (missing, 0), constant_values=1),
+    np.pad(sizes.powers, ((missing, 0), (0, 0))),
+  )
+
+
+for _op_types, _sizes in {
+  ('Mul',): _product,
+  ('Prod',): _product_of_all,
+  ('Add', 'AddN', 'AddV2'): _sum,
+  ('Sub',): _difference,
+  ('Div', 'FloorDiv', 'TruncateDiv'): _quotient,
+  ('Max', 'Min'): _extreme_of_all,
+  ('Maximum', 'Minimum'): _extreme,
+  ('Select', 'SelectV2'): _chosen_sizes,
+  ('BroadcastArgs',): _broadcast_sizes,
+  ('DynamicStitch',): _stitched,
+}.items():
+  register_facts(*_op_types, sizes=_sizes)
 
 
 def _line(instruction, inputs, shape):
