@@ -14,6 +14,8 @@
 # ============================================================================
 """The Jacobian of a gradient is a Hessian, where the graph shows it."""
 
+import warnings
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -430,3 +432,20 @@ def test_an_infinite_derivative_that_is_multiplied_by_zero():
 
   plan = tfp_diag.plan_diag_jacobian(fn, x, sample_shape=[1])
   np.testing.assert_allclose(plan(x)[1][0], jacobian_diagonal(fn, x), rtol=1e-5)
+
+
+def test_a_plan_op_by_op_is_followed():
+  """Also for so few samples that a sweep would cost less."""
+  directions = tf.constant(np.random.default_rng(3).normal(size=[5, 4]))
+  score = gradient_of(lambda x: tf.reduce_logsumexp(x @ directions, -1))
+  plan = tfp_diag.plan_diag_jacobian(
+    score, tf.TensorSpec([None, 5], tf.float64), sample_shape=[None]
+  )
+  assert plan.how == 'op by op, as a Hessian'
+  for size in (1, 5):
+    x = state(size, 5)
+    with warnings.catch_warnings():
+      warnings.simplefilter('error')
+      _, (diag,) = plan(x)
+    expected = jacobian_diagonal(score, x)
+    np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-11)

@@ -958,3 +958,21 @@ def test_str_of_few_sweeps_with_much_beside_them():
   assert plan.num_passes == 1 and plan.ways[0].cost > 10
   price = f', which cost as much as {plan.ways[0].cost:.0f}'
   assert str(plan).splitlines()[0].endswith(f'1 pass instead of 40{price}')
+
+
+@tf.custom_gradient
+def sine_of_a_neighbor(x):
+  return tf.sin(x), lambda dy: tf.roll(dy * tf.cos(x), 1, -1)
+
+
+@pytest.mark.parametrize('outer', (tf.reduce_sum, tf.reduce_logsumexp))
+def test_the_result_of_a_gradient_that_moves_elements(outer):
+  """A square of it has the op's input, which no step of the walk stands for."""
+
+  def fn(x):
+    return outer(sine_of_a_neighbor(x) ** 2, -1)
+
+  x = state(6, 3)
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 1)
+  assert_equal(plan(x)[2], dense(fn, x))

@@ -27,7 +27,11 @@ import tensorflow as tf
 
 import tfp_diag
 from tests.exactness.ways import copy_of, draw, same
-from tests.oracles import hessian_by_copies, jacobian_by_copies
+from tests.oracles import (
+  hessian_by_copies,
+  jacobian_by_copies,
+  jacobian_diagonal,
+)
 from tfp_diag.sparsity import Flow, Structure, register_rule
 
 pytestmark = pytest.mark.usefixtures('without_sweeps')
@@ -64,6 +68,22 @@ def quadratic(x):
 
 def warned_of_plans(caught):
   return [str(w.message) for w in caught if 'plan' in str(w.message)]
+
+
+def test_less_structure_than_planned_needs_no_shortcut():
+  """Of three samples the matrix is diagonal: a pass, and no warning."""
+
+  def fn(x):
+    return tf.tanh(x @ tf.linalg.band_part(A, tf.shape(x)[0] % 3, 0)) * x
+
+  spec = tf.TensorSpec([None, N], tf.float64)
+  plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[None])
+  assert (plan.how, plan.num_passes) == ('on returning paths', 1)
+  x = draw(3, N)
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    diag = plan(x)[1][0]
+  same(diag, jacobian_diagonal(fn, copy_of(x)))
 
 
 # Of each: what is planned, and what has the same pattern but no such shortcut.

@@ -143,6 +143,12 @@ def decide(
     )
     ways += more
     notes += faults
+    is_found = planned in {way.name for way in ways}
+    if planned and not is_found and reading.pattern is not None:
+      # What is seen here may have less structure than the plan allows for.
+      pattern, colors = reading.pattern, color_diagonal(reading.pattern).colors
+      num_passes = sweep.num_colors(colors)
+      ways[0] = proposals.passes(num_passes)
   if pattern is None and len(ways) == 1:
     return dense
   ways.sort(key=lambda way: (way.name != planned, way.cost))
@@ -312,7 +318,8 @@ def _other_ways(
     try:
       found += proposals.taken_apart(reading, colors, least)
       if problem.kind == 'jacobian':
-        least = min([least, *(way.cost for way in found)])
+        if not planned:
+          least = min([least, *(way.cost for way in found)])
         found += proposals.of_potentials(
           as_it_is, pattern, colors, least, planned
         )
@@ -329,8 +336,11 @@ _NOT_SIMPLIFIED = (
 
 
 def _compare_with_plan(plan: Any, best: Proposal, num_samples: int) -> None:
-  """Warns if what runs is not what the plan has promised."""
-  is_same = best.name == plan.ways[0].name
+  """Warns if what runs is not what the plan has promised, and costs more."""
+  promised = plan.ways[0]
+  if best.terms is None and best.cost <= promised.cost:
+    return
+  is_same = best.name == promised.name
   if is_same and (
     best.num_passes <= plan.num_passes or num_samples < plan.num_samples
   ):

@@ -350,7 +350,8 @@ def _of_hessian(
   how = SquaredSweeps.how
   is_planned = planned is not None and how in planned
   ways = by_sweeps(hessian, pattern, num_passes, how if is_planned else planned)
-  least = min([least, *(way.cost for way in ways)])
+  if planned is None:
+    least = min([least, *(way.cost for way in ways)])
   return [*ways, *taken_apart(hessian, colors, least)]
 
 

@@ -365,7 +365,8 @@ class _Walk:
       is_one = values[0] is values[1] and values[0].known_shape == shape
       if is_one and links[0].mapped is None:
         value, weights = self._moved(values[0], weights, links[0].value)
-        ends = [self._tensors[value]] * 2
+        if value is not values[0]:
+          ends = [self._tensors[value]] * 2
       key = *(end.ref() for end in ends), links
       known = waiting.get(key)
       waiting[key] = weights if known is None else local.add(known, weights)
