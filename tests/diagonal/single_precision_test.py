@@ -19,6 +19,8 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
+from tests.preferred_ways import without_sweeps
+from tfp_diag.diagonal import proposals
 
 SIZE = 8
 
@@ -87,3 +89,60 @@ def test_exponentials_are_those_of_the_function(fn):
   for op in graph.graph.get_operations():
     if op.type in ('Cos', 'Cosh', 'Exp', 'Sin', 'Sinh'):
       assert op.outputs[0].dtype == tf.float32, op
+
+
+SCALES = np.array([1.0, 2.0, 3.0, 10.0, 4.0], np.float32)
+CENTERS = 60.0 * np.random.default_rng(0).normal(size=[5, SIZE])
+MIXED = np.random.default_rng(1).normal(size=[SIZE, SIZE]) / 3
+
+
+def mixture(x):
+  steps = (x[..., tf.newaxis, :] - CENTERS.astype(np.float32)) / SCALES[:, None]
+  return tf.reduce_logsumexp(-0.5 * tf.reduce_sum(steps**2, -1), -1)
+
+
+def mixture_of_columns(x):
+  """Each component is a function of its own."""
+  near = -0.5 * tf.reduce_sum(x**2, -1)
+  far = -0.5 * tf.reduce_sum(((x - 60.0) / 10.0) ** 2, -1)
+  return tf.reduce_logsumexp(tf.stack([near, far], -1), -1)
+
+
+def mixture_behind_a_map(x):
+  return mixture(x @ MIXED.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+  ('fn', 'way'),
+  [
+    (mixture, 'squared sweeps'),
+    (mixture, 'by tangents'),
+    (mixture_of_columns, 'squared sweeps'),
+    (mixture_of_columns, 'op by op'),
+    (mixture_behind_a_map, 'squared sweeps'),
+    (mixture_behind_a_map, 'by tangents'),
+  ],
+)
+def test_far_away_the_widest_component_is_left(fn, way, monkeypatch):
+  """Squares of gradients of 6,000 cancel, and leave a hundredth."""
+  monkeypatch.setattr(proposals, '_TRACE', 0.0)
+  if way != 'squared sweeps':
+    without_sweeps(monkeypatch)
+  found = proposals.taken_apart
+  monkeypatch.setattr(
+    proposals,
+    'taken_apart',
+    lambda reading, colors, least: [
+      p._replace(cost=-1.0)
+      for p in found(reading, colors, np.inf)
+      if p.name == way
+    ],
+  )
+  x = 6e5 * (1.0 + 0.01 * state())
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, SIZE], x.dtype))
+  assert plan.how == way
+  curvature = np.full(SIZE, 0.01)
+  if fn is mixture_behind_a_map:
+    curvature = 0.01 * np.sum(np.float32(MIXED) ** 2, axis=1)
+  diag = tf.function(lambda x: plan(x)[2])(x)
+  np.testing.assert_allclose(diag, [-curvature] * 3, rtol=2e-5)

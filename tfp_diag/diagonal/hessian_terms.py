@@ -127,11 +127,16 @@ class HessianTerms:
         call.chunk_size,
         call.evaluation.loop_type,
       )
+    # What is left of terms that cancel is not rounded as they are.
+    diag = [local.wide(d) for d in diag]
     for op, left, right, axes, same in found.fixed:
       diag = local.add(diag, within.fixed(op, left, right, axes, same))
     for op, left, right, rows in found.few:
       diag = local.add(diag, within.few(op, left, right, rows))
-    return [batching.with_shape(d, x.shape) for d, x in zip(diag, xs)]
+    return [
+      batching.with_shape(tf.cast(d, x.dtype), x.shape)
+      for d, x in zip(diag, xs)
+    ]
 
 
 class _Call:
@@ -223,8 +228,10 @@ class _Call:
       shape = [tf.shape(rows)[0], tf.shape(products)[0]]
       flat = tf.broadcast_to(flat, shape)
     return [
-      tf.cast(tf.reshape(piece, tf.shape(x)), x.dtype)
-      for piece, x in zip(tf.split(flat, self._sizes(), axis=1), self._xs)
+      tf.reshape(piece, tf.shape(x))
+      for piece, x in zip(
+        tf.split(local.wide(flat), self._sizes(), axis=1), self._xs
+      )
     ]
 
   def _elementwise_products(
@@ -291,7 +298,9 @@ class _Call:
       total = local.add(
         total,
         [
-          None if g is None or h is None else factor * g * h
+          None
+          if g is None or h is None
+          else factor * local.wide(g) * local.wide(h)
           for g, h in products
         ],
       )
@@ -453,9 +462,7 @@ class _Rest:
         self._call.sum_over_event(self._call.times(cotangents[i], tangents[i]))
         for i in used
       ]
-      # A function may compute in several dtypes.
-      dtype = local.widest(pieces)
-      curvature = tf.add_n([tf.cast(piece, dtype) for piece in pieces])
+      curvature = tf.add_n([local.wide(piece) for piece in pieces])
       return [
         self._call.times_samples(tf.cast(curvature, seed.dtype), seed)
         for seed in seeds

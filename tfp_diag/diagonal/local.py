@@ -187,6 +187,11 @@ def add(total: Sequence, update: Sequence) -> list:
   ]
 
 
+def wide(x: tf.Tensor) -> tf.Tensor:
+  """In double precision, whose range holds the cubes of all single ones."""
+  return tf.cast(x, tf.float64)
+
+
 def widest(tensors: Sequence) -> tf.DType:
   """The most precise dtype that one of some Tensors has."""
   return max((t.dtype for t in tensors), key=lambda dtype: dtype.size)

@@ -200,6 +200,8 @@ class _Walk:
       y: step for step in self._walked.tape.steps for y in step.outputs
     }
     self._matrices = {}
+    self._ends = {}
+    self._slopes_of = {}
 
   def swept(
     self, one: Sweep, wanted: Sequence[bool], order: int
@@ -232,7 +234,11 @@ class _Walk:
     ]
 
   def _descend(
-    self, starts: Sequence[Value], adjoints: dict, found: '_Sums'
+    self,
+    starts: Sequence[Value],
+    adjoints: dict,
+    found: '_Sums',
+    lowest: int = 2,
   ) -> None:
     """Goes through the function from its end, and adds to what is found.
 
@@ -241,6 +247,7 @@ class _Walk:
       adjoints: dict from curved ops, a step and the inputs that are its
         argument, to a Tensor or None.
       found: `_Sums`.
+      lowest: The power of derivatives of ops for the first order in `found`.
     """
     reach = self._descendants(starts)
     for step in reversed(self._walked.tape.steps):
@@ -252,10 +259,11 @@ class _Walk:
           continue
         if kind == 'elementwise':
           adjoint = adjoints.get((step, group))
-          found.add(value, self._elementwise(step, group, adjoint, after[0]))
+          brought = self._elementwise(step, group, adjoint, after[0], lowest)
+          found.add(value, brought)
         else:
           for k in group:
-            found.add(value, self._linear(step, kind, k, after))
+            found.add(value, self._linear(step, kind, k, after, lowest))
 
   def _groups(self, step: Step) -> list[tuple]:
     """The arguments of an op: the value, its kind, and which inputs it is."""
@@ -298,13 +306,16 @@ class _Walk:
       return None
     if term.is_square:
       _, *higher = self._slopes(term.step, term.left, order)
-      found = [None if d is None else _wide(d) * _wide(adjoint) for d in higher]
+      found = [
+        None if d is None else local.wide(d) * local.wide(adjoint)
+        for d in higher
+      ]
       return None if all(d is None for d in found) else found
     groups = [term.left, term.right]
     if term.step.own_gradient is not None:
       # Nothing says that what the user wrote is symmetric.
       mixed = [
-        _wide(found[1]) * _wide(adjoint)
+        local.wide(found[1]) * local.wide(adjoint)
         for found in (
           local.slopes_of_own_gradient(term.step, op, each)
           for each in (groups, groups[::-1])
@@ -312,10 +323,17 @@ class _Walk:
         if found[1] is not None
       ]
       return [tf.add_n(mixed)] if mixed else None
-    arguments = [_wide(_broadcast(op, group)) for group in groups]
-    hessian = local.local_hessian(op, groups, arguments, [_wide(adjoint)])
+    arguments = [local.wide(_broadcast(op, group)) for group in groups]
+    hessian = local.local_hessian(op, groups, arguments, [local.wide(adjoint)])
     (weight,) = hessian.apply([0], [tf.ones_like(arguments[0])], [1])
     return None if weight is None else [2 * weight]
+
+  def _known_slopes(self, step: Step, group: tuple, order: int) -> list:
+    """As `_slopes`, once for each graph: products are built in loops, too."""
+    key = tf.compat.v1.get_default_graph(), step, group, order
+    if key not in self._slopes_of:
+      self._slopes_of[key] = self._slopes(step, group, order)
+    return self._slopes_of[key]
 
   def _slopes(self, step: Step, group: tuple, order: int) -> list:
     """The derivatives of an elementwise op by an argument, of its own shape.
@@ -340,7 +358,7 @@ class _Walk:
     in_range = facts(step.op_type).orders_in_range if is_single else 1
     if order > in_range:
       # A second derivative can be too small for a number of single precision.
-      argument = _wide(argument)
+      argument = local.wide(argument)
     return local.slopes(op, group, argument, order)
 
   def _from_frontiers(
@@ -366,7 +384,8 @@ class _Walk:
       if is_one and links[0].mapped is None:
         value, weights = self._moved(values[0], weights, links[0].value)
         if value is not values[0]:
-          ends = [self._tensors[value]] * 2
+          values, ends = [value] * 2, [self._tensors[value]] * 2
+      self._ends.update(zip((end.ref() for end in ends), values))
       key = *(end.ref() for end in ends), links
       known = waiting.get(key)
       waiting[key] = weights if known is None else local.add(known, weights)
@@ -465,13 +484,13 @@ class _Walk:
       (columns,) = basis.columns(
         self._call.derivative, [result], [part], self._call.rank, [link.axis]
       )
-      self._matrices[key] = _wide(columns)
+      self._matrices[key] = local.wide(columns)
     columns = self._matrices[key]
     found = []
     for power, weight in enumerate(weights, start=2):
       if weight is not None:
         weight = basis.samples_first(weight, self._call.rank, link.axis)
-        flat = tf.reshape(_wide(weight), [-1, tf.shape(columns)[1]])
+        flat = tf.reshape(local.wide(weight), [-1, tf.shape(columns)[1]])
         flat = tf.matmul(flat, _times(columns, power), transpose_b=True)
         weight = tf.reshape(flat, tf.shape(part))
       found.append(weight)
@@ -505,12 +524,12 @@ class _Walk:
       if seed is None:
         return None
       (result,) = linear.images([tf.cast(seed, rows.dtype)])
-      return None if result is None else _wide(result)
+      return None if result is None else local.wide(result)
 
     def by_rows(mask):
       ones = tf.ones_like(rows) * mask
       first, *weighted = (
-        by_start(reverse, _wide(ones), w)
+        by_start(reverse, local.wide(ones), w)
         for w in (tf.ones([], tf.float64), *weights)
       )
       second = self._second_of_rows(rows, link.value, ones)
@@ -530,12 +549,12 @@ class _Walk:
       (tangent,), derivative = self._evaluation.derivative_of(along, [start])
       if tangent is None:
         return [None, None]
-      tangent, (w2, w3) = _wide(tangent), weights
+      tangent, (w2, w3) = local.wide(tangent), weights
       square = by_start(reverse, w2, tangent)
       cube = by_start(reverse, w3, tangent, tangent)
       bend = by_start(derivative, w2, tangent, three)
       found = [square, local.add([cube], [bend])[0]]
-      return [None if d is None else d * _wide(mask) for d in found]
+      return [None if d is None else d * local.wide(mask) for d in found]
 
     def one_pass(k):
       mask = _mask(link.shape, k, rows.dtype)
@@ -596,7 +615,8 @@ class _Walk:
         products, derivative = self._evaluation.derivative_of(product, [tensor])
         products += derivative.images([tf.ones_like(tensor) * mask])
       return [
-        None if p is None else _wide(p * mask) / _wide(size) for p in products
+        None if p is None else local.wide(p * mask) / local.wide(size)
+        for p in products
       ]
 
     return self._added_up(one_pass, [tensor] * (order - 1), joint)
@@ -614,33 +634,71 @@ class _Walk:
     """
     start = self._tensors[link.value]
     a, b = ends
-    weight = tf.cast(weight, a.dtype)
-    from_a, from_b = (
-      self._call.derivative.between([end], [start]) for end in ends
-    )
+
+    def image(end, seed):
+      return self._image(link.value, end, batching.sum_to(seed, end))
 
     def by_rows(mask):
-      left = from_a.images([batching.sum_to(weight * mask, a)])
-      ones = tf.ones_like(weight)
-      right = from_b.images([batching.sum_to(ones * mask, b)])
-      return left[0], right[0]
+      return image(a, weight * mask), image(b, tf.ones_like(weight) * mask)
 
     def by_columns(mask):
-      forward = from_b.transposed()
-      (tangent,) = forward.images([tf.ones_like(start) * mask])
+      forward = self._call.derivative.between([b], [start]).transposed()
+      seed = tf.ones_like(start) * tf.cast(mask, start.dtype)
+      (tangent,) = forward.images([seed])
       if tangent is None:
         return None, None
-      seed = batching.sum_to(weight * tangent, a)
-      return from_a.images([seed])[0], mask
+      return image(a, weight * local.wide(tangent)), mask
 
     def one_pass(k):
-      mask = _mask(link.shape, k, weight.dtype)
+      mask = _mask(link.shape, k, tf.float64)
       left, right = (by_rows if link.is_by_rows else by_columns)(mask)
       if left is None or right is None:
         return [None]
-      return [_wide(left) * _wide(right)]
+      return [local.wide(left) * local.wide(right)]
 
     return self._added_up(one_pass, [start], link)[0]
+
+  def _image(
+    self, value: Value, end: tf.Tensor, seed: tf.Tensor
+  ) -> tf.Tensor | None:
+    """A vector-Jacobian product, op by op where all have such derivatives.
+
+    Its square is subtracted from sums of squares that were computed so, and of
+    which it may leave little: `w g^2 - (w g)^2` for a weight of one. In single
+    precision TensorFlow's product differs by more than that.
+
+    Args:
+      value: `Value` by which derivatives are asked for.
+      end: Tensor, the other end.
+      seed: Tensor of its shape, in double precision.
+
+    Returns:
+      Tensor of the shape of `value`, or None if nothing leads there.
+    """
+    end_value = self._ends.get(end.ref())
+    if end.dtype != tf.float64 and self._has_slopes(value, end_value):
+      found = _Sums(2)
+      found.add(end_value, [seed])
+      self._descend([value], {}, found, lowest=1)
+      return found.of(value)[0]
+    between = self._call.derivative.between([end], [self._tensors[value]])
+    return between.images([tf.cast(seed, end.dtype)])[0]
+
+  def _has_slopes(self, start: Value, end: Value | None) -> bool:
+    """Whether derivatives of all ops between are known by themselves."""
+    if end is None:
+      return False
+    reach, needed = self._descendants([start]), {end}
+    for step in reversed(self._walked.tape.steps):
+      if needed.isdisjoint(step.outputs):
+        continue
+      through = {v for v in step.inputs if v in reach}
+      needed |= through
+      if isinstance(step, Loop) or op_of(step, self._walked) is None:
+        return False
+      if through - {value for value, *_ in self._groups(step)}:
+        return False
+    return True
 
   def _added_up(
     self, one_pass: Callable, likes: Sequence, link: Link | JointFrontier
@@ -648,33 +706,39 @@ class _Walk:
     """The sums of what the passes of a link give, shaped as some Tensors."""
     return sweep.add_up(
       one_pass,
-      [tf.zeros_like(_wide(like)) for like in likes],
+      [tf.zeros_like(local.wide(like)) for like in likes],
       link.num_passes,
       self._call.chunk_size,
       self._evaluation.loop_type,
     )
 
   def _elementwise(
-    self, step: Step, group: tuple, adjoint: tf.Tensor | None, after: tuple
+    self,
+    step: Step,
+    group: tuple,
+    adjoint: tf.Tensor | None,
+    after: tuple,
+    lowest: int = 2,
   ) -> list:
     """The derivatives by an argument of an op, from those by its result."""
     op = self._op(step)
     if adjoint is None and all(d is None for d in after):
       return []
     is_curved = (step, group) in self._curved
-    order = len(after) + (adjoint is not None) if is_curved else 1
-    first, *higher = self._slopes(step, group, order)
+    # The same numbers for all that are compared.
+    order = self._call.order if is_curved else 1
+    first, *higher = self._known_slopes(step, group, order)
     results = []
-    for power, d in enumerate(after, start=2):
+    for power, d in enumerate(after, start=lowest):
       terms = []
       if d is not None and first is not None:
         terms.append(_passed_on(step, group, first, power, d))
       if adjoint is not None and higher[power - 2] is not None:
-        terms.append(_wide(higher[power - 2]) * _wide(adjoint))
+        terms.append(local.wide(higher[power - 2]) * local.wide(adjoint))
       q = after[0]
       if power == 3 and q is not None and is_curved:
         if first is not None and higher[0] is not None:
-          terms.append(3 * _wide(first) * _wide(higher[0]) * q)
+          terms.append(3 * local.wide(first) * local.wide(higher[0]) * q)
       if not terms:
         results.append(None)
         continue
@@ -686,12 +750,17 @@ class _Walk:
     return results
 
   def _linear(
-    self, step: Step, kind: Squares, k: int, after: Sequence[tuple]
+    self,
+    step: Step,
+    kind: Squares,
+    k: int,
+    after: Sequence[tuple],
+    lowest: int,
   ) -> list:
     """The derivatives by an input of a linear op, from those by its results."""
     op = self._op(step)
     results = []
-    for power, cotangents in enumerate(zip(*after), start=2):
+    for power, cotangents in enumerate(zip(*after), start=lowest):
       outputs = [i for i, d in enumerate(cotangents) if d is not None]
       if not outputs:
         results.append(None)
@@ -722,7 +791,7 @@ class _Walk:
       variable = self._tensors[value]
       return self._call.derivative.between(list(op.outputs), [variable])
     groups = [(k,)]
-    arguments = [_wide(op.inputs[k])]
+    arguments = [local.wide(op.inputs[k])]
     if kind is Squares.OPERANDS:
       others = [
         i
@@ -730,7 +799,7 @@ class _Walk:
         if i != k and tensor.dtype.is_floating
       ]
       groups += [(i,) for i in others]
-      arguments += [_times(_wide(op.inputs[i]), power) for i in others]
+      arguments += [_times(local.wide(op.inputs[i]), power) for i in others]
     return local.local_jacobian(op, groups, arguments)
 
 
@@ -738,12 +807,12 @@ def _by_inverse(op: tf.Operation, power: int, seed: tf.Tensor) -> tf.Tensor:
   """A derivative by the right-hand side of a system that an op solves."""
   matrix, right = op.inputs
   unit = tf.eye(tf.shape(right)[-2], dtype=tf.float64)
-  matrix = _wide(matrix)
+  matrix = local.wide(matrix)
   unit = tf.broadcast_to(
     unit, tf.concat([tf.shape(matrix)[:-2], tf.shape(unit)], 0)
   )
   (inverse,) = repeat_op(op, [matrix, unit])
-  found = tf.matmul(_times(inverse, power), _wide(seed), transpose_a=True)
+  found = tf.matmul(_times(inverse, power), local.wide(seed), transpose_a=True)
   return batching.sum_to(found, right)
 
 
@@ -761,7 +830,7 @@ class _Sums:
     )
     for piece, d in zip(pieces, derivatives):
       if d is not None:
-        piece.append(_wide(d))
+        piece.append(local.wide(d))
 
   def of(self, value: Value) -> tuple:
     """The sum for each order, a Tensor or None."""
@@ -796,18 +865,13 @@ def _passed_on(
   """A derivative by the result of an op, times a power of its slope."""
   if isinstance(slope, float):
     return d if slope**power == 1.0 else slope**power * d
-  slope = _wide(slope)
+  slope = local.wide(slope)
   for _ in range(power):  # The power itself may be too large for a number.
     d = slope * d
   if set(group) <= set(facts(step.op_type).selects):
     # As TensorFlow's gradient: what is not selected may be infinite.
     d = tf.where(tf.equal(slope, 0), tf.zeros_like(d), d)
   return d
-
-
-def _wide(x: tf.Tensor) -> tf.Tensor:
-  """In double precision, whose range holds the cubes of all single ones."""
-  return tf.cast(x, tf.float64)
 
 
 def _broadcast(op: tf.Operation, group: Sequence) -> tf.Tensor:
