@@ -255,7 +255,7 @@ class Walker:
 
   def _by_rule(self, instruction: Instruction, inputs: Sequence) -> list:
     """The outputs of an op that has a rule, or should have one."""
-    is_known = self.scaling.are_known(inputs)
+    is_known = self._are_known(instruction, inputs)
     if any(map(_is_opaque, instruction.dtypes)):
       return self._dense(instruction, inputs)
     if not any(map(self._counts, instruction.dtypes)):
@@ -311,6 +311,14 @@ class Walker:
       self.tape.steps.append(step)
       note_zeros(step)
     return _with_source(instruction, inputs, outputs)
+
+  def _are_known(self, instruction: Instruction, inputs: Sequence) -> bool:
+    """Whether what varies among the inputs is known for any size of batch."""
+    try:
+      return self.scaling.are_known(inputs)
+    except Exception as error:  # A bug in what says how an op computes sizes.
+      self._remember(instruction, error)
+      return False
 
   def _counts(self, dtype: tf.DType) -> bool:
     """Whether tensors of a dtype can depend on xs; see `by_value`."""
@@ -390,7 +398,7 @@ class Walker:
     """The outputs of an op none of whose inputs depends on xs."""
     outputs = _independent(instruction, inputs)
     if any(v.shape is None and not v.is_known for v in outputs):
-      self.scaling.are_known(inputs)
+      self._are_known(instruction, inputs)
       for value, shape in zip(outputs, _shapes(instruction, inputs)):
         value.shape = shape
     varying = self._varying_parts(instruction, inputs)

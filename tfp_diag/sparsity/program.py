@@ -88,6 +88,12 @@ class Instruction:
     at_hand = None if self.at_hand is None else self.at_hand.outputs[number]
     return self._varying(self.op.outputs[number], at_hand)
 
+  def is_compared(self, number: int) -> bool:
+    """Whether the shape of an output was compared with that at hand."""
+    if self.at_hand is None or self.at_hand is self.op:
+      return False
+    return self.at_hand.outputs[number].shape.is_fully_defined()
+
   def _varying(self, tensor: tf.Tensor, at_hand: Any) -> np.ndarray:
     shape = tensor.shape
     if shape.rank is None:

@@ -201,6 +201,8 @@ class Scaling:
         return []
       raise CannotSay('a shape of which nothing is known')
     instruction, inputs, output = value.source
+    if instruction.is_compared(output):
+      return []
     if not instruction.varying_sizes_of_result(output).any():
       return []
     known = facts(instruction.type)
@@ -225,8 +227,6 @@ class Scaling:
     shape = np.array(value.known_shape, np.int64)
     varies = instruction.varying_sizes_of_result(output)
     after = self._powers(shape, varies)
-    if varies.ndim and np.any(varies & ~after.powers.any(-1)):
-      raise CannotSay('a size that is no multiple of the number of samples')
     many = _MANY if len(self._numbers) == 1 else _SEVERAL
     for shift in range(2):
       numbers = [many[(k + shift) % 2] for k in range(len(self._numbers))]
