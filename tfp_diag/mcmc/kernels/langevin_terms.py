@@ -14,6 +14,7 @@
 # ============================================================================
 """What a Langevin step needs to know at a point."""
 
+import functools
 import typing
 
 import tensorflow as tf
@@ -65,8 +66,7 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
 
   Args:
     target_log_prob_fn: Callable of the parts.
-    volatility_fn: Callable of the parts that returns a list with their shapes,
-      from `volatility_of_parts`, or None.
+    volatility_fn: As for `PreconditionedMALA`.
     parts: List of Tensors, the state.
     parallel_iterations: Python `int`, for `diag_jacobian`.
 
@@ -91,7 +91,7 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
   volatilities, volatility_gradients = diag_jacobian(
     xs=parts,
     sample_shape=_shape(target_log_prob),
-    fn=volatility_fn,
+    fn=functools.partial(_volatility_of_parts, volatility_fn),
     parallel_iterations=parallel_iterations,
   )
   return target_log_prob, LangevinTerms(
@@ -103,30 +103,8 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
   )
 
 
-def per_part(terms):
-  """Regroups what `evaluate` returned.
-
-  Args:
-    terms: List of gradients, or a `LangevinTerms` of lists.
-
-  Returns:
-    List with one entry per part: a gradient, or a `LangevinTerms` of Tensors.
-  """
-  if isinstance(terms, LangevinTerms):
-    return [LangevinTerms(*part) for part in zip(*terms)]
-  return list(terms)
-
-
-def volatility_of_parts(volatility_fn, *parts):
-  """`volatility_fn` as a function from parts to as many values of their shape.
-
-  Args:
-    volatility_fn: The user's function.
-    *parts: The state.
-
-  Returns:
-    List of Tensors with the parts' shapes.
-  """
+def _volatility_of_parts(volatility_fn, *parts):
+  """`volatility_fn` from parts to as many values of their shape."""
   arguments.check_takes('volatility_fn', volatility_fn, parts)
   values = volatility_fn(*parts)
   values = list(values) if is_list_like(values) else [values]
@@ -161,6 +139,20 @@ def _volatility_of_part(value, part, index):
       f'{part.shape}; return one standard deviation per coordinate.'
     )
   return tf.broadcast_to(volatility, _shape(part))
+
+
+def per_part(terms):
+  """Regroups what `evaluate` returned.
+
+  Args:
+    terms: List of gradients, or a `LangevinTerms` of lists.
+
+  Returns:
+    List with one entry per part: a gradient, or a `LangevinTerms` of Tensors.
+  """
+  if isinstance(terms, LangevinTerms):
+    return [LangevinTerms(*part) for part in zip(*terms)]
+  return list(terms)
 
 
 def is_usable(terms, part, axes):

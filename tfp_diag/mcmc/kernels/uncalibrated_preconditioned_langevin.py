@@ -14,7 +14,6 @@
 # ============================================================================
 """The proposal of preconditioned Langevin dynamics."""
 
-import functools
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +40,6 @@ from tfp_diag.mcmc.kernels.langevin_terms import (
   event_axes,
   is_usable,
   per_part,
-  volatility_of_parts,
 )
 from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
@@ -518,7 +516,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       )
     return evaluate(
       self.target_log_prob_fn,
-      self._volatility_of_parts,
+      self.volatility_fn,
       parts,
       self.parallel_iterations,
     )
@@ -549,14 +547,6 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         'give one name, or None, for each part.'
       )
     return list(axes)
-
-  @functools.cached_property
-  def _volatility_of_parts(self):
-    # One object for the kernel's life: what `diag_jacobian` remembers about a
-    # function, it remembers by identity.
-    if self.volatility_fn is None:
-      return None
-    return functools.partial(volatility_of_parts, self.volatility_fn)
 
 
 def _whitened(dynamics, terms, roots):
