@@ -194,8 +194,8 @@ class FisherDivergenceMALA(FullMatrixKernel):
     self._window_ends = adaptation_windows(num_steps)
     arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
     super().__init__(
-      target_log_prob_fn,
-      step_size,
+      target_log_prob_fn=target_log_prob_fn,
+      step_size=step_size,
       num_adaptation_steps=num_adaptation_steps,
       discretization=discretization,
       experimental_chain_axis_names=experimental_chain_axis_names,

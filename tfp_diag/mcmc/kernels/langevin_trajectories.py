@@ -32,7 +32,6 @@ from tfp_diag.mcmc.kernels.arguments import (
 )
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   ScaledKernel,
-  check_kernel_arguments,
   position_dependence,
 )
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
@@ -243,14 +242,6 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
       ValueError: if the preconditioner depends on the position, or a number is
         out of its range.
     """
-    check_kernel_arguments(
-      target_log_prob_fn,
-      step_size,
-      preconditioner,
-      experimental_shard_axis_names,
-      experimental_chain_axis_names,
-      validate_args,
-    )
     changing = position_dependence(preconditioner)
     if changing is not None:
       raise ValueError(
