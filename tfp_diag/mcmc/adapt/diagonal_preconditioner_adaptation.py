@@ -46,6 +46,7 @@ from tfp_diag.mcmc.kernels.parameterized_kernel import (
   check_axis_name,
   check_kernel,
 )
+from tfp_diag.mcmc.kernels.preconditioner import entries_of_parts
 
 
 class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
@@ -449,9 +450,7 @@ def _with_scales(results, scales):
 
 def _start_scales(kernel, parts, chain_ndims):
   """What the innermost kernel was made with, one number per coordinate."""
-  entries = kernel.preconditioner
-  if not isinstance(entries, (list, tuple)):
-    entries = [entries] * len(parts)
+  entries = entries_of_parts(kernel.preconditioner, parts)
   scales = []
   for i, (entry, x) in enumerate(zip(entries, parts)):
     if isinstance(entry, tf.linalg.LinearOperator):

@@ -28,7 +28,7 @@ from tfp_diag.mcmc.kernels.arguments import (
   as_parts,
   check_state,
   log_prob_at,
-  per_part,
+  step_sizes_of_parts,
 )
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   ScaledKernel,
@@ -36,8 +36,11 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
 )
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed, step_seed, uniform
-from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
-from tfp_diag.mcmc.kernels.parameterized_kernel import step_seed as checked_seed
+from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  argument,
+  as_results,
+  checked_seed,
+)
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
@@ -396,7 +399,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
     )
     decays = [
       tf.exp(-previous.damping * tf.cast(h, x.dtype))
-      for h, x in zip(per_part(step_size, parts), parts)
+      for h, x in zip(step_sizes_of_parts(step_size, parts), parts)
     ]
     salt = UncalibratedPreconditionedLangevin.salt
     first_seed = tfp.random.sanitize_seed(seed, salt=salt)

@@ -29,10 +29,9 @@ from tfp_diag.mcmc.kernels.arguments import (
   as_step_size,
   check_state,
   check_step_size,
-  is_list_like,
   step_size_roots,
+  step_sizes_of_parts,
 )
-from tfp_diag.mcmc.kernels.arguments import per_part as step_sizes_of_parts
 from tfp_diag.mcmc.kernels.langevin_kernel import Discretization, LangevinKernel
 from tfp_diag.mcmc.kernels.langevin_terms import (
   LangevinTerms,
@@ -48,9 +47,9 @@ from tfp_diag.mcmc.kernels.noise import split_seed, standard_normal
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   argument,
   as_results,
-  step_seed,
+  checked_seed,
 )
-from tfp_diag.mcmc.kernels.preconditioner import as_factors
+from tfp_diag.mcmc.kernels.preconditioner import as_factors, entries_of_parts
 from tfp_diag.mcmc.kernels.sharding import (
   chain_shard,
   fold_in_shard,
@@ -366,7 +365,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         UncalibratedPreconditionedLangevinResults, previous_kernel_results
       )
       check_state(parts, before.gradients)
-      seed = step_seed(seed, self.salt)
+      seed = checked_seed(seed, self.salt)
       moved = self.move(parts, before, self.draw_noise(parts, seed))
       results = moved.results._replace(seed=seed)
       if self.compute_acceptance:
@@ -555,9 +554,8 @@ def _whitened(dynamics, terms, roots):
 
 def _check_one_time_for_all(preconditioner, roots):
   """What mixes coordinates needs the same time for all of them."""
-  if not is_list_like(preconditioner):
-    preconditioner = [preconditioner] * len(roots)
-  for i, (entry, root) in enumerate(zip(preconditioner, roots)):
+  entries = entries_of_parts(preconditioner, roots)
+  for i, (entry, root) in enumerate(zip(entries, roots)):
     mixes = isinstance(entry, tf.linalg.LinearOperator)
     if mixes and root.shape.rank and root.shape[-1] != 1:
       raise ValueError(
