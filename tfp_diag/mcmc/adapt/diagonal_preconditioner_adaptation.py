@@ -327,22 +327,22 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         chain_ndims = results.accepted_results.target_log_prob.shape.rank
         return moments_of(self._observe(as_parts(state), results), chain_ndims)
 
-      axis_names = self.experimental_reduce_chain_axis_names
-      if axis_names:
+      is_pooled = bool(self.experimental_reduce_chain_axis_names)
+      if is_pooled:
         # Not in the branch below: replicas cannot wait for each other there.
         own = tf.cond(
           is_learning,
           observed,
           lambda: tf.nest.map_structure(tf.zeros_like, before.moments),
         )
-        pooled = pool_moments(own, axis_names)
+        pooled = pool_moments(own)
       # A branch, so that a frozen scale costs nothing.
       scales, moments = tf.cond(
         is_learning,
         lambda: self._learn(
           step,
           scales,
-          merge_moments(before.moments, pooled if axis_names else observed()),
+          merge_moments(before.moments, pooled if is_pooled else observed()),
         ),
         lambda: (scales, before.moments),
       )
@@ -380,12 +380,9 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       elif quantity == 'gradient':
         observed.append(list(results.accepted_results.grads_target_log_prob))
       else:
-        observed.append([-d for d in self._diag_hessian(parts)])
+        log_prob_fn = _innermost_kernel(self.inner_kernel).target_log_prob_fn
+        observed.append([-d for d in diag_hessian(log_prob_fn, parts)[2]])
     return observed
-
-  def _diag_hessian(self, parts):
-    kernel = _innermost_kernel(self.inner_kernel)
-    return diag_hessian(kernel.target_log_prob_fn, parts)[2]
 
 
 def _check_innermost(kernel):

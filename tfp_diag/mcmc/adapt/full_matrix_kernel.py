@@ -134,10 +134,9 @@ class FullMatrixKernel(TargetKernel):
       A callable for the branch in which the matrix is learned: replicas cannot
       wait for each other there, so that they have done so before.
     """
-    axis_names = self.experimental_chain_axis_names
-    if not axis_names:
+    if not self.experimental_chain_axis_names:
       return rows
-    pooled = gather_over_shards(rows(), axis_names)
+    pooled = gather_over_shards(rows())
     return lambda: pooled
 
   def _kernel(self, layout, factor):
