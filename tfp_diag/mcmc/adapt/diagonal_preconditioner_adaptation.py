@@ -20,7 +20,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
-from tfp_diag.internal import arguments
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.diagonal_estimators import (
   Estimator,
@@ -201,13 +200,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       'experimental_reduce_chain_axis_names',
       experimental_reduce_chain_axis_names,
     )
-    num_steps = arguments.as_count(
-      'num_adaptation_steps',
-      num_adaptation_steps,
-      0,
-      'for how many steps there is adaptation, known when the kernel is made',
-    )
-    self._window_ends = adaptation_windows(num_steps)
+    self._window_ends = adaptation_windows(num_adaptation_steps)
     super().__init__(
       inner_kernel=inner_kernel,
       num_adaptation_steps=num_adaptation_steps,

@@ -19,6 +19,7 @@ import typing
 
 import tensorflow as tf
 
+from tfp_diag.internal import batching
 from tfp_diag.mcmc.kernels.sharding import gather_over_shards
 
 
@@ -84,7 +85,7 @@ def moments_of(values, chain_ndims):
   chain_axes = list(range(chain_ndims))
 
   def total(x):
-    mask = counts[(..., *[tf.newaxis] * (x.shape.rank - chain_ndims))]
+    mask = batching.with_axes(counts, x.shape.rank - chain_ndims)
     return tf.reduce_sum(tf.where(mask, x, tf.zeros_like(x)), chain_axes)
 
   means = tf.nest.map_structure(
