@@ -152,12 +152,10 @@ def _is_immovable(distribution):
 
 def _is_of_other_values(distribution):
   """Whether the density is not with respect to what is drawn."""
-  while distribution is not None:
-    known = getattr(distribution, 'parameters', {})
-    if known.get('input_output_cholesky'):
-      return True
-    distribution = known.get('distribution')
-  return False
+  return any(
+    getattr(d, 'parameters', {}).get('input_output_cholesky')
+    for d in _inward(distribution)
+  )
 
 
 def _is_partly_reached(distribution):

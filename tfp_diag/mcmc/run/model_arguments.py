@@ -164,7 +164,6 @@ def check_pinned(model):
     expected = event_shapes.get(name)
     if value is not None and isinstance(expected, tf.TensorShape):
       _check_whole(name, value, dtypes.get(name))
-    if value is not None and isinstance(expected, tf.TensorShape):
       _check_same_for_chains(
         name, value, tf.TensorShape(np.shape(value)), expected
       )
