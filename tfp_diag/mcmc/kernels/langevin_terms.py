@@ -83,9 +83,7 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
   )
   check_target(target_log_prob, parts)
   check_gradients(gradients)
-  gradients = [
-    _like(x, tf.convert_to_tensor(g)) for x, g in zip(parts, gradients)
-  ]
+  gradients = like_parts(parts, map(tf.convert_to_tensor, gradients))
   if volatility_fn is None:
     return target_log_prob, gradients
   volatilities, volatility_gradients = diag_jacobian(
@@ -96,10 +94,8 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
   )
   return target_log_prob, LangevinTerms(
     gradient=gradients,
-    volatility=[_like(x, s) for x, s in zip(parts, volatilities)],
-    volatility_gradient=[
-      _like(x, ds) for x, ds in zip(parts, volatility_gradients)
-    ],
+    volatility=like_parts(parts, volatilities),
+    volatility_gradient=like_parts(parts, volatility_gradients),
   )
 
 
@@ -139,6 +135,14 @@ def _volatility_of_part(value, part, index):
       f'{part.shape}; return one standard deviation per coordinate.'
     )
   return tf.broadcast_to(volatility, _shape(part))
+
+
+def like_parts(parts, tensors):
+  """Tensors of which the graph knows the shapes of parts, for loops."""
+  tensors = list(tensors)
+  for x, y in zip(parts, tensors):
+    y.set_shape(x.shape)
+  return tensors
 
 
 def per_part(terms):
@@ -191,9 +195,3 @@ def event_axes(part, target_log_prob):
 def _shape(x):
   """The shape as a list if it is known, else as a Tensor."""
   return x.shape.as_list() if x.shape.is_fully_defined() else tf.shape(x)
-
-
-def _like(x, y):
-  """Tells the graph that `y` has the shape of `x`, for loop invariants."""
-  y.set_shape(x.shape)
-  return y
