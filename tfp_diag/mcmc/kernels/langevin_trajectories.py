@@ -414,7 +414,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
         refresh(v, z, tf.where(is_first, tf.zeros_like(decay), decay))
         for decay, v, z in zip(decays, point.velocity, noise)
       ]
-      moved, correction = self._step(point._replace(velocity=velocity))
+      moved = self._step(point._replace(velocity=velocity))
       if self.max_num_steps > 1:
         # Nobody asks for the values on the way. The graph of a step computes
         # the gradient alone, the value is found once, at the end.
@@ -423,13 +423,10 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
             target_log_prob=point.results.target_log_prob
           )
         )
+      total += moved.results.log_acceptance_correction
       # What the target lost of a shape would not be that of the start.
-      return (
-        i + 1,
-        *tf.nest.map_structure(
-          _with_shape, (point, total), (moved, total + correction)
-        ),
-      )
+      moved = tf.nest.map_structure(_with_shape, point, moved)
+      return i + 1, moved, _with_shape(before.target_log_prob, total)
 
     point = _Point(
       parts,
@@ -452,7 +449,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
     return point._replace(results=results), total
 
   def _step(self, point):
-    """A step of the leapfrog scheme, and the correction for it."""
+    """A step of the leapfrog scheme, whose results have the correction."""
     moved = self._leapfrog.move(
       point.state, point.results, point.velocity, point.whitened
     )
@@ -460,10 +457,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
       (v + 0.5 * p) + 0.5 * q
       for v, p, q in zip(point.velocity, moved.whitened, moved.whitened_after)
     ]
-    return (
-      _Point(moved.state, moved.results, velocity, moved.whitened_after),
-      moved.results.log_acceptance_correction,
-    )
+    return _Point(moved.state, moved.results, velocity, moved.whitened_after)
 
   def _num_steps(self, previous, seed):
     """How many steps the trajectory has: an int32 scalar Tensor."""

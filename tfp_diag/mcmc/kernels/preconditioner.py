@@ -166,7 +166,7 @@ def _is_invertible(operator):
         pivots = known.diag_part().numpy()
         is_finite = np.isfinite(known.matvec(tf.ones_like(pivots)))
         return bool(np.all(is_finite) and np.all(pivots != 0.0))
-      if _size(known) > _MOST_FOR_SINGULAR_VALUES:
+      if int(known.domain_dimension_tensor()) > _MOST_FOR_SINGULAR_VALUES:
         return bool(np.all(np.isfinite(known.log_abs_determinant())))
       matrix = known.to_dense().numpy().astype(np.float64)
     except (
@@ -210,10 +210,6 @@ def _of_known_values(operator):
       )
   except (TypeError, ValueError, AttributeError, NotImplementedError):
     return None
-
-
-def _size(operator):
-  return int(operator.domain_dimension_tensor())
 
 
 def _check_scale(scale, part, index):
