@@ -41,7 +41,7 @@ _MOST_NUMBERS = 2**17
 _MODERATE = 6.0
 
 
-def check_variables_left(model, of_model='joint_dist'):
+def check_variables_left(model, of_model):
   """Refuses a model of which every variable is pinned.
 
   Args:

@@ -355,7 +355,7 @@ def _has_no_axes(model, name, i):
   return shapes[i].shape.num_elements() == 0
 
 
-def check_init(model, init, of_model='joint_dist'):
+def check_init(model, init, of_model):
   """A start in the dtypes of the model; refuses what does not fit to it.
 
   Args:

@@ -277,7 +277,7 @@ def warm_up(
   use_curvature,
   tries_local,
   jit_compile,
-  log_prob_graph=None,
+  log_prob_graph,
 ):
   """Finds all that a kernel needs, and brings the chains to the typical set.
 
