@@ -226,9 +226,6 @@ class PreconditionedMALA(LangevinKernel):
       proposed_state, proposed_results = self._proposal.one_step(
         current_state, before, seed=proposal_seed
       )
-      proposed_state = tf.nest.pack_sequence_as(
-        current_state, tf.nest.flatten(proposed_state)
-      )
       next_state, fields = accept(
         (current_state, before),
         (proposed_state, proposed_results),
