@@ -400,16 +400,10 @@ def _check_innermost(kernel):
 
 
 def _innermost_kernel(kernel):
-  while 'inner_kernel' in _parameters(kernel):
+  # Kernels of users may have no parameters.
+  while 'inner_kernel' in getattr(kernel, 'parameters', ()):
     kernel = kernel.parameters['inner_kernel']
   return kernel
-
-
-def _parameters(kernel):
-  try:
-    return kernel.parameters
-  except NotImplementedError:  # As in the base class of all kernels.
-    return {}
 
 
 def _innermost(state, results):
