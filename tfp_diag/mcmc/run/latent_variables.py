@@ -246,10 +246,11 @@ def _there_and_back(distribution):
 
 def _owner_of_bijector(distribution):
   """The name of the class that has written the bijector of a distribution."""
-  for cls in type(distribution).__mro__:
-    if '_default_event_space_bijector' in vars(cls):
-      return cls.__name__
-  return None
+  return next(
+    cls.__name__
+    for cls in type(distribution).__mro__
+    if '_default_event_space_bijector' in vars(cls)
+  )
 
 
 def _inward(distribution):

@@ -127,8 +127,6 @@ def check_pins(model, pins, chain_shape):
         f'`{name}` is None, which would leave {name!r} among the unknowns; '
         'pass what was observed, or leave the argument out.'
       )
-    if name not in event_shapes:
-      continue
     expected = event_shapes[name]
     parts = zip(
       _parts_of_pin(name, value, expected),
