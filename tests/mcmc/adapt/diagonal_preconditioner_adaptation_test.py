@@ -449,6 +449,20 @@ def test_trajectories_are_refused():
     DiagonalPreconditionerAdaptation(kernel, 10)
 
 
+def test_refuses_a_kernel_without_parameters():
+  class Still(tfp.mcmc.TransitionKernel):
+    is_calibrated = True
+
+    def bootstrap_results(self, init_state):
+      return []
+
+    def one_step(self, current_state, previous_kernel_results, seed=None):
+      return current_state, previous_kernel_results
+
+  with pytest.raises(TypeError, match='the innermost kernel is a Still'):
+    DiagonalPreconditionerAdaptation(Still(), 10)
+
+
 @pytest.mark.parametrize(
   ('kernel', 'match'),
   [

@@ -169,6 +169,17 @@ else:
 refused('would get the same noise', mala(experimental_chain_axis_names=None))
 hmc = tfp.mcmc.HamiltonianMonteCarlo(log_prob, 0.1, 2)
 refused('HamiltonianMonteCarlo would get the same noise', hmc)
+
+class Still(tfp.mcmc.TransitionKernel):  # Without parameters.
+  is_calibrated = True
+
+  def bootstrap_results(self, init_state):
+    return []
+
+  def one_step(self, current_state, previous_kernel_results, seed=None):
+    return current_state, previous_kernel_results
+
+refused('Still would get the same noise', Still())
 # Its uniform numbers are TFP's.
 metropolis = tfp.mcmc.MetropolisHastings(
   mcmc.UncalibratedPreconditionedLangevin(

@@ -20,7 +20,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
-from tfp_diag.internal import arguments
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.diagonal_estimators import (
   Estimator,
@@ -46,6 +45,7 @@ from tfp_diag.mcmc.kernels.parameterized_kernel import (
   check_axis_name,
   check_kernel,
 )
+from tfp_diag.mcmc.kernels.preconditioner import entries_of_parts
 
 
 class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
@@ -200,13 +200,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       'experimental_reduce_chain_axis_names',
       experimental_reduce_chain_axis_names,
     )
-    num_steps = arguments.as_count(
-      'num_adaptation_steps',
-      num_adaptation_steps,
-      0,
-      'for how many steps there is adaptation, known when the kernel is made',
-    )
-    self._window_ends = adaptation_windows(num_steps)
+    self._window_ends = adaptation_windows(num_adaptation_steps)
     super().__init__(
       inner_kernel=inner_kernel,
       num_adaptation_steps=num_adaptation_steps,
@@ -326,22 +320,22 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
         chain_ndims = results.accepted_results.target_log_prob.shape.rank
         return moments_of(self._observe(as_parts(state), results), chain_ndims)
 
-      axis_names = self.experimental_reduce_chain_axis_names
-      if axis_names:
+      is_pooled = bool(self.experimental_reduce_chain_axis_names)
+      if is_pooled:
         # Not in the branch below: replicas cannot wait for each other there.
         own = tf.cond(
           is_learning,
           observed,
           lambda: tf.nest.map_structure(tf.zeros_like, before.moments),
         )
-        pooled = pool_moments(own, axis_names)
+        pooled = pool_moments(own)
       # A branch, so that a frozen scale costs nothing.
       scales, moments = tf.cond(
         is_learning,
         lambda: self._learn(
           step,
           scales,
-          merge_moments(before.moments, pooled if axis_names else observed()),
+          merge_moments(before.moments, pooled if is_pooled else observed()),
         ),
         lambda: (scales, before.moments),
       )
@@ -379,12 +373,9 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       elif quantity == 'gradient':
         observed.append(list(results.accepted_results.grads_target_log_prob))
       else:
-        observed.append([-d for d in self._diag_hessian(parts)])
+        log_prob_fn = _innermost_kernel(self.inner_kernel).target_log_prob_fn
+        observed.append([-d for d in diag_hessian(log_prob_fn, parts)[2]])
     return observed
-
-  def _diag_hessian(self, parts):
-    kernel = _innermost_kernel(self.inner_kernel)
-    return diag_hessian(kernel.target_log_prob_fn, parts)[2]
 
 
 def _check_innermost(kernel):
@@ -409,16 +400,10 @@ def _check_innermost(kernel):
 
 
 def _innermost_kernel(kernel):
-  while 'inner_kernel' in _parameters(kernel):
+  # Kernels of users may have no parameters.
+  while 'inner_kernel' in getattr(kernel, 'parameters', ()):
     kernel = kernel.parameters['inner_kernel']
   return kernel
-
-
-def _parameters(kernel):
-  try:
-    return kernel.parameters
-  except NotImplementedError:  # As in the base class of all kernels.
-    return {}
 
 
 def _innermost(state, results):
@@ -449,9 +434,7 @@ def _with_scales(results, scales):
 
 def _start_scales(kernel, parts, chain_ndims):
   """What the innermost kernel was made with, one number per coordinate."""
-  entries = kernel.preconditioner
-  if not isinstance(entries, (list, tuple)):
-    entries = [entries] * len(parts)
+  entries = entries_of_parts(kernel.preconditioner, parts)
   scales = []
   for i, (entry, x) in enumerate(zip(entries, parts)):
     if isinstance(entry, tf.linalg.LinearOperator):

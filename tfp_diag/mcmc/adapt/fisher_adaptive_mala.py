@@ -184,8 +184,8 @@ class FisherAdaptiveMALA(FullMatrixKernel):
       'damping', damping, 'a positive number', arguments.is_positive
     )
     super().__init__(
-      target_log_prob_fn,
-      step_size,
+      target_log_prob_fn=target_log_prob_fn,
+      step_size=step_size,
       num_adaptation_steps=num_adaptation_steps,
       num_step_size_steps=num_step_size_steps,
       damping=damping,

@@ -185,17 +185,11 @@ class FisherDivergenceMALA(FullMatrixKernel):
       TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list.
       ValueError: if `num_adaptation_steps` is negative or not known in Python.
     """
-    num_steps = arguments.as_count(
-      'num_adaptation_steps',
-      num_adaptation_steps,
-      0,
-      'for how many steps there is adaptation, known when the kernel is made',
-    )
-    self._window_ends = adaptation_windows(num_steps)
+    self._window_ends = adaptation_windows(num_adaptation_steps)
     arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
     super().__init__(
-      target_log_prob_fn,
-      step_size,
+      target_log_prob_fn=target_log_prob_fn,
+      step_size=step_size,
       num_adaptation_steps=num_adaptation_steps,
       discretization=discretization,
       experimental_chain_axis_names=experimental_chain_axis_names,
@@ -226,12 +220,11 @@ class FisherDivergenceMALA(FullMatrixKernel):
     """
     with self._scope('bootstrap_results'):
       inner_results, factor = self._start(init_state)
-      size, dtype = factor.shape[0], factor.dtype
       return FisherDivergenceMALAResults(
         inner_results=inner_results,
         factor=factor,
         step=tf.zeros([], tf.int32),
-        **no_draws(size, dtype)._asdict(),
+        **no_draws(factor.shape[0], factor.dtype)._asdict(),
       )
 
   @not_converted
@@ -267,28 +260,26 @@ class FisherDivergenceMALA(FullMatrixKernel):
       after = before._replace(inner_results=inner_results, step=step)
       if self._window_ends:
         draws = self._pooling(lambda: _draws(vector, inner_results))
+        moments = Moments(before.count, before.means, before.scatters)
         # A branch, so that a frozen matrix costs nothing.
-        learned = tf.cond(
+        factor, moments = tf.cond(
           step <= self._window_ends[-1],
-          lambda: self._learn(step, before, draws()),
-          lambda: _learned_by(before),
+          lambda: self._learn(step, before.factor, moments, draws()),
+          lambda: (before.factor, moments),
         )
-        after = after._replace(**learned)
+        after = after._replace(factor=factor, **moments._asdict())
       return next_state, after
 
-  def _learn(self, step, before, draws):
-    """What `_learned_by` names, after a step of adaptation."""
-    moments = add_draws(
-      Moments(before.count, before.means, before.scatters),
-      whitened(before.factor, draws),
-    )
+  def _learn(self, step, factor, moments, draws):
+    """The factor, and the moments to go on with, after a step of adaptation."""
+    moments = add_draws(moments, whitened(factor, draws))
     return tf.cond(
       tf.reduce_any(tf.equal(step, self._window_ends)),
-      lambda: {
-        'factor': new_factor(before.factor, moments),
-        **tf.nest.map_structure(tf.zeros_like, moments)._asdict(),
-      },
-      lambda: {'factor': before.factor, **moments._asdict()},
+      lambda: (
+        new_factor(factor, moments),
+        tf.nest.map_structure(tf.zeros_like, moments),
+      ),
+      lambda: (factor, moments),
     )
 
 
@@ -299,10 +290,3 @@ def _draws(vector, inner_results):
   return tf.stack(
     [tf.reshape(x, [-1, size]) for x in (vector, gradient)], axis=1
   )
-
-
-def _learned_by(results):
-  """The fields that adaptation changes."""
-  return {
-    k: getattr(results, k) for k in ('factor', 'count', 'means', 'scatters')
-  }

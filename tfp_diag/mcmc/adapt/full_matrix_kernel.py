@@ -26,7 +26,6 @@ from tfp_diag.mcmc.kernels.arguments import (
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   Discretization,
   TargetKernel,
-  check_kernel_arguments,
 )
 from tfp_diag.mcmc.kernels.parameterized_kernel import argument
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
@@ -44,35 +43,22 @@ class FullMatrixKernel(TargetKernel):
   # That of the inner kernel; a subclass may take it as an argument.
   discretization: Discretization = 'euler'
 
-  def __init__(self, target_log_prob_fn, step_size, **parameters):
+  def __init__(self, **parameters):
     """Checks what all of them take.
 
     Args:
-      target_log_prob_fn: Python callable of the parts.
-      step_size: τ, one for all coordinates.
-      **parameters: Further arguments of the subclass.
+      **parameters: The keyword arguments of the subclass's constructor.
 
     Raises:
-      TypeError: if `target_log_prob_fn` is not callable, or `step_size` a list
-        or no number.
-      ValueError: if `step_size` is known not to be positive and finite.
+      TypeError: as for `TargetKernel`, or if `step_size` is a list.
+      ValueError: as for `TargetKernel`.
     """
-    check_kernel_arguments(
-      target_log_prob_fn,
-      step_size,
-      None,
-      None,
-      parameters['experimental_chain_axis_names'],
-      False,
-    )
-    if is_list_like(step_size):
+    super().__init__(**parameters)
+    if is_list_like(self.step_size):
       raise TypeError(
         '`step_size` is a list, but a full matrix scales all parts together; '
         'pass one step size.'
       )
-    super().__init__(
-      target_log_prob_fn=target_log_prob_fn, step_size=step_size, **parameters
-    )
 
   num_adaptation_steps = argument(
     'num_adaptation_steps', 'Until which step the matrix changes.'
@@ -148,10 +134,9 @@ class FullMatrixKernel(TargetKernel):
       A callable for the branch in which the matrix is learned: replicas cannot
       wait for each other there, so that they have done so before.
     """
-    axis_names = self.experimental_chain_axis_names
-    if not axis_names:
+    if not self.experimental_chain_axis_names:
       return rows
-    pooled = gather_over_shards(rows(), axis_names)
+    pooled = gather_over_shards(rows())
     return lambda: pooled
 
   def _kernel(self, layout, factor):

@@ -14,11 +14,13 @@
 # ============================================================================
 """Means and variances of a stream of draws, pooled over chains."""
 
+import functools
 import typing
 
 import tensorflow as tf
 
-from tfp_diag.mcmc.kernels.sharding import gather_over_shards, num_shards
+from tfp_diag.internal import batching
+from tfp_diag.mcmc.kernels.sharding import gather_over_shards
 
 
 class RunningMoments(typing.NamedTuple):
@@ -83,7 +85,7 @@ def moments_of(values, chain_ndims):
   chain_axes = list(range(chain_ndims))
 
   def total(x):
-    mask = counts[(..., *[tf.newaxis] * (x.shape.rank - chain_ndims))]
+    mask = batching.with_axes(counts, x.shape.rank - chain_ndims)
     return tf.reduce_sum(tf.where(mask, x, tf.zeros_like(x)), chain_axes)
 
   means = tf.nest.map_structure(
@@ -134,22 +136,19 @@ def merge_moments(a, b):
   )
 
 
-def pool_moments(moments, axis_names):
+def pool_moments(moments):
   """The moments of the draws of all replicas of a strategy.
 
   Args:
     moments: A `RunningMoments`, of this replica's.
-    axis_names: The name of the chain axis, or None where there is one replica.
 
   Returns:
     A `RunningMoments`, bit for bit the same on all replicas.
   """
-  if not axis_names:
-    return moments
   # All in one message, and merged by each replica in the same order.
   parts = tf.nest.flatten(moments)
   row = tf.concat([tf.reshape(x, [-1]) for x in parts], 0)
-  rows = gather_over_shards(row[tf.newaxis], axis_names)
+  rows = gather_over_shards(row[tf.newaxis])
 
   def unpack(row):
     pieces = tf.split(row, [tf.size(x) for x in parts])
@@ -160,7 +159,8 @@ def pool_moments(moments, axis_names):
     return tf.nest.pack_sequence_as(moments, pieces)
 
   pooled = unpack(rows[0])
-  for i in range(1, num_shards(axis_names)):
+  context = tf.distribute.get_replica_context()
+  for i in range(1, context.num_replicas_in_sync):
     pooled = merge_moments(pooled, unpack(rows[i]))
   return pooled
 
@@ -173,7 +173,4 @@ def _counts(values, chain_ndims):
     )
     for x in tf.nest.flatten(values)
   ]
-  result = finite[0]
-  for f in finite[1:]:
-    result &= f
-  return result
+  return functools.reduce(tf.logical_and, finite)

@@ -62,6 +62,11 @@ class Scale:
   def __init__(self, factor):
     self.factor = np.asarray(factor, np.float64)
 
+  @classmethod
+  def of_deviations(cls, deviations):
+    """The scale for coordinates of these standard deviations."""
+    return cls(deviations)
+
   def learned(self, draws, gradients):
     """The scale of least Fisher divergence, from arrays of shape [n, d]."""
     return self._learned(draws, _nowhere_flat(draws, gradients))
@@ -101,11 +106,6 @@ class DiagonalScale(Scale):
   """
 
   kind = 'diagonal'
-
-  @classmethod
-  def of_deviations(cls, deviations):
-    """The scale for coordinates of these standard deviations."""
-    return cls(deviations)
 
   def operator(self, dtype):
     """L as kernels take it: their argument `preconditioner`."""

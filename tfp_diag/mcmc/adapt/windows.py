@@ -18,6 +18,8 @@ import math
 
 import numpy as np
 
+from tfp_diag.internal import arguments
+
 # Beyond so many coordinates a matrix costs more than the gradients of most
 # models.
 MOST_FOR_MATRIX = 512
@@ -26,20 +28,30 @@ SHARE_FOR_SCALE = 0.75
 _SHORTEST = 10
 
 
-def adaptation_windows(num_steps):
+def adaptation_windows(num_adaptation_steps):
   """Windows that double, so that the last one is half of all steps or more.
 
   Each window forgets what the one before it saw: the early draws are those of
   chains that have not arrived, under a scale that was wrong.
 
   Args:
-    num_steps: Python `int`, the number of adaptation steps.
+    num_adaptation_steps: Python `int`, as a kernel was given it.
 
   Returns:
     List of Python `int`s: the steps after which a window ends. The first is
-    about 10 or more, where there are as many; the last is `num_steps`.
+    about 10 or more, where there are as many; the last is
+    `num_adaptation_steps`.
+
+  Raises:
+    ValueError: if it is negative or not known in Python.
   """
-  if num_steps <= 0:
+  num_steps = arguments.as_count(
+    'num_adaptation_steps',
+    num_adaptation_steps,
+    0,
+    'for how many steps there is adaptation, known when the kernel is made',
+  )
+  if not num_steps:
     return []
   num_windows = max(1, int(math.log2(num_steps / _SHORTEST + 1)))
   fractions = (2.0 ** np.arange(1, num_windows + 1) - 1) / (2**num_windows - 1)

@@ -53,14 +53,14 @@ class NamedPart(typing.NamedTuple):
     )
 
 
-def named_draws(draws, chain_ndims, var_names=None):
+def named_draws(draws, chain_ndims, var_names):
   """The parts of draws with their names, the axes of the chains made one.
 
   Args:
     draws: Structure of Tensors or arrays [draw, chain..., event...].
     chain_ndims: Python `int`, how many axes belong to the chains; with none
       there is one chain.
-    var_names: Sequence of `str` in the place of the structure's names.
+    var_names: Sequence of `str` in the place of the structure's names, or None.
 
   Returns:
     parts: List of `NamedPart`s.

@@ -26,11 +26,11 @@ from tfp_diag.mcmc.diagnose.named_draws import (
   joined_chains,
 )
 
-# In kernel results, the outermost field of such a name counts.
-_FIELDS = {
+# What fields of kernel results are called in a trace.
+NAMES_OF_FIELDS = {
+  'target_log_prob': 'target_log_prob',
   'is_accepted': 'is_accepted',
   'log_accept_ratio': 'log_accept_ratio',
-  'target_log_prob': 'target_log_prob',
   'step_size': 'step_size',
   'has_divergence': 'diverging',
   'leapfrogs_taken': 'n_steps',
@@ -155,7 +155,7 @@ def _statistics(trace, names=None):
 
 def _search(results, found):
   """Adds the fields of kernel results that are known, the outermost first."""
-  for field, name in _FIELDS.items():
+  for field, name in NAMES_OF_FIELDS.items():
     value = getattr(results, field, None)
     if value is not None and name not in found:
       leaves = tf.nest.flatten(value)

@@ -157,15 +157,9 @@ def summarize(
       'to summarize. Draws for which `trace` says tune are left out.'
     )
   columns = _joined(
-    _columns(some, probs, num_superchains)
+    _columns(some, part.values.dtype, probs, num_superchains)
     for part in parts
     for some in in_groups(part.parameters())
-  )
-  columns['spacing'] = np.concatenate(
-    [
-      _spacing(mean, part.values.dtype)
-      for mean, part in zip(_of_parts(columns['mean'], parts), parts)
-    ]
   )
   names = tuple(name for part in parts for name in part.coordinate_names())
   stuck_chains = _stuck_chains(parts, chain_shape)
@@ -206,20 +200,6 @@ def summarize(
   )
 
 
-def _of_parts(column, parts):
-  """A column in pieces, one for each part."""
-  sizes = [len(part.coordinate_names()) for part in parts]
-  return np.split(column, np.cumsum(sizes)[:-1])
-
-
-def _spacing(mean, dtype):
-  """How far numbers of a dtype near some means are apart."""
-  if dtype.kind != 'f':
-    return np.zeros(mean.shape)
-  with np.errstate(invalid='ignore', over='ignore'):
-    return np.spacing(np.abs(mean).astype(dtype)).astype(np.float64)
-
-
 def warn_if_not_converged(summary, way_out):
   """Warns of all that a summary warns of, at the line of a driver's caller.
 
@@ -242,8 +222,11 @@ def warn_if_not_converged(summary, way_out):
   warn(' '.join(sentences))
 
 
-def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
-  """Dict of arrays [parameter] for draws [draw, chain, parameter]."""
+def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
+  """Dict of arrays [parameter] for draws [draw, chain, parameter].
+
+  They are in float64 here, and were in `dtype`.
+  """
   size = draws.shape[0] * draws.shape[1]
   found = convergence(draws, ('r_hat', *ESS_KINDS))
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
@@ -267,10 +250,18 @@ def _columns(draws, probs, num_superchains) -> dict[str, np.ndarray]:
       'ess_bulk': found['bulk'],
       'ess_tail': found['tail'],
       'r_hat': found['r_hat'],
+      'spacing': _spacing(mean, dtype),
     }
   if num_superchains is not None:
     columns['nested_r_hat'] = nested_rhat(draws, num_superchains)
   return columns
+
+
+def _spacing(mean, dtype):
+  """How far numbers of a dtype near some means are apart."""
+  if dtype.kind != 'f':
+    return np.zeros(mean.shape)
+  return np.spacing(np.abs(mean).astype(dtype)).astype(np.float64)
 
 
 def _joined(groups):

@@ -283,7 +283,7 @@ def check_step_size(step_size, parts):
   Raises:
     ValueError: if it does not broadcast, or is known not to be positive.
   """
-  for i, (s, x) in enumerate(zip(per_part(step_size, parts), parts)):
+  for i, (s, x) in enumerate(zip(step_sizes_of_parts(step_size, parts), parts)):
     if not batching.broadcasts_to(s.shape, x.shape):
       raise ValueError(
         f'`step_size` of shape {s.shape} does not broadcast to part {i} of the '
@@ -317,11 +317,11 @@ def step_size_roots(step_size, parts):
   """
   return [
     tf.sqrt(tf.cast(s, x.dtype))
-    for s, x in zip(per_part(step_size, parts), parts)
+    for s, x in zip(step_sizes_of_parts(step_size, parts), parts)
   ]
 
 
-def per_part(step_size, parts):
+def step_sizes_of_parts(step_size, parts):
   """One entry per part of a step size, which may be one for all."""
   sizes = list(step_size) if is_list_like(step_size) else [step_size]
   if len(sizes) == 1:

@@ -35,9 +35,33 @@ from tfp_diag.mcmc.kernels.preconditioner import check_entry
 Discretization = Literal['euler', 'exponential']
 DISCRETIZATIONS = typing.get_args(Discretization)
 
+_DENSITY = (
+  'a function of the state that returns the log density of each chain, like '
+  '`lambda x: -tf.reduce_sum(x**2, axis=-1)`'
+)
+
 
 class TargetKernel(ParameterizedKernel):
   """The arguments that all kernels with a target have."""
+
+  def __init__(self, **parameters):
+    """Checks them.
+
+    Args:
+      **parameters: The keyword arguments of the subclass's constructor.
+
+    Raises:
+      TypeError: if one of them is not what it must be.
+      ValueError: if the step size is known not to be positive and finite.
+    """
+    super().__init__(**parameters)
+    arguments.check_callable(
+      'target_log_prob_fn', self.target_log_prob_fn, _DENSITY
+    )
+    check_known_step_size(self.step_size)
+    check_axis_name(
+      'experimental_chain_axis_names', self.experimental_chain_axis_names
+    )
 
   target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
   step_size = argument('step_size', 'The step size of the first step.')
@@ -49,6 +73,31 @@ class TargetKernel(ParameterizedKernel):
 class ScaledKernel(TargetKernel):
   """Further arguments, of the kernels that are given their scale."""
 
+  def __init__(self, **parameters):
+    """Checks them.
+
+    Args:
+      **parameters: The keyword arguments of the subclass's constructor.
+
+    Raises:
+      TypeError: if one of them is not what it must be.
+      ValueError: as for `TargetKernel`, or if both the state and the chains are
+        spread.
+    """
+    super().__init__(**parameters)
+    _check_preconditioner(self.preconditioner)
+    arguments.check_flag('validate_args', self.validate_args)
+    shard_axis_names = tf.nest.flatten(self.experimental_shard_axis_names)
+    for name in shard_axis_names:
+      check_axis_name('experimental_shard_axis_names', name)
+    if self.experimental_chain_axis_names and any(shard_axis_names):
+      raise ValueError(
+        'Both `experimental_shard_axis_names` and '
+        '`experimental_chain_axis_names` are given, but a strategy has one '
+        'axis of replicas: spread the members of the state over it, or the '
+        'chains.'
+      )
+
   preconditioner = argument('preconditioner', 'The constant scale, or None.')
   validate_args = argument('validate_args', 'Whether run-time checks are made.')
   experimental_shard_axis_names = argument(
@@ -58,6 +107,21 @@ class ScaledKernel(TargetKernel):
   def experimental_with_shard_axes(self, shard_axis_names):
     """A copy of this kernel for a state that is sharded in this way."""
     return self.copy(experimental_shard_axis_names=shard_axis_names)
+
+
+def _check_preconditioner(preconditioner):
+  """Refuses what is the scale of no state."""
+  if not is_list_like(preconditioner):
+    check_entry(preconditioner)
+    return
+  for i, entry in enumerate(preconditioner):
+    check_entry(entry)
+    changing = position_dependence(entry)
+    if changing is not None:
+      raise TypeError(
+        f'`preconditioner` is a list whose entry {i} {changing}. Pass one such '
+        'object for all parts, instead of the list, or constant scales.'
+      )
 
 
 class LangevinKernel(ScaledKernel):
@@ -123,17 +187,21 @@ class LangevinKernel(ScaledKernel):
         not a valid choice or does not go with the scale, or if both the state
         and the chains are spread over the replicas.
     """
-    check_kernel_arguments(
-      target_log_prob_fn,
-      step_size,
-      preconditioner,
-      experimental_shard_axis_names,
-      experimental_chain_axis_names,
-      validate_args,
-    )
     if is_function(preconditioner) and volatility_fn is None:
       # The third argument of TFP's Langevin kernels.
       preconditioner, volatility_fn = None, preconditioner
+    super().__init__(
+      target_log_prob_fn=target_log_prob_fn,
+      step_size=step_size,
+      preconditioner=preconditioner,
+      volatility_fn=volatility_fn,
+      discretization=discretization,
+      parallel_iterations=parallel_iterations,
+      experimental_shard_axis_names=experimental_shard_axis_names,
+      experimental_chain_axis_names=experimental_chain_axis_names,
+      validate_args=validate_args,
+      name=name,
+    )
     if volatility_fn is not None:
       arguments.check_callable(
         'volatility_fn',
@@ -148,18 +216,6 @@ class LangevinKernel(ScaledKernel):
         )
     _check_discretization(discretization, preconditioner, volatility_fn)
     arguments.check_chunk('parallel_iterations', parallel_iterations)
-    super().__init__(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
-      preconditioner=preconditioner,
-      volatility_fn=volatility_fn,
-      discretization=discretization,
-      parallel_iterations=parallel_iterations,
-      experimental_shard_axis_names=experimental_shard_axis_names,
-      experimental_chain_axis_names=experimental_chain_axis_names,
-      validate_args=validate_args,
-      name=name,
-    )
 
   volatility_fn = argument(
     'volatility_fn', 'The position-dependent scale, or None.'
@@ -174,24 +230,13 @@ class LangevinKernel(ScaledKernel):
 
 def _check_discretization(discretization, preconditioner, volatility_fn):
   arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
-  if discretization == 'euler':
-    return
-  if isinstance(preconditioner, LocalHessianPreconditioner):
-    changing = 'the `preconditioner`'
-  elif volatility_fn is not None:
-    changing = '`volatility_fn`'
-  else:
-    return
-  raise ValueError(
-    "`discretization='exponential'` is for a constant scale, but "
-    f"{changing} makes it depend on the position; use 'euler'."
-  )
-
-
-_DENSITY = (
-  'a function of the state that returns the log density of each chain, like '
-  '`lambda x: -tf.reduce_sum(x**2, axis=-1)`'
-)
+  is_local = isinstance(preconditioner, LocalHessianPreconditioner)
+  if discretization != 'euler' and (is_local or volatility_fn is not None):
+    changing = 'the `preconditioner`' if is_local else '`volatility_fn`'
+    raise ValueError(
+      "`discretization='exponential'` is for a constant scale, but "
+      f"{changing} makes it depend on the position; use 'euler'."
+    )
 
 
 def is_function(preconditioner):
@@ -228,56 +273,3 @@ def position_dependence(preconditioner):
       'position'
     )
   return None
-
-
-def check_kernel_arguments(
-  target_log_prob_fn,
-  step_size,
-  preconditioner,
-  shard_axis_names,
-  chain_axis_names,
-  validate_args,
-):
-  """Refuses what no kernel takes.
-
-  Args:
-    target_log_prob_fn: What was given as the log density.
-    step_size: What was given as the step size.
-    preconditioner: What was given as the scale.
-    shard_axis_names: As `experimental_shard_axis_names`.
-    chain_axis_names: As `experimental_chain_axis_names`.
-    validate_args: As `validate_args`.
-
-  Raises:
-    TypeError: if one of them is not what it must be.
-    ValueError: if the step size is known not to be positive and finite, or if
-      both the state and the chains are spread.
-  """
-  arguments.check_callable('target_log_prob_fn', target_log_prob_fn, _DENSITY)
-  check_known_step_size(step_size)
-  _check_preconditioner(preconditioner)
-  arguments.check_flag('validate_args', validate_args)
-  for name in tf.nest.flatten(shard_axis_names):
-    check_axis_name('experimental_shard_axis_names', name)
-  check_axis_name('experimental_chain_axis_names', chain_axis_names)
-  if chain_axis_names and any(tf.nest.flatten(shard_axis_names)):
-    raise ValueError(
-      'Both `experimental_shard_axis_names` and `experimental_chain_axis_names`'
-      ' are given, but a strategy has one axis of replicas: spread the members '
-      'of the state over it, or the chains.'
-    )
-
-
-def _check_preconditioner(preconditioner):
-  """Refuses what is the scale of no state."""
-  if not is_list_like(preconditioner):
-    check_entry(preconditioner)
-    return
-  for i, entry in enumerate(preconditioner):
-    check_entry(entry)
-    changing = position_dependence(entry)
-    if changing is not None:
-      raise TypeError(
-        f'`preconditioner` is a list whose entry {i} {changing}. Pass one such '
-        'object for all parts, instead of the list, or constant scales.'
-      )

@@ -14,6 +14,7 @@
 # ============================================================================
 """What a Langevin step needs to know at a point."""
 
+import functools
 import typing
 
 import tensorflow as tf
@@ -65,8 +66,7 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
 
   Args:
     target_log_prob_fn: Callable of the parts.
-    volatility_fn: Callable of the parts that returns a list with their shapes,
-      from `volatility_of_parts`, or None.
+    volatility_fn: As for `PreconditionedMALA`.
     parts: List of Tensors, the state.
     parallel_iterations: Python `int`, for `diag_jacobian`.
 
@@ -83,50 +83,24 @@ def evaluate(target_log_prob_fn, volatility_fn, parts, parallel_iterations):
   )
   check_target(target_log_prob, parts)
   check_gradients(gradients)
-  gradients = [
-    _like(x, tf.convert_to_tensor(g)) for x, g in zip(parts, gradients)
-  ]
+  gradients = like_parts(parts, map(tf.convert_to_tensor, gradients))
   if volatility_fn is None:
     return target_log_prob, gradients
   volatilities, volatility_gradients = diag_jacobian(
     xs=parts,
     sample_shape=_shape(target_log_prob),
-    fn=volatility_fn,
+    fn=functools.partial(_volatility_of_parts, volatility_fn),
     parallel_iterations=parallel_iterations,
   )
   return target_log_prob, LangevinTerms(
     gradient=gradients,
-    volatility=[_like(x, s) for x, s in zip(parts, volatilities)],
-    volatility_gradient=[
-      _like(x, ds) for x, ds in zip(parts, volatility_gradients)
-    ],
+    volatility=like_parts(parts, volatilities),
+    volatility_gradient=like_parts(parts, volatility_gradients),
   )
 
 
-def per_part(terms):
-  """Regroups what `evaluate` returned.
-
-  Args:
-    terms: List of gradients, or a `LangevinTerms` of lists.
-
-  Returns:
-    List with one entry per part: a gradient, or a `LangevinTerms` of Tensors.
-  """
-  if isinstance(terms, LangevinTerms):
-    return [LangevinTerms(*part) for part in zip(*terms)]
-  return list(terms)
-
-
-def volatility_of_parts(volatility_fn, *parts):
-  """`volatility_fn` as a function from parts to as many values of their shape.
-
-  Args:
-    volatility_fn: The user's function.
-    *parts: The state.
-
-  Returns:
-    List of Tensors with the parts' shapes.
-  """
+def _volatility_of_parts(volatility_fn, *parts):
+  """`volatility_fn` from parts to as many values of their shape."""
   arguments.check_takes('volatility_fn', volatility_fn, parts)
   values = volatility_fn(*parts)
   values = list(values) if is_list_like(values) else [values]
@@ -161,6 +135,28 @@ def _volatility_of_part(value, part, index):
       f'{part.shape}; return one standard deviation per coordinate.'
     )
   return tf.broadcast_to(volatility, _shape(part))
+
+
+def like_parts(parts, tensors):
+  """Tensors of which the graph knows the shapes of parts, for loops."""
+  tensors = list(tensors)
+  for x, y in zip(parts, tensors):
+    y.set_shape(x.shape)
+  return tensors
+
+
+def per_part(terms):
+  """Regroups what `evaluate` returned.
+
+  Args:
+    terms: List of gradients, or a `LangevinTerms` of lists.
+
+  Returns:
+    List with one entry per part: a gradient, or a `LangevinTerms` of Tensors.
+  """
+  if isinstance(terms, LangevinTerms):
+    return [LangevinTerms(*part) for part in zip(*terms)]
+  return list(terms)
 
 
 def is_usable(terms, part, axes):
@@ -199,9 +195,3 @@ def event_axes(part, target_log_prob):
 def _shape(x):
   """The shape as a list if it is known, else as a Tensor."""
   return x.shape.as_list() if x.shape.is_fully_defined() else tf.shape(x)
-
-
-def _like(x, y):
-  """Tells the graph that `y` has the shape of `x`, for loop invariants."""
-  y.set_shape(x.shape)
-  return y

@@ -28,17 +28,19 @@ from tfp_diag.mcmc.kernels.arguments import (
   as_parts,
   check_state,
   log_prob_at,
-  per_part,
+  step_sizes_of_parts,
 )
 from tfp_diag.mcmc.kernels.langevin_kernel import (
   ScaledKernel,
-  check_kernel_arguments,
   position_dependence,
 )
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed, step_seed, uniform
-from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
-from tfp_diag.mcmc.kernels.parameterized_kernel import step_seed as checked_seed
+from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  argument,
+  as_results,
+  checked_seed,
+)
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
@@ -243,14 +245,6 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
       ValueError: if the preconditioner depends on the position, or a number is
         out of its range.
     """
-    check_kernel_arguments(
-      target_log_prob_fn,
-      step_size,
-      preconditioner,
-      experimental_shard_axis_names,
-      experimental_chain_axis_names,
-      validate_args,
-    )
     changing = position_dependence(preconditioner)
     if changing is not None:
       raise ValueError(
@@ -405,7 +399,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
     )
     decays = [
       tf.exp(-previous.damping * tf.cast(h, x.dtype))
-      for h, x in zip(per_part(step_size, parts), parts)
+      for h, x in zip(step_sizes_of_parts(step_size, parts), parts)
     ]
     salt = UncalibratedPreconditionedLangevin.salt
     first_seed = tfp.random.sanitize_seed(seed, salt=salt)
@@ -420,7 +414,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
         refresh(v, z, tf.where(is_first, tf.zeros_like(decay), decay))
         for decay, v, z in zip(decays, point.velocity, noise)
       ]
-      moved, correction = self._step(point._replace(velocity=velocity))
+      moved = self._step(point._replace(velocity=velocity))
       if self.max_num_steps > 1:
         # Nobody asks for the values on the way. The graph of a step computes
         # the gradient alone, the value is found once, at the end.
@@ -429,13 +423,10 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
             target_log_prob=point.results.target_log_prob
           )
         )
+      total += moved.results.log_acceptance_correction
       # What the target lost of a shape would not be that of the start.
-      return (
-        i + 1,
-        *tf.nest.map_structure(
-          _with_shape, (point, total), (moved, total + correction)
-        ),
-      )
+      moved = tf.nest.map_structure(_with_shape, point, moved)
+      return i + 1, moved, _with_shape(before.target_log_prob, total)
 
     point = _Point(
       parts,
@@ -458,7 +449,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
     return point._replace(results=results), total
 
   def _step(self, point):
-    """A step of the leapfrog scheme, and the correction for it."""
+    """A step of the leapfrog scheme, whose results have the correction."""
     moved = self._leapfrog.move(
       point.state, point.results, point.velocity, point.whitened
     )
@@ -466,10 +457,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
       (v + 0.5 * p) + 0.5 * q
       for v, p, q in zip(point.velocity, moved.whitened, moved.whitened_after)
     ]
-    return (
-      _Point(moved.state, moved.results, velocity, moved.whitened_after),
-      moved.results.log_acceptance_correction,
-    )
+    return _Point(moved.state, moved.results, velocity, moved.whitened_after)
 
   def _num_steps(self, previous, seed):
     """How many steps the trajectory has: an int32 scalar Tensor."""

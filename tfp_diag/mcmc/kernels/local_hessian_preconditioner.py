@@ -32,7 +32,7 @@ from tfp_diag.mcmc.kernels.arguments import (
   in_words_of_a_target,
   log_prob_at,
 )
-from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms
+from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms, like_parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,15 +153,10 @@ class LocalHessianPreconditioner:
       )
     (target_log_prob,) = found.result
     scales = [self._scale(-h, -dh) for h, dh in zip(found.diag, found.third)]
-
-    def like_parts(tensors):
-      # Tells the graph their shapes, for loop invariants.
-      return [tf.ensure_shape(t, x.shape) for t, x in zip(tensors, parts)]
-
     return target_log_prob, LangevinTerms(
-      gradient=like_parts(found.gradient),
-      volatility=like_parts([s for s, _ in scales]),
-      volatility_gradient=like_parts([ds for _, ds in scales]),
+      gradient=like_parts(parts, found.gradient),
+      volatility=like_parts(parts, [s for s, _ in scales]),
+      volatility_gradient=like_parts(parts, [ds for _, ds in scales]),
     )
 
   def _scale(self, curvature, slope):

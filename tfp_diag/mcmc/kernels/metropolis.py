@@ -17,6 +17,7 @@
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.internal import batching
 from tfp_diag.mcmc.kernels.noise import uniform
 from tfp_diag.mcmc.kernels.sharding import chain_shard
 
@@ -120,8 +121,7 @@ def _choose(is_accepted, proposed, current):
 
   def choose_part(p, c):
     event_ndims = p.shape.rank - is_accepted.shape.rank
-    mask = is_accepted[(..., *[tf.newaxis] * event_ndims)]
-    return tf.where(mask, p, c)
+    return tf.where(batching.with_axes(is_accepted, event_ndims), p, c)
 
   return tf.nest.map_structure(choose_part, proposed, current)
 

@@ -145,7 +145,7 @@ def as_results(kind, given):
   )
 
 
-def step_seed(seed, salt):
+def checked_seed(seed, salt):
   """Converts the seed of a step, by `tfp.random.sanitize_seed`.
 
   Equal Tensors give equal results. Of a Python `int`, each eager call in a

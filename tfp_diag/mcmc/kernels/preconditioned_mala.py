@@ -24,7 +24,7 @@ from tfp_diag.mcmc.kernels.arguments import as_parts, check_state
 from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed
-from tfp_diag.mcmc.kernels.parameterized_kernel import as_results, step_seed
+from tfp_diag.mcmc.kernels.parameterized_kernel import as_results, checked_seed
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
 )
@@ -217,7 +217,7 @@ class PreconditionedMALA(LangevinKernel):
     """
     with self._scope('one_step'):
       previous = as_results(PreconditionedMALAResults, previous_kernel_results)
-      seed = step_seed(seed, self.salt)
+      seed = checked_seed(seed, self.salt)
       proposal_seed, acceptance_seed = split_seed(seed, 2)
       before = previous.accepted_results
       check_state(as_parts(current_state), before.gradients)
@@ -225,9 +225,6 @@ class PreconditionedMALA(LangevinKernel):
 
       proposed_state, proposed_results = self._proposal.one_step(
         current_state, before, seed=proposal_seed
-      )
-      proposed_state = tf.nest.pack_sequence_as(
-        current_state, tf.nest.flatten(proposed_state)
       )
       next_state, fields = accept(
         (current_state, before),

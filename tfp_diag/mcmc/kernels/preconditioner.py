@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import arguments, batching
+from tfp_diag.mcmc.kernels.arguments import is_list_like
 
 # A matrix of more coordinates is judged by its determinant alone.
 _MOST_FOR_SINGULAR_VALUES = 512
@@ -49,22 +50,26 @@ def as_factors(preconditioner, parts, event_ndims, is_adapted=False):
     ValueError: if the number of entries or a shape does not fit, or a scale is
       known not to be positive and finite, or an operator not to be invertible.
   """
-  if isinstance(preconditioner, (list, tuple)):
-    entries = list(preconditioner)
-  else:
-    entries = [preconditioner] * len(parts)
-  if len(entries) != len(parts):
-    raise ValueError(
-      f'`preconditioner` has {len(entries)} entries, but the state has '
-      f'{len(parts)} parts. Give one entry per part; a scale for the '
-      'coordinates of a single part is a Tensor or an array, not a list.'
-    )
+  entries = entries_of_parts(preconditioner, parts)
   return [
     _as_factor(entry, part, ndims, index, is_adapted)
     for index, (entry, part, ndims) in enumerate(
       zip(entries, parts, event_ndims)
     )
   ]
+
+
+def entries_of_parts(preconditioner, parts):
+  """One entry per part of a preconditioner, which may be one for all."""
+  if not is_list_like(preconditioner):
+    return [preconditioner] * len(parts)
+  if len(preconditioner) != len(parts):
+    raise ValueError(
+      f'`preconditioner` has {len(preconditioner)} entries, but the state has '
+      f'{len(parts)} parts. Give one entry per part; a scale for the '
+      'coordinates of a single part is a Tensor or an array, not a list.'
+    )
+  return list(preconditioner)
 
 
 def _as_factor(entry, part, event_ndims, index, is_adapted):
@@ -161,7 +166,7 @@ def _is_invertible(operator):
         pivots = known.diag_part().numpy()
         is_finite = np.isfinite(known.matvec(tf.ones_like(pivots)))
         return bool(np.all(is_finite) and np.all(pivots != 0.0))
-      if _size(known) > _MOST_FOR_SINGULAR_VALUES:
+      if int(known.domain_dimension_tensor()) > _MOST_FOR_SINGULAR_VALUES:
         return bool(np.all(np.isfinite(known.log_abs_determinant())))
       matrix = known.to_dense().numpy().astype(np.float64)
     except (
@@ -205,10 +210,6 @@ def _of_known_values(operator):
       )
   except (TypeError, ValueError, AttributeError, NotImplementedError):
     return None
-
-
-def _size(operator):
-  return int(operator.domain_dimension_tensor())
 
 
 def _check_scale(scale, part, index):

@@ -36,20 +36,6 @@ def chain_shard(axis_names):
   return tf.cast(context.replica_id_in_sync_group, tf.int32)
 
 
-def num_shards(axis_names):
-  """Over how many replicas something is spread.
-
-  Args:
-    axis_names: The name of the axis, or None.
-
-  Returns:
-    Python `int`.
-  """
-  if not axis_names:
-    return 1
-  return tf.distribute.get_replica_context().num_replicas_in_sync
-
-
 def fold_in_shard(seed, axis_name):
   """Gives each replica a seed of its own, for a sharded part.
 
@@ -82,17 +68,13 @@ def sum_over_shards(x, axis_name):
   return context.all_reduce(tf.distribute.ReduceOp.SUM, x)
 
 
-def gather_over_shards(x, axis_names):
+def gather_over_shards(x):
   """Puts the rows of all replicas below each other, in their order.
 
   Args:
     x: Tensor of shape [rows, ...], as many rows on each replica.
-    axis_names: The name of the axis, or None where there is one replica.
 
   Returns:
     Tensor of shape [replicas * rows, ...], the same on all replicas.
   """
-  if not axis_names:
-    return x
-  context = tf.distribute.get_replica_context()
-  return context.all_gather(x, axis=0)
+  return tf.distribute.get_replica_context().all_gather(x, axis=0)

@@ -65,41 +65,37 @@ def check_start(target_log_prob, terms, scale_name):
       index of the first chain and the value.
   """
   log_prob = target_log_prob.numpy()
-  _refuse(
-    'the target log density', 'finite', log_prob, ~np.isfinite(log_prob), None
-  )
+  chain_ndims = log_prob.ndim
+
+  def check_finite(what, values, part=None):
+    _refuse(what, 'finite', values, ~np.isfinite(values), part, chain_ndims)
+
+  check_finite('the target log density', log_prob)
   for i, part_terms in enumerate(per_part(terms)):
     volatility_is_given = isinstance(part_terms, LangevinTerms)
     gradient = part_terms.gradient if volatility_is_given else part_terms
-    _check_part('the gradient of the target log density', gradient, i, log_prob)
+    check_finite('the gradient of the target log density', gradient.numpy(), i)
     if volatility_is_given:
-      _check_part(scale_name, part_terms.volatility, i, log_prob)
-      _check_part(
-        f'the derivative of {scale_name}',
-        part_terms.volatility_gradient,
-        i,
-        log_prob,
-      )
       volatility = part_terms.volatility.numpy()
+      check_finite(scale_name, volatility, i)
+      check_finite(
+        f'the derivative of {scale_name}',
+        part_terms.volatility_gradient.numpy(),
+        i,
+      )
       _refuse(
         scale_name,
         'positive (it is a standard deviation)',
         volatility,
         ~(volatility > 0.0),
         i,
-        log_prob.ndim,
+        chain_ndims,
       )
 
 
-def _check_part(what, tensor, part, log_prob):
-  values = tensor.numpy()
-  _refuse(what, 'finite', values, ~np.isfinite(values), part, log_prob.ndim)
-
-
-def _refuse(what, requirement, values, bad, part, chain_ndims=None):
+def _refuse(what, requirement, values, bad, part, chain_ndims):
   if not np.any(bad):
     return
-  chain_ndims = values.ndim if chain_ndims is None else chain_ndims
   first = tuple(int(i) for i in np.argwhere(bad)[0])
   where = '' if part is None else f' for part {part} of the state'
   if chain_ndims:

@@ -14,7 +14,6 @@
 # ============================================================================
 """The proposal of preconditioned Langevin dynamics."""
 
-import functools
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -30,10 +29,9 @@ from tfp_diag.mcmc.kernels.arguments import (
   as_step_size,
   check_state,
   check_step_size,
-  is_list_like,
   step_size_roots,
+  step_sizes_of_parts,
 )
-from tfp_diag.mcmc.kernels.arguments import per_part as step_sizes_of_parts
 from tfp_diag.mcmc.kernels.langevin_kernel import Discretization, LangevinKernel
 from tfp_diag.mcmc.kernels.langevin_terms import (
   LangevinTerms,
@@ -41,7 +39,6 @@ from tfp_diag.mcmc.kernels.langevin_terms import (
   event_axes,
   is_usable,
   per_part,
-  volatility_of_parts,
 )
 from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
@@ -50,9 +47,9 @@ from tfp_diag.mcmc.kernels.noise import split_seed, standard_normal
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   argument,
   as_results,
-  step_seed,
+  checked_seed,
 )
-from tfp_diag.mcmc.kernels.preconditioner import as_factors
+from tfp_diag.mcmc.kernels.preconditioner import as_factors, entries_of_parts
 from tfp_diag.mcmc.kernels.sharding import (
   chain_shard,
   fold_in_shard,
@@ -368,7 +365,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
         UncalibratedPreconditionedLangevinResults, previous_kernel_results
       )
       check_state(parts, before.gradients)
-      seed = step_seed(seed, self.salt)
+      seed = checked_seed(seed, self.salt)
       moved = self.move(parts, before, self.draw_noise(parts, seed))
       results = moved.results._replace(seed=seed)
       if self.compute_acceptance:
@@ -518,7 +515,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       )
     return evaluate(
       self.target_log_prob_fn,
-      self._volatility_of_parts,
+      self.volatility_fn,
       parts,
       self.parallel_iterations,
     )
@@ -550,14 +547,6 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       )
     return list(axes)
 
-  @functools.cached_property
-  def _volatility_of_parts(self):
-    # One object for the kernel's life: what `diag_jacobian` remembers about a
-    # function, it remembers by identity.
-    if self.volatility_fn is None:
-      return None
-    return functools.partial(volatility_of_parts, self.volatility_fn)
-
 
 def _whitened(dynamics, terms, roots):
   return [d.whiten(t, r) for d, t, r in zip(dynamics, terms, roots)]
@@ -565,9 +554,8 @@ def _whitened(dynamics, terms, roots):
 
 def _check_one_time_for_all(preconditioner, roots):
   """What mixes coordinates needs the same time for all of them."""
-  if not is_list_like(preconditioner):
-    preconditioner = [preconditioner] * len(roots)
-  for i, (entry, root) in enumerate(zip(preconditioner, roots)):
+  entries = entries_of_parts(preconditioner, roots)
+  for i, (entry, root) in enumerate(zip(entries, roots)):
     mixes = isinstance(entry, tf.linalg.LinearOperator)
     if mixes and root.shape.rank and root.shape[-1] != 1:
       raise ValueError(

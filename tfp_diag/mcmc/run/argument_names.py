@@ -82,7 +82,7 @@ _OF_TFP = (
 )
 
 
-def check_argument_names(given, driver, model=None):
+def check_argument_names(given, driver, model):
   """Refuses keywords that are neither variables to pin nor arguments.
 
   Args:

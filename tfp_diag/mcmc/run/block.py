@@ -337,12 +337,4 @@ def _of_shape(entry, spec):
 
 def _row_entries(state, trace):
   """What a step writes: the parts of the state, then those of the trace."""
-  try:
-    traced = [tf.convert_to_tensor(x) for x in tf.nest.flatten(trace)]
-  except (TypeError, ValueError) as e:
-    kinds = sorted({type(x).__name__ for x in tf.nest.flatten(trace)})
-    raise ValueError(
-      f'`trace_fn` returned {", ".join(kinds)}, but must return Tensors of '
-      f'fixed shape, or a structure of them ({e}).'
-    ) from e
-  return [*map(tf.convert_to_tensor, tf.nest.flatten(state)), *traced]
+  return [tf.convert_to_tensor(x) for x in tf.nest.flatten([state, trace])]

@@ -41,7 +41,7 @@ _MOST_NUMBERS = 2**17
 _MODERATE = 6.0
 
 
-def check_variables_left(model, of_model='joint_dist'):
+def check_variables_left(model, of_model):
   """Refuses a model of which every variable is pinned.
 
   Args:
@@ -152,12 +152,10 @@ def _is_immovable(distribution):
 
 def _is_of_other_values(distribution):
   """Whether the density is not with respect to what is drawn."""
-  while distribution is not None:
-    known = getattr(distribution, 'parameters', {})
-    if known.get('input_output_cholesky'):
-      return True
-    distribution = known.get('distribution')
-  return False
+  return any(
+    getattr(d, 'parameters', {}).get('input_output_cholesky')
+    for d in _inward(distribution)
+  )
 
 
 def _is_partly_reached(distribution):
@@ -248,10 +246,11 @@ def _there_and_back(distribution):
 
 def _owner_of_bijector(distribution):
   """The name of the class that has written the bijector of a distribution."""
-  for cls in type(distribution).__mro__:
-    if '_default_event_space_bijector' in vars(cls):
-      return cls.__name__
-  return None
+  return next(
+    cls.__name__
+    for cls in type(distribution).__mro__
+    if '_default_event_space_bijector' in vars(cls)
+  )
 
 
 def _inward(distribution):

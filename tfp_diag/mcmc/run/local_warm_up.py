@@ -80,7 +80,7 @@ def local_warm_up(
   num_steps,
   seed,
   jit_compile,
-  target_accept_prob=None,
+  target_accept_prob,
 ):
   """Finds the step size of `PreconditionedMALA` with the local curvature.
 

@@ -127,8 +127,6 @@ def check_pins(model, pins, chain_shape):
         f'`{name}` is None, which would leave {name!r} among the unknowns; '
         'pass what was observed, or leave the argument out.'
       )
-    if name not in event_shapes:
-      continue
     expected = event_shapes[name]
     parts = zip(
       _parts_of_pin(name, value, expected),
@@ -164,7 +162,6 @@ def check_pinned(model):
     expected = event_shapes.get(name)
     if value is not None and isinstance(expected, tf.TensorShape):
       _check_whole(name, value, dtypes.get(name))
-    if value is not None and isinstance(expected, tf.TensorShape):
       _check_same_for_chains(
         name, value, tf.TensorShape(np.shape(value)), expected
       )
@@ -356,7 +353,7 @@ def _has_no_axes(model, name, i):
   return shapes[i].shape.num_elements() == 0
 
 
-def check_init(model, init, of_model='joint_dist'):
+def check_init(model, init, of_model):
   """A start in the dtypes of the model; refuses what does not fit to it.
 
   Args:

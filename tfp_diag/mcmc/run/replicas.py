@@ -247,7 +247,9 @@ def _check_kernel(kernel):
   while isinstance(kernel, _WITHOUT_NOISE):
     outer.append(kernel)
     kernel = kernel.inner_kernel
-  if not kernel.parameters.get('experimental_chain_axis_names'):
+  # Kernels of users may have no parameters.
+  parameters = getattr(kernel, 'parameters', {})
+  if not parameters.get('experimental_chain_axis_names'):
     raise ValueError(
       f'The chains of {type(kernel).__name__} would get the same noise on each '
       'device of `strategy`. Use a kernel of this package, made with '
@@ -261,7 +263,7 @@ def _check_kernel(kernel):
         'on its own, but all share what is learned. Make it with '
         "`experimental_reduce_chain_axis_names='chains'`."
       )
-  return bool(learning) or 'num_adaptation_steps' in kernel.parameters
+  return bool(learning) or 'num_adaptation_steps' in parameters
 
 
 def _differ(all_chains, share):

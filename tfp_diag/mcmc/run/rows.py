@@ -76,24 +76,23 @@ class FileRows:
       paths: List of Python `str`s.
       row_specs: List of `tf.TensorSpec`s of one row.
     """
-    self._paths = paths
-    self._shapes = [tuple(spec.shape) for spec in row_specs]
-    self._dtypes = [np.dtype(s.dtype.as_numpy_dtype) for s in row_specs]
+    self._columns = [
+      (path, tuple(spec.shape), np.dtype(spec.dtype.as_numpy_dtype))
+      for path, spec in zip(paths, row_specs)
+    ]
 
   def create(self):
     """Makes files without rows; of any that are there, no row counts.
 
     These are never empty in between, so that who reads them finds a header.
     """
-    for path, *column in zip(self._paths, self._shapes, self._dtypes):
+    for path, *column in self._columns:
       with open(path, 'r+b' if os.path.exists(path) else 'wb') as file:
         file.write(_header(0, *column))
 
   def write(self, first, rows):
     """Writes rows from the index `first` on, through to the disk."""
-    for path, shape, dtype, new in zip(
-      self._paths, self._shapes, self._dtypes, rows
-    ):
+    for (path, shape, dtype), new in zip(self._columns, rows):
       with open(path, 'r+b') as file:
         file.seek(_data_start(shape, dtype) + first * _row_bytes(shape, dtype))
         file.write(as_bytes(new))
@@ -102,7 +101,7 @@ class FileRows:
 
   def announce(self, num_rows):
     """Writes into the files how many of their rows count."""
-    for path, *column in zip(self._paths, self._shapes, self._dtypes):
+    for path, *column in self._columns:
       with open(path, 'r+b') as file:
         file.write(_header(num_rows, *column))
 
@@ -114,7 +113,7 @@ class FileRows:
       OSError: if a file cannot be opened.
     """
     columns = []
-    for path, shape, dtype in zip(self._paths, self._shapes, self._dtypes):
+    for path, shape, dtype in self._columns:
       start = _data_start(shape, dtype)
       needed = start + num_rows * _row_bytes(shape, dtype)
       if os.path.getsize(path) < needed:

@@ -276,7 +276,7 @@ def sample_scheduled(
   stop_when,
   progress_bar,
   checkpoint,
-  strategy,
+  strategy=None,
   draws_on_disk=False,
   **options,
 ):
@@ -312,27 +312,6 @@ def sample_scheduled(
     strategy=strategy,
     **options,
   )
-  return results_of(
-    run, schedule, stop_when, progress_bar, checkpoint, draws_on_disk
-  )
-
-
-def results_of(
-  run, schedule, stop_when, progress_bar, checkpoint, draws_on_disk=False
-):
-  """Makes a run, and closes it.
-
-  Args:
-    run: A `SamplingRun`.
-    schedule: Its `Schedule`.
-    stop_when: As for `sample`.
-    progress_bar: As for `sample`.
-    checkpoint: As for `sample`.
-    draws_on_disk: As for `sample`.
-
-  Returns:
-    A `SampleResults`.
-  """
   if isinstance(stop_when, StopWhen) and stop_when.chain_ndims is None:
     stop_when = stop_when._replace(chain_ndims=run.chain_ndims)
   with contextlib.closing(run):

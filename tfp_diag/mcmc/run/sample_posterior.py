@@ -53,8 +53,11 @@ from tfp_diag.mcmc.run.checkpoint import (
   unreadable,
 )
 from tfp_diag.mcmc.run.model_arguments import check_acceptance
-from tfp_diag.mcmc.run.sample import StoppedBy, check_run_options, results_of
-from tfp_diag.mcmc.run.sampling_run import SamplingRun
+from tfp_diag.mcmc.run.sample import (
+  StoppedBy,
+  check_run_options,
+  sample_scheduled,
+)
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
 from tfp_diag.mcmc.run.trace import part_names
@@ -414,28 +417,27 @@ def sample_posterior(
         _keep_warm_up(found, checkpoint, settings, log_prob_at(found.state))
   if num_steps_between_results is None:
     num_steps_between_results = _num_steps_between(found, max_num_steps)
-  schedule = Schedule(
-    num_draws, 0, num_steps_between_results, num_steps_of_blocks(state)
-  )
   make_block = SamplingBlock
   if found.scale.kind != 'local':
     make_block = functools.partial(WithoutGradients, log_prob_graph)
-  sampling_run = SamplingRun(
+  run = sample_scheduled(
     kernel_of(found, log_prob_fn, state.dtype, longest),
     tf.constant(found.state, state.dtype),
-    schedule,
+    Schedule(
+      num_draws, 0, num_steps_between_results, num_steps_of_blocks(state)
+    ),
     previous_kernel_results=None,
     trace_fn=None,
     seed=None if seed is None and resume else draws_seed,
+    stop_when=stop_when,
+    progress_bar=progress_bar,
     checkpoint=checkpoint,
     resume=resume,
     jit_compile=jit_compile,
-    strategy=None,
     name='mcmc_trajectories',
     unconstrained=checkpoint and {'x': _parts(target)},
     make_block=make_block,
   )
-  run = results_of(sampling_run, schedule, stop_when, progress_bar, checkpoint)
   stride = num_steps_between_results + 1
   if 'n_steps' not in run.trace:
     run.trace['n_steps'] = np.full(

@@ -19,19 +19,10 @@ import tensorflow as tf
 
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.diagnose.named_draws import named_leaves
+from tfp_diag.mcmc.diagnose.sampler_statistics import NAMES_OF_FIELDS
 
 # Energy errors beyond this count as divergent, as in TFP's samplers.
 _DIVERGENCE = 500.0
-# The names that diagnostics know, of the fields of kernel results.
-_FIELDS = {
-  'target_log_prob': 'target_log_prob',
-  'is_accepted': 'is_accepted',
-  'log_accept_ratio': 'log_accept_ratio',
-  'has_divergence': 'diverging',
-  'leapfrogs_taken': 'n_steps',
-  'reach_max_depth': 'reached_max_treedepth',
-  'energy': 'energy',
-}
 
 
 def default_trace(kernel, results):
@@ -48,8 +39,10 @@ def default_trace(kernel, results):
     adapted something), 'n_steps' (of trajectories and NUTS), and of a NUTS
     'reached_max_treedepth' and 'energy'.
   """
-  found = {name: innermost(results, field) for field, name in _FIELDS.items()}
-  step_sizes = tf.nest.flatten(innermost(results, 'step_size'))
+  found = {
+    name: innermost(results, field) for field, name in NAMES_OF_FIELDS.items()
+  }
+  step_sizes = tf.nest.flatten(found.pop('step_size'))
   if len(step_sizes) == 1:
     found['step_size'] = step_sizes[0]
   else:

@@ -108,11 +108,6 @@ class WithoutGradients:
     self._place = 1 + sorted(names).index(_GRADIENTS)
     self.row_specs = self._kept(self._block.row_specs)
 
-  @property
-  def num_traces(self):
-    """How often the block was traced."""
-    return self._block.num_traces
-
   def __call__(self, state, results, seed, first_step, num_steps):
     """Makes the steps; see `SamplingBlock`."""
     *found, rows = self._block(state, results, seed, first_step, num_steps)

@@ -244,14 +244,10 @@ def gradients_per_draw(found):
 
 def _with_local(found, local):
   """A `WarmUp` with what a `LocalWarmUp` has found."""
+  num_gradients = found.num_gradients + local.num_gradients
   return found._replace(
-    state=local.state,
-    scale=local.scale,
-    step_size=local.step_size,
+    **local._replace(num_gradients=num_gradients)._asdict(),
     integration_time=local.step_size,
-    autocorrelation_time=local.autocorrelation_time,
-    num_gradients=found.num_gradients + local.num_gradients,
-    gradients_per_step=local.gradients_per_step,
   )
 
 
@@ -281,7 +277,7 @@ def warm_up(
   use_curvature,
   tries_local,
   jit_compile,
-  log_prob_graph=None,
+  log_prob_graph,
 ):
   """Finds all that a kernel needs, and brings the chains to the typical set.
 
@@ -343,7 +339,7 @@ def warm_up(
   block = _Blocks(
     target_log_prob_fn,
     state,
-    settings,
+    scale,
     run_seed,
     jit_compile,
     max_num_steps,
@@ -596,27 +592,24 @@ class _Blocks:
     self,
     target_log_prob_fn,
     state,
-    settings,
+    scale,
     seed,
     jit_compile,
     max_num_steps,
     log_prob_graph,
   ):
-    dtype = state.dtype
-    begun = WarmUp(
-      state=state,
-      scale=settings.scale,
-      step_size=1.0,
-      integration_time=settings.times.integration_time,
-      damping=settings.times.damping,
-      autocorrelation_time=1.0,
-      windows=(),
-      num_newton_steps=0,
-      num_gradients=0,
-    )
-    kernel = kernel_of(begun, target_log_prob_fn, dtype, max_num_steps)
     self.state = state
-    self._dtype = dtype
+    self._dtype = dtype = state.dtype
+    # In the place of settings, which are in the results of each block.
+    one = tf.constant(1.0, dtype)
+    kernel = CarriesScale(
+      target_log_prob_fn,
+      step_size=one,
+      integration_time=one,
+      damping=one,
+      preconditioner=scale.operator(dtype),
+      max_num_steps=max_num_steps,
+    )
     self._seed = seed
     self._step = 0
     self._results = as_tensors(kernel.bootstrap_results(state))

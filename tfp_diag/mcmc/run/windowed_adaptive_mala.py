@@ -321,7 +321,9 @@ def windowed_adaptive_mala(
        https://doi.org/10.1111/1467-9868.00123
   """
   names = [_AUTO, *ESTIMATORS, _FULL_FISHER_DIVERGENCE, _FULL_FISHER]
-  if isinstance(preconditioner, str) and preconditioner not in names:
+  # What is no name is not adapted; arrays cannot be compared with one.
+  adapted = preconditioner if isinstance(preconditioner, str) else None
+  if adapted is not None and adapted not in names:
     raise ValueError(
       f'`preconditioner` is {preconditioner!r}, but those that adapt are '
       f'{", ".join(map(repr, names))}; others are objects, such as a '
@@ -351,10 +353,7 @@ def windowed_adaptive_mala(
   if trace_fn is not None:
     arguments.check_callable('trace_fn', trace_fn, _TRACE)
     arguments.check_takes('trace_fn', trace_fn, [None] * 3, None, _TRACE)
-  is_full_fisher = (
-    isinstance(preconditioner, str) and preconditioner == _FULL_FISHER
-  )
-  if is_full_fisher and discretization != 'euler':
+  if adapted == _FULL_FISHER and discretization != 'euler':
     raise ValueError(
       f"`discretization` is {discretization!r}, but with 'full_fisher' it must "
       "be 'euler', since that matrix has no scale of its own; use "
@@ -374,13 +373,11 @@ def windowed_adaptive_mala(
   log_prob = target.log_prob_fn(*target.start)
   target.check_start(log_prob)
   check_number_of_chains('n_chains', chain_shape, log_prob)
-  if isinstance(preconditioner, str) and preconditioner == _AUTO:
-    is_small = _num_coordinates(target.start, log_prob.shape.rank) <= (
-      MOST_FOR_MATRIX
-    )
-    preconditioner = (
-      _FULL_FISHER_DIVERGENCE if is_small else 'fisher_divergence'
-    )
+  if adapted == _AUTO:
+    size = _num_coordinates(target.start, log_prob.shape.rank)
+    is_small = size <= MOST_FOR_MATRIX
+    adapted = _FULL_FISHER_DIVERGENCE if is_small else 'fisher_divergence'
+    preconditioner = adapted
   if init_step_size is None:
     init_step_size = _first_step_size(target.start, log_prob.shape.rank)
   step_size = tf.convert_to_tensor(init_step_size, log_prob.dtype)
@@ -524,17 +521,7 @@ def _kernel(
   is_spread,
 ):
   """The kernel with its adaptation; `is_spread` over several devices."""
-  chains: dict[str, Any] = {}
-  pooled: dict[str, Any] = {}
-  gather: dict[str, Any] = {}
-  if is_spread:
-    chains = {'experimental_chain_axis_names': 'chains'}
-    pooled = {'experimental_reduce_chain_axis_names': 'chains'}
-    gather = {
-      'reduce_fn': functools.partial(
-        tfp.math.reduce_logmeanexp, experimental_allow_all_gather=True
-      )
-    }
+  axis_name = 'chains' if is_spread else None
   num_scale_steps = int(SHARE_FOR_SCALE * num_steps)
   adapts = isinstance(preconditioner, str)
   if adapts and preconditioner == _FULL_FISHER:
@@ -543,7 +530,7 @@ def _kernel(
       step_size,
       num_adaptation_steps=num_scale_steps,
       num_step_size_steps=int(_SHARE_FOR_STEP_SIZE * num_steps),
-      **chains,
+      experimental_chain_axis_names=axis_name,
     )
   elif adapts and preconditioner == _FULL_FISHER_DIVERGENCE:
     kernel = FisherDivergenceMALA(
@@ -551,7 +538,7 @@ def _kernel(
       step_size,
       num_adaptation_steps=num_scale_steps,
       discretization=discretization,
-      **chains,
+      experimental_chain_axis_names=axis_name,
     )
   else:
     kernel = PreconditionedMALA(
@@ -559,7 +546,7 @@ def _kernel(
       step_size,
       None if adapts else preconditioner,
       discretization=discretization,
-      **chains,
+      experimental_chain_axis_names=axis_name,
     )
     if adapts:
       kernel = DiagonalPreconditionerAdaptation(
@@ -567,7 +554,7 @@ def _kernel(
         num_adaptation_steps=num_scale_steps,
         # All other names were refused.
         estimator=typing.cast(Estimator, preconditioner),
-        **pooled,
+        experimental_reduce_chain_axis_names=axis_name,
       )
   return tfp.mcmc.DualAveragingStepSizeAdaptation(
     kernel,
@@ -575,8 +562,10 @@ def _kernel(
     target_accept_prob=target_accept_prob,
     # Forgets the step sizes of earlier scales sooner than the default does.
     decay_rate=0.6,
-    **pooled,
-    **gather,
+    experimental_reduce_chain_axis_names=axis_name,
+    reduce_fn=functools.partial(
+      tfp.math.reduce_logmeanexp, experimental_allow_all_gather=is_spread
+    ),
   )
 
 
