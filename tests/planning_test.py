@@ -680,3 +680,24 @@ def test_loops_that_python_writes_out_run_by_reverse_passes(fn, size):
   assert plan.ways[0].name == 'passes'
   x = tf.constant(np.random.default_rng(0).normal(size=[2, size]))
   np.testing.assert_allclose(plan(x)[2], hessian_by_copies(fn, x), rtol=1e-9)
+
+
+def test_a_constant_of_a_graph_around_a_plan():
+  """A plan that is made while a graph is built traces a graph of its own."""
+
+  @tf.function(autograph=False)
+  def outer(x):
+    flags = tf.constant([0.0, 1.0, 0.0])
+
+    def fn(x):
+      kept = tf.math.multiply_no_nan(x, flags)
+      return kept * tf.reduce_sum(kept, axis=-1, keepdims=True)
+
+    plan = tfp_diag.plan_diag_jacobian(fn, tf.TensorSpec([2, 3]), [2])
+    assert (plan.num_passes, plan.pattern.nnz) == (1, 1)
+    return plan(x)[1][0]
+
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    diag = outer(tf.ones([2, 3]))
+  np.testing.assert_array_equal(diag, [[0.0, 2.0, 0.0]] * 2)

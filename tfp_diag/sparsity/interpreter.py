@@ -385,7 +385,7 @@ class Walker:
       caller = caller.caller
     # A tensor of a graph around the whole function.
     static = tf.get_static_value(outer)
-    return unknown if static is None else Value.constant(tf.constant(static))
+    return unknown if static is None else Value.constant(np.asarray(static))
 
   def _constant(self, tensor: Any) -> Any:
     """A constant that the function closes over."""
