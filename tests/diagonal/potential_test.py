@@ -213,6 +213,12 @@ def one_tensor_by_two_parts(q, p):
   return by_q, 3.0 * by_p
 
 
+def one_with_the_other_stopped(q, p):
+  """By the other part the potential has no gradient."""
+  by_q, by_p = scores(lambda q, p: network(q + tf.stop_gradient(p)), q, p)
+  return by_q, -(p**2) if by_p is None else by_p
+
+
 @pytest.mark.parametrize('shape', [[3, N], [None, N]])
 @pytest.mark.parametrize(
   ('fn', 'num_passes'),
@@ -221,6 +227,7 @@ def one_tensor_by_two_parts(q, p):
     (one_for_each, 2),
     (one_with_the_other_held, 1 + N),
     (one_tensor_by_two_parts, 1),
+    (one_with_the_other_stopped, 2),
   ],
 )
 def test_some_of_the_parts(fn, num_passes, shape):

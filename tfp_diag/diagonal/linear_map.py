@@ -800,7 +800,7 @@ def gradient_graph(graph: Graph) -> Graph:
   return graph.extended(gradient)
 
 
-def plain_gradient(graph: Graph) -> Graph:
+def plain_gradient(graph: Graph) -> tuple[Graph, tuple]:
   """As `gradient_graph`, as a tape that the caller has opened has it.
 
   By TensorFlow's own gradients alone.
@@ -809,22 +809,25 @@ def plain_gradient(graph: Graph) -> Graph:
     graph: `Graph`, to which the ops are added.
 
   Returns:
-    `Graph`.
+    gradient: `Graph` of the gradient by some parts.
+    parts: tuple of the numbers of these; by the others there is none.
 
   Raises:
-    MissingGradientError: If it has none by one of the parts; whatever the code
-      of a custom gradient raises is the cause.
+    MissingGradientError: If it has none; whatever the code of a custom gradient
+      raises is the cause.
   """
   (value,) = graph.ys
+  parts = []
 
   def gradient():
     # Seeded as TensorFlow does it.
     seed = tf.ones(tf.shape(value), value.dtype)
     found = tf.gradients(value, list(graph.xs), grad_ys=seed)
-    return map(tf.convert_to_tensor, found)
+    parts.extend(k for k, g in enumerate(found) if g is not None)
+    return [tf.convert_to_tensor(found[k]) for k in parts]
 
   try:
-    return graph.extended(gradient)
+    return graph.extended(gradient), tuple(parts)
   except Exception as e:
     raise MissingGradientError(str(e)) from e
 

@@ -91,7 +91,7 @@ class Potential(NamedTuple):
     value: Tensor of the function, one number for each sample.
     parts: tuple of the numbers of the parts on which it depends.
     gradient: tuple of the Tensors that are its derivatives by these; None where
-      the function does not compute one.
+      the function does not compute one, or there is none.
   """
 
   value: tf.Tensor
@@ -188,7 +188,9 @@ def find_potentials(graph: Graph, rank: int) -> Potentials:
     xs = tuple(graph.xs[i] for i in parts)
     before = dataclasses.replace(graph, xs=xs, ys=(value,))
     with contextlib.suppress(MissingGradientError):
-      gradient = tuple(on_the_way.equal(plain_gradient(before)))
+      slopes, by_parts = plain_gradient(before)
+      known = dict(zip(by_parts, on_the_way.equal(slopes)))
+      gradient = tuple(known.get(k) for k in range(len(parts)))
       if not _are_new(gradient, found):
         continue
       graph, values = _of_each_sample(graph, value, shape[:rank])
