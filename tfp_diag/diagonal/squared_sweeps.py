@@ -675,7 +675,7 @@ class _Walk:
     Returns:
       Tensor of the shape of `value`, or None if nothing leads there.
     """
-    end_value = self._ends.get(end.ref())
+    end_value = self._ends[end.ref()]
     if end.dtype != tf.float64 and self._has_slopes(value, end_value):
       found = _Sums(2)
       found.add(end_value, [seed])
@@ -684,10 +684,8 @@ class _Walk:
     between = self._call.derivative.between([end], [self._tensors[value]])
     return between.images([tf.cast(seed, end.dtype)])[0]
 
-  def _has_slopes(self, start: Value, end: Value | None) -> bool:
+  def _has_slopes(self, start: Value, end: Value) -> bool:
     """Whether derivatives of all ops between are known by themselves."""
-    if end is None:
-      return False
     reach, needed = self._descendants([start]), {end}
     for step in reversed(self._walked.tape.steps):
       if needed.isdisjoint(step.outputs):

@@ -126,8 +126,9 @@ class Scaling:
       return self._moved(instruction, inputs, output)
     if known.sizes is None:
       return None
-    parts = [self.sizes(part) for part in inputs]
-    if any(part is None for part in parts):
+    found = [self.sizes(part) for part in inputs]
+    parts = [part for part in found if part is not None]
+    if len(parts) < len(found):
       return None
     if known.elementwise is not None:
       parts = [part.broadcast_to(array.shape) for part in parts]
