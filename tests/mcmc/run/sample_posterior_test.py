@@ -19,6 +19,7 @@ import os
 import pickle
 import shutil
 import sys
+import traceback
 import warnings
 
 import numpy as np
@@ -33,6 +34,7 @@ from tfp_diag.mcmc.adapt.scales import DenseScale
 from tfp_diag.mcmc.run import warm_up as warm_up_module
 from tfp_diag.mcmc.run.block import SamplingBlock
 from tfp_diag.mcmc.run.local_warm_up import varies
+from tfp_diag.mcmc.run.sampling_run import SamplingRun
 
 tfd = tfp.distributions
 
@@ -251,6 +253,19 @@ def test_a_kill_while_the_warm_up_is_written(begun, tmp_path, monkeypatch):
   assert len(contents(tmp_path)) == 1
   np.testing.assert_array_equal(draw(tmp_path).draws, begun[1])
   assert not list(tmp_path.glob('*.part'))
+
+
+def test_ctrl_c_before_the_first_draws(begun, tmp_path, monkeypatch):
+  def interrupted(*args):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(SamplingRun, 'make_block', interrupted)
+    with pytest.raises(KeyboardInterrupt) as error:
+      draw(tmp_path)
+  said = ''.join(traceback.format_exception(error.value))
+  assert f"It goes on with `checkpoint='{tmp_path}', resume=True`." in said
+  np.testing.assert_array_equal(draw(tmp_path, resume=True).draws, begun[1])
 
 
 def test_what_is_not_its_own_is_refused_before_the_warm_up(
