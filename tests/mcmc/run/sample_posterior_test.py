@@ -531,7 +531,7 @@ def _of_all(x):
     ),
     (
       lambda x: -tf.reduce_sum((x - tf.reduce_mean(x, 0)) ** 2, -1),
-      '`target_log_prob_fn` mixes chains at Mean .*Reduce over the last axes',
+      r'^`joint_dist_or_log_prob` mixes chains at Mean .*Reduce over the last',
     ),
     (lambda x: -np.sum(np.square(x), -1), 'NumPy and .* cut gradients: use'),
   ],
@@ -545,9 +545,35 @@ def test_says_what_is_wrong_with_a_log_density(log_prob, match):
         log_prob, 5, init=tf.ones([8, 2]), num_warmup_steps=2, jit_compile=False
       )
   # One sentence, without the words of other functions.
-  assert not said or 'NumPy' in str(error.value)
-  for word in ('sample_shape', 'A Hessian', '`xs`', '`fn`'):
+  assert not said
+  for word in (
+    'sample_shape',
+    'A Hessian',
+    '`xs`',
+    '`fn`',
+    '`target_log_prob_fn`',
+  ):
     assert word not in str(error.value)
+
+
+@pytest.mark.parametrize('num_warmup_steps', [0, 2])
+def test_a_log_density_that_looks_at_values(num_warmup_steps):
+  """In eager mode it can, and its gradient is right."""
+
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum(x**2, -1) + 0.0 * float(tf.reduce_max(x))
+
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', UserWarning)
+    with pytest.raises(TypeError, match='needs the value of a Tens') as error:
+      sample_posterior(
+        log_prob,
+        5,
+        init=tf.ones([8, 2]),
+        num_warmup_steps=num_warmup_steps,
+        jit_compile=False,
+      )
+  assert str(error.value).startswith('`joint_dist_or_log_prob` needs')
 
 
 @pytest.mark.parametrize(('count', 'is_many'), [(1, False), (2, True)])
