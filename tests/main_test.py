@@ -37,6 +37,8 @@ from tfp_diag.command_line.listed_targets import LISTED_TARGETS
 from tfp_diag.command_line.main import main
 from tfp_diag.command_line.report import describe_report
 from tfp_diag.examples import targets
+from tfp_diag.internal.warn import warn
+from tfp_diag.mcmc.diagnose.convergence_warnings import sampler_warnings
 from tfp_diag.mcmc.run import sample_posterior
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 
@@ -500,6 +502,18 @@ def test_bad_input_for_a_plan(words, sentence, user_file, capsys):
   assert printed.out == ''
   assert printed.err.count('\n') == 1
   assert sentence in printed.err
+
+
+@pytest.mark.parametrize('fault', ['num_not_finite', 'num_divergences'])
+def test_what_the_report_notes_is_not_said_before(fault, capsys):
+  counts = {'num_not_finite': 0, 'num_divergences': 0, fault: 8}
+  [text] = sampler_warnings((), 4, 1000, **counts)
+  with main_job_module._brief_warnings():
+    warn(text)
+    # The report does not know of that.
+    warn(f'{text} In the warm-up 8 chains did not move.')
+  said = capsys.readouterr().err
+  assert said == f'Note: {text} In the warm-up 8 chains did not move.\n'
 
 
 def interrupt_after(num_blocks, cls, monkeypatch):

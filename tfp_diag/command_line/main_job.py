@@ -40,7 +40,12 @@ from tfp_diag.examples import targets
 from tfp_diag.mcmc import sample_posterior
 
 # What `sample_posterior` warns of, and the report says.
-_SAID_IN_THE_REPORT = ('.* Draw more, (or )?warm up', 'The run was interrupted')
+_SAID_IN_THE_REPORT = (
+  '.* Draw more, (or )?warm up',
+  # Proposals, and nothing else.
+  r'.* (chains inside of it|without centering help)\.$',
+  'The run was interrupted',
+)
 
 
 def main_job(options):

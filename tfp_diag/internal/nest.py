@@ -114,7 +114,8 @@ def _in_words(name):
   except (AttributeError, NotImplementedError, TypeError, ValueError) as e:
     # TensorFlow has no error type of its own for this.
     hints = _METHODS if isinstance(e, AttributeError) else _NEEDS_VALUES
-    if not any(hint in str(e) for hint in hints):
+    is_said = str(e).startswith(f'`{name}` needs the value')
+    if is_said or not any(hint in str(e) for hint in hints):
       raise
     raise TypeError(
       f'`{name}` needs the value of a Tensor in Python: it calls NumPy, '

@@ -341,6 +341,25 @@ def test_too_little_is_said():
     summarize(draws[:0])
 
 
+@pytest.mark.parametrize(
+  'fault, says',
+  [
+    ({'log_accept_ratio': -np.inf}, 'not finite .* chains inside of it'),
+    ({'diverging': True}, 'diverged .* a model without centering help'),
+  ],
+)
+def test_a_longer_run_is_advised_where_it_helps(fault, says):
+  """Not at an edge of the support, and not where steps are too long."""
+  draws, trace = ar1(0.3, [1000, 4]), good_trace([1000, 4])
+  for name, value in fault.items():
+    trace[name][7] = value
+  with pytest.warns(UserWarning, match=rf'{says}\.$'):
+    warn_if_not_converged(summarize(draws, trace), 'Draw more.')
+  draws[:, 0] += 1.0
+  with pytest.warns(UserWarning, match=rf'{says}\. R-hat .* Draw more\.$'):
+    warn_if_not_converged(summarize(draws, trace), 'Draw more.')
+
+
 def test_many_short_chains_go_by_nested_r_hat():
   draws = np.random.default_rng(0).normal(size=[6, 256])
   assert any('R-hat' in warning for warning in summarize(draws).warnings)

@@ -350,6 +350,19 @@ def test_a_tiny_step_size_costs_no_more_than_the_most_steps():
   )
   _, results = kernel.one_step(x, kernel.bootstrap_results(x), seed=(0, 1))
   assert results.leapfrogs_taken == 7
+  # The time is cut: seven steps, each of the size that it has.
+  assert np.max(np.abs(results.proposed_state - x)) < 1e-25
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@pytest.mark.parametrize('most', [2**24 + 1, 2**31 - 1])
+def test_a_number_of_steps_beyond_an_integer_does_not_wrap(dtype, most):
+  """Neither is a number of float32."""
+  kernel = MetropolisAdjustedLangevinTrajectories(
+    bent, tf.constant(1e-30, dtype), 1.0, 0.5, max_num_steps=most
+  )
+  results = kernel.bootstrap_results(tf.cast(draw(4, 2), dtype))
+  assert kernel._num_steps(results, tf.constant([0, 1])) == most
 
 
 def test_tfp_adapts_the_step_size_and_transforms_the_state():

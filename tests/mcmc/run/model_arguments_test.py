@@ -619,6 +619,28 @@ def test_a_log_density_has_the_dtype_of_the_start():
       call()
 
 
+def test_chains_that_mix_are_refused_in_the_words_of_the_caller():
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum((x - tf.reduce_mean(x, 0)) ** 2, -1)
+
+  init = tf.random.stateless_normal([2, 3], (0, 1))
+  kernel = PreconditionedMALA(log_prob, 0.5)
+  for name, call in (
+    ('joint_dist', lambda: run(log_prob, init=init)),
+    (
+      'joint_dist',
+      tf.function(lambda: run(log_prob, init=init), autograph=False),
+    ),
+    (
+      'joint_dist_or_log_prob',
+      lambda: sample_posterior(log_prob, 5, init=init),
+    ),
+    ('target_log_prob_fn', lambda: kernel.bootstrap_results(init)),
+  ):
+    with pytest.raises(ValueError, match=f'^`{name}` mixes chains at Mean'):
+      call()
+
+
 def test_variables_of_two_dtypes():
   model = tfd.JointDistributionNamed(
     {'a': tfd.Normal(np.float64(0.0), 1.0), 'b': tfd.Normal(0.0, 1.0)}

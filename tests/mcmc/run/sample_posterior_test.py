@@ -19,6 +19,7 @@ import os
 import pickle
 import shutil
 import sys
+import traceback
 import warnings
 
 import numpy as np
@@ -33,6 +34,7 @@ from tfp_diag.mcmc.adapt.scales import DenseScale
 from tfp_diag.mcmc.run import warm_up as warm_up_module
 from tfp_diag.mcmc.run.block import SamplingBlock
 from tfp_diag.mcmc.run.local_warm_up import varies
+from tfp_diag.mcmc.run.sampling_run import SamplingRun
 
 tfd = tfp.distributions
 
@@ -251,6 +253,19 @@ def test_a_kill_while_the_warm_up_is_written(begun, tmp_path, monkeypatch):
   assert len(contents(tmp_path)) == 1
   np.testing.assert_array_equal(draw(tmp_path).draws, begun[1])
   assert not list(tmp_path.glob('*.part'))
+
+
+def test_ctrl_c_before_the_first_draws(begun, tmp_path, monkeypatch):
+  def interrupted(*args):
+    raise KeyboardInterrupt
+
+  with monkeypatch.context() as patch:
+    patch.setattr(SamplingRun, 'make_block', interrupted)
+    with pytest.raises(KeyboardInterrupt) as error:
+      draw(tmp_path)
+  said = ''.join(traceback.format_exception(error.value))
+  assert f"It goes on with `checkpoint='{tmp_path}', resume=True`." in said
+  np.testing.assert_array_equal(draw(tmp_path, resume=True).draws, begun[1])
 
 
 def test_what_is_not_its_own_is_refused_before_the_warm_up(
@@ -516,7 +531,7 @@ def _of_all(x):
     ),
     (
       lambda x: -tf.reduce_sum((x - tf.reduce_mean(x, 0)) ** 2, -1),
-      '`target_log_prob_fn` mixes chains at Mean .*Reduce over the last axes',
+      r'^`joint_dist_or_log_prob` mixes chains at Mean .*Reduce over the last',
     ),
     (lambda x: -np.sum(np.square(x), -1), 'NumPy and .* cut gradients: use'),
   ],
@@ -530,9 +545,35 @@ def test_says_what_is_wrong_with_a_log_density(log_prob, match):
         log_prob, 5, init=tf.ones([8, 2]), num_warmup_steps=2, jit_compile=False
       )
   # One sentence, without the words of other functions.
-  assert not said or 'NumPy' in str(error.value)
-  for word in ('sample_shape', 'A Hessian', '`xs`', '`fn`'):
+  assert not said
+  for word in (
+    'sample_shape',
+    'A Hessian',
+    '`xs`',
+    '`fn`',
+    '`target_log_prob_fn`',
+  ):
     assert word not in str(error.value)
+
+
+@pytest.mark.parametrize('num_warmup_steps', [0, 2])
+def test_a_log_density_that_looks_at_values(num_warmup_steps):
+  """In eager mode it can, and its gradient is right."""
+
+  def log_prob(x):
+    return -0.5 * tf.reduce_sum(x**2, -1) + 0.0 * float(tf.reduce_max(x))
+
+  with warnings.catch_warnings():
+    warnings.simplefilter('error', UserWarning)
+    with pytest.raises(TypeError, match='needs the value of a Tens') as error:
+      sample_posterior(
+        log_prob,
+        5,
+        init=tf.ones([8, 2]),
+        num_warmup_steps=num_warmup_steps,
+        jit_compile=False,
+      )
+  assert str(error.value).startswith('`joint_dist_or_log_prob` needs')
 
 
 @pytest.mark.parametrize(('count', 'is_many'), [(1, False), (2, True)])

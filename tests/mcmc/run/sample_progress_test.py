@@ -20,6 +20,7 @@ import os
 import re
 import select
 import struct
+import traceback
 import types
 
 import numpy as np
@@ -288,27 +289,69 @@ def test_ctrl_c_while_stop_when_thinks():
   assert_interrupted(found, 40)
 
 
-@pytest.mark.parametrize('block', [0, 2])
-def test_ctrl_c_during_a_block(monkeypatch, tmp_path, block):
+def interrupt_block(patch, number):
+  """Ctrl-C at the end of that block, counted from 0."""
   blocks = []
   run = tfp_diag.mcmc.run.block.SamplingBlock.__call__
 
   def interrupted(*args):
     result = run(*args)
     blocks.append(None)
-    if len(blocks) == block + 1:
+    if len(blocks) == number + 1:
       interrupt()
     return result
 
+  patch.setattr(tfp_diag.mcmc.run.block.SamplingBlock, '__call__', interrupted)
+
+
+def test_ctrl_c_during_a_block(monkeypatch, tmp_path):
   with monkeypatch.context() as patch:
-    patch.setattr(
-      tfp_diag.mcmc.run.block.SamplingBlock, '__call__', interrupted
-    )
+    interrupt_block(patch, 2)
     with pytest.warns(UserWarning, match="It goes on with `checkpoint='.*run'"):
       found = sample(checkpoint=tmp_path / 'run')
-  assert_interrupted(found, 10 * block)
+  assert_interrupted(found, 20)
   np.testing.assert_array_equal(
     sample(checkpoint=tmp_path / 'run', resume=True).draws, sample().draws
+  )
+
+
+@pytest.mark.parametrize('with_checkpoint', [False, True])
+@pytest.mark.parametrize('num_blocks', [0, 2])
+def test_ctrl_c_before_the_first_draw(
+  monkeypatch, tmp_path, num_blocks, with_checkpoint
+):
+  """A script would go on, and fail at the first draw."""
+  options = dict(num_burnin_steps=25)
+  if with_checkpoint:
+    options['checkpoint'] = tmp_path / 'run'
+  with monkeypatch.context() as patch:
+    interrupt_block(patch, num_blocks)
+    with pytest.raises(KeyboardInterrupt) as error:
+      sample(**options)
+  # The burn-in until then is not lost.
+  kept = error.value.sample_results
+  assert (kept.num_results, kept.stopped_by) == (0, 'interrupted')
+  np.testing.assert_array_equal(
+    kept.final_state, sample(0, num_burnin_steps=10 * num_blocks).final_state
+  )
+  said = ''.join(traceback.format_exception(error.value))
+  if with_checkpoint:
+    assert f"It goes on with `checkpoint='{tmp_path / 'run'}', res" in said
+    np.testing.assert_array_equal(
+      sample(**options, resume=True).draws, sample(num_burnin_steps=25).draws
+    )
+  else:
+    assert ('Pass `checkpoint` to be able' in said) == bool(num_blocks)
+
+
+def test_ctrl_c_in_a_burn_in_alone_returns_its_state(monkeypatch):
+  with monkeypatch.context() as patch:
+    interrupt_block(patch, 2)
+    with pytest.warns(UserWarning, match='interrupted after 20 of 50 steps'):
+      found = sample(0, num_burnin_steps=50)
+  assert (found.num_results, found.stopped_by) == (0, 'interrupted')
+  np.testing.assert_array_equal(
+    found.final_state, sample(0, num_burnin_steps=20).final_state
   )
 
 

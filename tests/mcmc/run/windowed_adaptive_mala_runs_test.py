@@ -256,6 +256,19 @@ def test_draws_until_an_error_or_ctrl_c_are_kept(whole, raised):
   )
 
 
+def test_ctrl_c_in_the_adaptation(monkeypatch):
+  def interrupted(*args):
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(SamplingRun, 'make_block', interrupted)
+  with pytest.raises(KeyboardInterrupt) as error:
+    sample()
+  # In the space of the model.
+  kept = error.value.sample_results
+  assert kept.draws['x'].shape == [0, 4, 2]
+  assert kept.stopped_by == 'interrupted'
+
+
 def test_the_steps_are_the_same_inside_of_a_function():
   arguments = dict(num_adaptation_steps=8, num_steps_between_results=1)
 

@@ -31,6 +31,10 @@ IS_ONE_CHAIN = 'There is one chain'
 
 IS_CONSTANT = 'never moved: all draws are the same'
 
+IS_NOT_FINITE = 'was not finite there'
+
+IS_DIVERGENT = 'recorded proposals diverged'
+
 # Chains that are moved are no mode if they are fewer than so many, and fewer
 # than this share; nor is what lies beside the draws by less than this share of
 # their range.
@@ -186,13 +190,13 @@ def sampler_warnings(
   if num_not_finite:
     found.append(
       f'{num_not_finite:,} proposals were rejected since the log density, its '
-      'gradient or the scale was not finite there: what lies behind is '
+      f'gradient or the scale {IS_NOT_FINITE}: what lies behind is '
       'missing. In float64 numbers reach farther; where nothing lies behind, '
       'at an edge of the support, bijectors keep chains inside of it.'
     )
   if num_divergences:
     found.append(
-      f'{num_divergences:,} of {num_steps:,} recorded proposals diverged '
+      f'{num_divergences:,} of {num_steps:,} {IS_DIVERGENT} '
       f'({_percent(num_divergences / num_steps)}): where the curvature is '
       'strong, parts of the target may be missing. Smaller steps, by a higher '
       'acceptance rate, or a model without centering help.'

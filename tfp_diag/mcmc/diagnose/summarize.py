@@ -29,6 +29,8 @@ from tfp_diag.mcmc.diagnose.convergence import (
 )
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
   IS_CONSTANT,
+  IS_DIVERGENT,
+  IS_NOT_FINITE,
   IS_ONE_CHAIN,
   IS_ROUNDED,
   parameter_warnings,
@@ -53,6 +55,10 @@ _STATISTICS = (
   'target_log_prob',
   'tune',
 )
+
+
+# Warnings with a way out of their own.
+_SAY_IT = (IS_CONSTANT, IS_DIVERGENT, IS_NOT_FINITE, IS_ONE_CHAIN)
 
 
 def summarize(
@@ -205,8 +211,8 @@ def warn_if_not_converged(summary, way_out):
 
   Args:
     summary: `Summary`.
-    way_out: Python `str`, a sentence: what to try. Of one chain, of constants
-      and of rounding, the warning says that itself.
+    way_out: Python `str`, a sentence: what to try. Of one chain, of constants,
+      of rounding and of proposals, the warning says that itself.
 
   Of draws that are too few to judge nothing is said.
   """
@@ -215,9 +221,7 @@ def warn_if_not_converged(summary, way_out):
   sentences = list(summary.warnings)
   if any(IS_ROUNDED in text for text in sentences):
     way_out = 'Until then a longer run gains nothing.'
-  if not all(
-    text.startswith(IS_ONE_CHAIN) or IS_CONSTANT in text for text in sentences
-  ):
+  if not all(any(what in text for what in _SAY_IT) for text in sentences):
     sentences.append(way_out)
   warn(' '.join(sentences))
 

@@ -15,6 +15,7 @@
 """The arguments of the Langevin kernels, checked and in one form."""
 
 import contextlib
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -115,6 +116,25 @@ def check_state(parts, gradients):
     )
 
 
+def named(log_prob_fn: typing.Any, name):
+  """A log density that kernels know by the argument of a driver.
+
+  Args:
+    log_prob_fn: Python callable, not the user's own: it is marked.
+    name: Python `str`, the argument that it was given as.
+
+  Returns:
+    The callable.
+  """
+  log_prob_fn.given_as = name
+  return log_prob_fn
+
+
+def given_as(target_log_prob_fn):
+  """The argument that a log density was given as, for messages."""
+  return getattr(target_log_prob_fn, 'given_as', 'target_log_prob_fn')
+
+
 def as_log_prob(value):
   """What a target log density returned, as a Tensor.
 
@@ -152,7 +172,9 @@ def log_prob_at(target_log_prob_fn, parts):
       needs the value of a Tensor.
   """
   return as_log_prob(
-    nest.call_as_caller(target_log_prob_fn, list(parts), 'target_log_prob_fn')
+    nest.call_as_caller(
+      target_log_prob_fn, list(parts), given_as(target_log_prob_fn)
+    )
   )
 
 

@@ -67,7 +67,8 @@ class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
     integration_time: Scalar Tensor: $T$, for the next trajectory.
     damping: Scalar Tensor: $\gamma$, for the next trajectory.
     leapfrogs_taken: int32 scalar Tensor: the steps of this trajectory, each of
-      which took one gradient.
+      which took one gradient. Where it is the kernel's `max_num_steps`, the
+      trajectory may have ended before $T$.
     seed: int32 Tensor of shape [2]: the seed of this step.
 
   #### Examples
@@ -135,9 +136,9 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
   and one decision.
 
   The number of steps is $T / h$, rounded up or down at random so that its mean
-  is $T / h$. All chains share it. With `jitter` the time itself varies. There
-  is no leapfrog scheme for a scale that depends on the position; use
-  `PreconditionedMALA` for such a scale.
+  is $T / h$, but `max_num_steps` at most. All chains share it. With `jitter`
+  the time itself varies. There is no leapfrog scheme for a scale that depends
+  on the position; use `PreconditionedMALA` for such a scale.
 
   As soon as a preconditioner is known, this kernel is almost always better than
   `PreconditionedMALA`: the steps of a trajectory go on in one direction, while
@@ -220,7 +221,8 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
         number of steps is $T$ over the largest $h$, for all chains and
         coordinates.
       integration_time: $T$, a positive number or scalar Tensor of the state's
-        dtype.
+        dtype. A trajectory that takes more than `max_num_steps` steps ends
+        earlier, after the time `max_num_steps` $h$.
       damping: $\gamma$, a number or scalar Tensor of the state's dtype, not
         negative. Infinity is allowed.
       preconditioner: None; a positive Tensor that broadcasts to a part, the
@@ -231,7 +233,9 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
         between $(1 - \text{jitter}) \, T$ and $(1 + \text{jitter}) \, T$, one
         for all chains.
       max_num_steps: Python `int`, the largest number of steps of a trajectory.
-        It bounds the cost if an adapter makes the step size tiny.
+        It bounds the cost if an adapter makes the step size tiny: the time $T$
+        is then not reached, and `leapfrogs_taken`, the 'n_steps' of a trace, is
+        this number.
       experimental_shard_axis_names: As for `PreconditionedMALA`, but in eager
         mode only: in a graph the steps are a `tf.while_loop`, in which replicas
         cannot exchange the sums over a sharded part.
@@ -473,11 +477,12 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
     )
     # Rounded at random, so that the time is right on average.
     number = tf.floor(time / step_size + tf.cast(rounding, time.dtype))
-    # A ratio beyond what an integer holds, or none, must not become one.
+    # A ratio beyond what an integer holds, or none, must not become one; nor
+    # may the largest number, which float32 rounds to one beyond.
     number = tf.where(
-      number < self.max_num_steps, number, float(self.max_num_steps)
+      number < self.max_num_steps, tf.cast(number, tf.int32), self.max_num_steps
     )
-    return tf.cast(tf.maximum(number, 1.0), tf.int32)
+    return tf.maximum(number, 1)
 
   @functools.cached_property
   def _leapfrog(self):

@@ -18,6 +18,7 @@ import numpy as np
 
 from tfp_diag.diagonal.reading import refuse_mixing
 from tfp_diag.internal.problem import HessianProblem
+from tfp_diag.mcmc.kernels.arguments import given_as
 from tfp_diag.mcmc.kernels.langevin_terms import LangevinTerms, per_part
 from tfp_diag.sparsity.samples import SampleMixingError
 
@@ -38,9 +39,10 @@ def check_chains(target_log_prob_fn, parts):
   except SampleMixingError as e:
     # For a kernel, which has no sample shape to choose.
     error = SampleMixingError(
-      f'`target_log_prob_fn` mixes chains at {e.op or "some op"}: the log '
-      'density of one chain depends on the state of another. Reduce over the '
-      'last axes of the state; the first ones are those of the chains.'
+      f'`{given_as(target_log_prob_fn)}` mixes chains at '
+      f'{e.op or "some op"}: the log density of one chain depends on the state '
+      'of another. Reduce over the last axes of the state; the first ones are '
+      'those of the chains.'
     )
     error.op = e.op
     raise error from None

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from tfp_diag.internal import nest
 from tfp_diag.internal.not_converted import not_converted
-from tfp_diag.mcmc.kernels.arguments import as_parts
+from tfp_diag.mcmc.kernels.arguments import as_parts, given_as, named
 
 
 class VectorLayout:
@@ -98,7 +98,10 @@ class VectorLayout:
     Returns:
       Callable of the vector.
     """
-    return functools.partial(_log_prob_of_vector, target_log_prob_fn, self)
+    return named(
+      functools.partial(_log_prob_of_vector, target_log_prob_fn, self),
+      given_as(target_log_prob_fn),
+    )
 
   def _reshape(self, x, event_shape):
     chain_shape = x.shape[: self._chain_ndims]
@@ -111,4 +114,6 @@ class VectorLayout:
 @not_converted
 def _log_prob_of_vector(target_log_prob_fn, layout, vector):
   parts = as_parts(layout.split(vector))
-  return nest.call_as_caller(target_log_prob_fn, parts, 'target_log_prob_fn')
+  return nest.call_as_caller(
+    target_log_prob_fn, parts, given_as(target_log_prob_fn)
+  )

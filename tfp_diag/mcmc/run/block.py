@@ -24,7 +24,7 @@ from tfp_diag.diagonal import graphs
 from tfp_diag.diagonal.linear_map import may_be_recorded
 from tfp_diag.internal import arguments
 from tfp_diag.mcmc.kernels.noise import step_seed
-from tfp_diag.mcmc.run.trace import acceptance
+from tfp_diag.mcmc.run.trace import acceptance, part_names
 
 
 class NotCompiledError(ValueError):
@@ -173,6 +173,8 @@ class SamplingBlock:
     self.row_specs = [
       tf.TensorSpec(x.shape, x.dtype) for x in _row_entries(state, trace)
     ]
+    num_parts = len(tf.nest.flatten(state))
+    _check_recorded(trace, self.row_specs[num_parts:], jit_compile)
     self._name = name
     self._known_by = known_by
     self.num_traces = 0
@@ -311,6 +313,22 @@ class SamplingBlock:
     )
     mean_acceptance = accepted / tf.cast(num_steps, tf.float32)
     return state, results, mean_acceptance, [a.stack() for a in arrays]
+
+
+def _check_recorded(trace, specs, jit_compile):
+  """Refuses what a block cannot write: texts under XLA, and handles."""
+  for name, spec in zip(part_names(trace), specs):
+    is_text = spec.dtype == tf.string
+    if spec.dtype.is_numpy_compatible and not (is_text and jit_compile):
+      continue
+    where = f' as {name!r}' if tf.nest.is_nested(trace) else ''
+    why = 'cannot be kept from step to step. Leave it out'
+    if is_text:
+      why = 'XLA does not have. Leave it out, pass `jit_compile=False`'
+    raise ValueError(
+      f'`trace_fn` returned dtype {spec.dtype.name}{where}, which {why}, or '
+      'return numbers in its place.'
+    )
 
 
 def _never_constant(step, before, after):

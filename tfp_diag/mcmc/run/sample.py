@@ -176,6 +176,9 @@ def sample(
     warning.
 
   Raises:
+    KeyboardInterrupt: after Ctrl-C before the first draw. What there is of the
+      burn-in is kept as for other errors. With `num_results=0` the state until
+      the last block is returned, with a warning.
     Exception: what the target, `trace_fn` or `stop_when` raise. What was drawn
       until the last block is in the checkpoint, and a `SampleResults` the
       attribute `sample_results` of the error: its draws are read-only
@@ -324,7 +327,7 @@ def sample_scheduled(
         checkpoint,
       )
       return _results(run, schedule, stopped_by, in_memory=not draws_on_disk)
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
       _hand_over(error, run, schedule, checkpoint)
       raise
 
@@ -444,7 +447,12 @@ def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):
           display.update(run.num_steps_made, acceptance, run.read_draws)
   except KeyboardInterrupt:
     is_enough = False
-    _say_what_is_left(schedule, run.num_steps_made, checkpoint)
+    made = run.num_steps_made
+    # Without results to make, the burn-in is what was asked for.
+    kept = schedule.num_rows(made) if schedule.num_results else made
+    if not (kept or run.is_finished):
+      raise
+    _say_what_is_left(schedule, made, checkpoint)
   if run.is_finished:
     return 'finished'
   return 'stop_when' if is_enough else 'interrupted'
@@ -478,8 +486,9 @@ def _say_what_is_left(schedule, num_steps_made, checkpoint):
 
 def _hand_over(error, run, schedule, checkpoint):
   """Hands what was drawn to who catches an error, and says so in a note."""
+  stopped_by = 'error' if isinstance(error, Exception) else 'interrupted'
   try:
-    error.sample_results = _results(run, schedule, 'error', in_memory=False)
+    error.sample_results = _results(run, schedule, stopped_by, in_memory=False)
     if run.num_steps_made or checkpoint is not None:
       _add_note(
         error,

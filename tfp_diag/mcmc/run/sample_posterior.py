@@ -245,9 +245,10 @@ def sample_posterior(
 
   Returns:
     A `PosteriorDraws`. A `UserWarning` says if its draws cannot be trusted, and
-    why.
+    why. After Ctrl-C, what was drawn until the last block, with a warning.
 
   Raises:
+    KeyboardInterrupt: after Ctrl-C in the warm-up, or before the first draw.
     ValueError: if the model has a batch shape, an argument does not fit, or the
       log density or its gradient cannot be used at the start.
     TypeError: if `joint_dist_or_log_prob` is neither a model nor callable.
@@ -443,9 +444,6 @@ def sample_posterior(
     run.trace['n_steps'] = np.full(
       run.num_results, found.gradients_per_step, np.int32
     )
-  if not run.num_results:
-    # Ctrl-C in the first block: there is nothing to return.
-    raise KeyboardInterrupt
   draws = target.constrain(layout.split_all(run.draws))
   stopped_by = run.stopped_by
   try:

@@ -115,6 +115,11 @@ def as_trace(recorded):
   Raises:
     TypeError: if something in it is no Tensor, or keys cannot be sorted.
   """
+  if recorded is None:
+    raise TypeError(
+      '`trace_fn` returned None, but must return what to record of a step. '
+      'Check its `return`; `{}` records nothing.'
+    )
   try:
     tf.nest.flatten(recorded)
   except TypeError as e:
@@ -122,6 +127,12 @@ def as_trace(recorded):
       '`trace_fn` returned a dict whose keys cannot be sorted, as TensorFlow '
       f'does ({arguments.reason(e)}). Take texts alone.'
     ) from e
+  for name, x in zip(part_names(recorded), tf.nest.flatten(recorded)):
+    if x is None:
+      raise TypeError(
+        f'`trace_fn` returned None as {name!r}, but must return Tensors. '
+        'Leave that out.'
+      )
   return tf.nest.map_structure(
     lambda x: arguments.as_tensor('What `trace_fn` returned', x), recorded
   )

@@ -25,7 +25,7 @@ from tfp_diag.diagonal import graphs
 from tfp_diag.internal import arguments, batching, nest
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.warn import warn
-from tfp_diag.mcmc.kernels.arguments import check_dtype
+from tfp_diag.mcmc.kernels.arguments import check_dtype, named
 from tfp_diag.mcmc.run.argument_names import check_argument_names
 from tfp_diag.mcmc.run.latent_variables import (
   check_latent_variables,
@@ -255,7 +255,7 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
     state = _traced(lambda *parts: bijector.forward(pack(parts)), *parts)
     return with_names(pinned, state)
 
-  log_prob_fn, traced = _once(log_prob_of, is_model=True)
+  log_prob_fn, traced = _once(named(log_prob_of, name), is_model=True)
   if near_zero is not None:
     unconstrained = _finite(
       near_zero.distribution.sample,
@@ -308,7 +308,7 @@ def _once(log_prob_fn, is_model):
     is_run = tf.executing_eagerly() and not is_model
     return (log_prob_fn if is_run else traced)(*parts)
 
-  return once, traced
+  return named(once, log_prob_fn.given_as), traced
 
 
 def _from_prior(pinned, chain_shape, seed):
@@ -525,7 +525,7 @@ def target_of_log_prob(
       value = tf.ensure_shape(value, parts[0].shape[:chain_ndims])
     return value
 
-  log_prob_fn, traced = _once(log_prob_fn, is_model=False)
+  log_prob_fn, traced = _once(named(log_prob_fn, name), is_model=False)
   return UnconstrainedTarget(
     log_prob_fn=log_prob_fn,
     start=start,

@@ -315,9 +315,16 @@ def warm_up(
   rng = np.random.default_rng(np.asarray(rescue_seed).astype(np.uint32))
   num_chains, size = state.shape
   newton, is_local = None, preconditioner == 'local'
+  # Who is refused, here or by the first steps, is not warned as well.
+  notes = []
   if use_curvature:
     newton = _newton(
-      target_log_prob_fn, state, jit_compile, log_prob_graph, is_local
+      target_log_prob_fn,
+      state,
+      jit_compile,
+      log_prob_graph,
+      is_local,
+      notes.append,
     )
   scales, num_newton_steps, num_curvatures = np.ones([size]), 0, 0
   if newton is not None:
@@ -355,6 +362,8 @@ def warm_up(
     tuner.new_window(is_late=i >= len(ends) - 2)
     most = min(max_num_steps, _FIRST_NUM_STEPS) if is_early else max_num_steps
     rows = block.make(end - begin, settings, tuner, most)
+    while notes:
+      warn(notes.pop())
     tuner.end_window()
     stuck = np.zeros([num_chains], bool)
     if not is_last:
@@ -494,11 +503,13 @@ def _sources(lost, rng):
   return source
 
 
-def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
+def _newton(
+  target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed, say=warn
+):
   """`newton_starts`, compiled: a callable of a state and the most steps.
 
-  Without second derivatives None, with a warning; where they are needed, what
-  says why there are none is raised.
+  Without second derivatives None, and `say` is told why; where they are needed,
+  that is raised.
   """
   specs = [tf.TensorSpec(state.shape, state.dtype), tf.TensorSpec([], tf.int32)]
 
@@ -513,6 +524,7 @@ def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
     'The warm-up takes longer: the chains start without the diagonal of the '
     'Hessian',
     is_needed,
+    say,
   ):
     try:
       # XLA takes seconds, once for equal calls.
@@ -528,7 +540,7 @@ def _newton(target_log_prob_fn, state, jit_compile, log_prob_graph, is_needed):
 
 
 @contextlib.contextmanager
-def _if_possible(what, is_needed):
+def _if_possible(what, is_needed, say=warn):
   """Goes on with a warning where what is inside cannot be computed.
 
   Any error counts: what is wrong with the log density or its gradient is raised
@@ -538,6 +550,7 @@ def _if_possible(what, is_needed):
     what: Python `str`, what comes before ', which cannot be computed', or
       before what XLA cannot compile.
     is_needed: Python `bool`, whether to raise what says why.
+    say: Callable of the warning.
 
   Yields:
     None.
@@ -553,9 +566,10 @@ def _if_possible(what, is_needed):
       ) from e
     if is_needed:
       raise
-    is_of_xla = isinstance(e, NotCompiledError)
+    # Sentences of this package are not cut.
+    is_sentence = isinstance(e, (NotCompiledError, MissingGradientError))
     why = f', which cannot be computed ({arguments.reason(e)}).'
-    warn(what + (f'. {e}' if is_of_xla else why))
+    say(what + (f'. {e}' if is_sentence else why))
 
 
 class _Rows(typing.NamedTuple):

@@ -274,6 +274,7 @@ def windowed_adaptive_mala(
     the last block, with a warning.
 
   Raises:
+    KeyboardInterrupt: after Ctrl-C before the first draw.
     Exception: what the log density, `trace_fn` or `stop_when` raise while it
       runs. What was drawn until the last block is in the checkpoint, and a
       `DrawsAndTrace` the attribute `sample_results` of the error.
@@ -447,7 +448,7 @@ def windowed_adaptive_mala(
       given=given,
       **options,
     )
-  except Exception as error:
+  except (Exception, KeyboardInterrupt) as error:
     # An error that takes no attributes, or draws beyond the memory.
     with contextlib.suppress(Exception):
       error.sample_results = _found(target, error.sample_results)
