@@ -14,6 +14,7 @@
 # ============================================================================
 """Runs single ops of a traced function on known values."""
 
+import contextlib
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
@@ -83,6 +84,14 @@ def inferred_shapes(op: tf.Operation, values: Sequence) -> list:
   Returns:
     list: a `tuple` of int per output, or None where it is still not known.
   """
+  if (
+    facts(op.type).elementwise is not None
+    and len(op.outputs) == 1
+    and all(value.shape is not None for value in values)
+  ):
+    # A graph for each op takes as long as all the rest of a walk.
+    with contextlib.suppress(ValueError):
+      return [np.broadcast_shapes(*(value.shape for value in values))]
   try:
     # Values first: within the graph nothing can be evaluated.
     known = [_known_number(value) for value in values]
