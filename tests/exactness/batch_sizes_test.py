@@ -94,6 +94,46 @@ def even_padding(x):
   return 2 - batch(x) % 2
 
 
+def of_a_pool(x):
+  image = x[tf.newaxis, :, :, tf.newaxis]
+  pooled = tf.nn.max_pool2d(image, 1, [100, 1], 'SAME')
+  return tf.shape(pooled)[1]
+
+
+def of_a_mask(x):
+  kept = tf.boolean_mask(x, tf.range(batch(x)) < 100)
+  return 3 - 2 * tf.shape(kept)[0] // batch(x)
+
+
+def of_found_rows(x):
+  rows = tf.gather(x, tf.range(tf.minimum(batch(x), 100)))
+  return 3 - 2 * tf.shape(rows)[0] // batch(x)
+
+
+def of_the_largest(x):
+  values = tf.math.top_k(x[:, 0], tf.minimum(batch(x), 100))[0]
+  return 3 - 2 * tf.size(values) // batch(x)
+
+
+def of_a_diagonal(x):
+  diagonal = tf.linalg.diag_part(tf.tile(x[:, :1], [1, 100]))
+  return 3 - 2 * tf.size(diagonal) // batch(x)
+
+
+def beside_a_zero(x):
+  """One, which a filled zero must not be taken for."""
+  pair = tf.maximum(tf.pad([batch(x)], [[1, 0]]), 1)
+  one = tf.reduce_prod(pair[tf.newaxis], 0)[0]
+  return (batch(x) + 99 * one) // 100 // one
+
+
+def chosen_by_rows(x):
+  size = batch(x)
+  rows = [[size, size], [1, 1]]
+  one = tf.compat.v1.where([False, True], [[1, 1], [size, size]], rows)[1, 0]
+  return 1 + one // size * (size // 100)
+
+
 IRREGULAR = (
   floored,
   rounded_up,
@@ -109,6 +149,13 @@ IRREGULAR = (
   number_of_classes,
   bits,
   even_padding,
+  of_a_pool,
+  of_a_mask,
+  of_found_rows,
+  of_the_largest,
+  of_a_diagonal,
+  beside_a_zero,
+  chosen_by_rows,
 )
 
 
@@ -153,6 +200,18 @@ def in_long_integers(x):
   return tf.cast(size[0] * size[1] // (size[0] * N), tf.int32)
 
 
+def by_negative_numbers(x):
+  return -(-tf.size(x) // N) // tf.abs(-batch(x))
+
+
+def as_a_sum(x):
+  return tf.reduce_sum(tf.shape(x)[:1]) // batch(x) + tf.size(x) % batch(x)
+
+
+def by_zero(x):
+  return 1 + 0 * batch(x)
+
+
 REGULAR = (
   elements_of_a_row,
   from_a_shape,
@@ -163,6 +222,9 @@ REGULAR = (
   of_a_common_shape,
   of_whole_slices,
   in_long_integers,
+  by_negative_numbers,
+  as_a_sum,
+  by_zero,
 )
 
 
@@ -182,6 +244,30 @@ def spread(size):
   def fn(x):
     times = x[:, :, tf.newaxis] * tf.ones([1, size(x)], x.dtype)
     return x * tf.reshape(times, [tf.shape(x)[0], -1])[:, :N]
+
+  return fn
+
+
+def prefix(size):
+  """The sum of the first coordinates."""
+  return lambda x: x * tf.reduce_sum(x[:, : size(x)], axis=1, keepdims=True)
+
+
+def sliced(size):
+  def fn(x):
+    first = tf.slice(x, [0, 0], tf.stack([-1, tf.minimum(size(x), 2)]))
+    return x * tf.reduce_sum(first, axis=1, keepdims=True)
+
+  return fn
+
+
+def largest(size):
+  """Of three multiples of each coordinate."""
+
+  def fn(x):
+    multiples = x[:, :, tf.newaxis] * tf.constant([1.0, 2.0, 3.0], x.dtype)
+    largest = tf.math.top_k(multiples, size(x))[0]
+    return x * tf.reshape(largest, [batch(x), -1])[:, :N]
 
   return fn
 
@@ -227,9 +313,16 @@ def without_a_plan(fn, x):
   return tf.function(diag, input_signature=[SPEC])(x)
 
 
-@pytest.mark.parametrize('body', (repeated, spread), ids=lambda f: f.__name__)
-@pytest.mark.parametrize('size', IRREGULAR, ids=lambda f: f.__name__)
-def test_a_size_that_is_another_one_of_many_samples(size, body):
+CASES = [
+  *((repeated, size) for size in IRREGULAR),
+  *((spread, size) for size in IRREGULAR[::2]),
+  *((body, floored) for body in (prefix, sliced, largest)),
+  *((body, steps_of_a_range) for body in (prefix, sliced, largest)),
+]
+
+
+@pytest.mark.parametrize(('body', 'size'), CASES)
+def test_a_size_that_is_another_one_of_many_samples(body, size):
   """A graph is not probed: what few samples show is not what many do."""
   fn = body(size)
   plan = tfp_diag.plan_diag_jacobian(fn, SPEC, sample_shape=[None])
@@ -264,6 +357,21 @@ def test_it_is_said_that_samples_may_mix(size, body):
   x = draw(MANY, N, seed=3)
   with pytest.raises(SampleMixingError):
     tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[MANY])
+
+
+def test_an_event_that_the_numbers_of_samples_divide():
+  """Of 21 columns, which no shape in the graph says."""
+
+  def fn(x):
+    columns = tf.concat([tf.tile(x, [1, 5]), x[:, :1]], axis=1)
+    columns = tf.reshape(columns, [batch(x), -1])
+    ones = tf.ones([1, tf.shape(columns)[1]], x.dtype)
+    return (columns * ones)[:, :N] * x
+
+  plan = tfp_diag.plan_diag_jacobian(fn, SPEC, sample_shape=[None])
+  assert plan.num_passes == 1
+  x = draw(MANY, N, seed=5)
+  same(in_a_graph(plan, x), 2.0 * x)
 
 
 def test_two_numbers_that_are_not_known():

@@ -773,7 +773,7 @@ class _Walk:
           tf.cast(s, op.outputs[i].dtype) for i, s in zip(outputs, seeds)
         ]
       (result,) = linear.apply(outputs, seeds, [0])
-      if kind is Squares.ALONE and result is not None:
+      if kind is Squares.ALONE and result is not None and power > 1:
         ones = [tf.ones_like(seed) for seed in seeds]
         (slope,) = linear.apply(outputs, ones, [0])
         result *= _times(slope, power - 1)

@@ -364,7 +364,7 @@ class Walker:
       self.add_step(
         instruction, inputs, outputs, structure, name, is_fallback=True
       )
-    return outputs
+    return _with_source(instruction, inputs, outputs)
 
   def _captured(self, scope: Scope, instruction: Instruction) -> Any:
     """The value of a placeholder or constant for a captured Tensor."""

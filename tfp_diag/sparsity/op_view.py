@@ -71,6 +71,9 @@ class OpView:
     inferred = inferred_shapes(self.instruction.op, inputs)
     if all(shape is not None for shape in inferred):
       return inferred
+    if any(value.varies is not None and not value.is_size for value in inputs):
+      self.refuse()
+      raise CannotSay('a shape that another number of samples may change')
     # Run the op on zeros: of ops that have a rule, the shapes do not depend on
     # the values of differentiable inputs.
     feeds = [

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
@@ -50,6 +51,7 @@ class Scaling:
   Attributes:
     found: list of what the sizes are that were asked for, in order. It is the
       same for all numbers, unless one was taken for a multiple that is not.
+    integers: set of these sizes, for the numbers that were put in.
   """
 
   def __init__(
@@ -59,7 +61,9 @@ class Scaling:
     self._at_hand = at_hand
     self._sizes: dict = {}
     self._regular: set = set()
+    self._irregular: set = set()
     self.found: list = []
+    self.integers: set[int] = set()
 
   def are_known(self, values: Sequence) -> bool:
     """Whether values that vary are sizes, or have at least shapes made of them.
@@ -85,28 +89,34 @@ class Scaling:
         found = self._find_sizes(value)
       except (CannotSay, OpFailed, RecursionError, ValueError):
         found = None
-      self._sizes[value] = found
       if found is not None and value.varies is not None:
         self.found.append([part.tolist() for part in found])
+        self.integers.update(found.times(self._numbers).reshape(-1).tolist())
+      self._sizes[value] = found
     return self._sizes[value]
 
   def has_sizes(self, value: Value) -> bool:
     """Whether the shape of a value is known for any number of samples."""
+    if value in self._irregular:
+      return False
     seen, stack = set(), [value]
     while stack:
-      value = stack.pop()
-      if value in seen or value in self._regular:
+      part = stack.pop()
+      if part in seen or part in self._regular:
         continue
-      seen.add(value)
+      seen.add(part)
       try:
-        needed = self._needed(value)
+        stack += self._needed(part)
       except (CannotSay, OpFailed, RecursionError, ValueError):
+        self._irregular |= {part, value}
         return False
-      stack += needed
     self._regular |= seen
     return True
 
   def _find_sizes(self, value: Value) -> Sizes | None:
+    # Integers of fewer bits overflow in batches that are not large.
+    if value.varies is not None and value.dtype not in (tf.int32, tf.int64):
+      return None
     if not (value.dtype.is_integer or value.dtype.is_bool):
       return None
     if not value.is_known or (value.size or 0) > _MOST_SIZES:
@@ -116,7 +126,17 @@ class Scaling:
       return self._powers(array, False)
     if value.source is None:
       return None
-    instruction, inputs, output = value.source
+    sizes = self._computed(array, *value.source)
+    if sizes is None or not np.array_equal(sizes.times(self._numbers), array):
+      return None
+    # Zero is no multiple of anything.
+    is_zero = sizes.factors[..., np.newaxis] == 0
+    return Sizes(sizes.factors, np.where(is_zero, 0, sizes.powers))
+
+  def _computed(
+    self, array: np.ndarray, instruction: Any, inputs: Sequence, output: int
+  ) -> Sizes | None:
+    """What an op makes of sizes."""
     known = facts(instruction.type)
     if known.is_constant:
       return self._of_constant(array, instruction.at_hand)
@@ -172,9 +192,10 @@ class Scaling:
   def _moved(
     self, instruction: Any, inputs: Sequence, output: int
   ) -> Sizes | None:
-    """Elements of some sizes."""
+    """Elements of some sizes, and zeros."""
     data = facts(instruction.type).moved(len(inputs))
-    feeds, parts, start = [], [], 0
+    zero = Sizes(np.zeros(1, np.int64), np.zeros([1, len(self._numbers)], int))
+    feeds, parts, start = [], [zero], 1
     for k, value in enumerate(inputs):
       if k not in data:
         feeds.append(value.value())
@@ -211,11 +232,7 @@ class Scaling:
     for k in known.shape_inputs:
       if self.sizes(inputs[k]) is None:
         raise CannotSay('a shape that is not made of sizes')
-    if (
-      known.elementwise is None
-      and not known.shape_inputs
-      and (known.is_slice or not value.depends)
-    ):
+    if known.elementwise is None and not known.shape_inputs:
       self._check_inferred(instruction, inputs, value, output)
     return tensors
 

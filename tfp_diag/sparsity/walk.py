@@ -35,6 +35,7 @@ from tfp_diag.sparsity.budget import UnknownShapeError
 from tfp_diag.sparsity.cancellation import cancel
 from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.interpreter import Walker
+from tfp_diag.sparsity.sizes import Scaling
 from tfp_diag.sparsity.tape import Tape, all_steps
 from tfp_diag.sparsity.twin import Twin, compare, few_samples, same_shape
 from tfp_diag.sparsity.value import Value
@@ -70,7 +71,7 @@ class Walked:
     is_settled: `bool`: whether values that an open number of samples decides
       are known from a least number on.
     single: `Walked` on one sample, if that is less than the least number.
-    sizes: list of what the sizes are that rules have read, see `Scaling`.
+    scaling: `Scaling`: what sizes are for other numbers of samples.
   """
 
   tape: Tape
@@ -85,7 +86,7 @@ class Walked:
   varying_sizes: dict = dataclasses.field(default_factory=dict)
   is_settled: bool = False
   single: 'Walked | None' = None
-  sizes: list = dataclasses.field(default_factory=list)
+  scaling: Scaling = dataclasses.field(default_factory=lambda: Scaling(()))
 
   @property
   def sample_rank(self) -> int:
@@ -276,7 +277,11 @@ def _walk_open(
     )
 
   def walk_twice(found):
-    return walk_on(found[:rank]), walk_on(found[rank:])
+    one, other = walk_on(found[:rank]), walk_on(found[rank:])
+    if one.scaling.found != other.scaling.found:
+      # A size of an event was taken for one of samples.
+      raise _SharedIntegersError(one.scaling.integers & other.scaling.integers)
+    return one, other
 
   events = {size for shape in shapes for size in shape[rank:]}
   walks = _with_few(graph, 2 * rank, walk_twice, events)
@@ -288,10 +293,8 @@ def _walk_open(
     for pair in zip(one.sample_shape, other.sample_shape)
     if len(set(pair)) > 1
   ]
-  same = (
-    one.sizes == other.sizes
-    and len(one.shapes) == len(other.shapes)
-    and all(same_shape(a, b, sizes) for a, b in zip(one.shapes, other.shapes))
+  same = len(one.shapes) == len(other.shapes) and all(
+    same_shape(a, b, sizes) for a, b in zip(one.shapes, other.shapes)
   )
   if not same:
     return None
@@ -384,7 +387,7 @@ def _walk_on(
     is_certain=not walker.has_failures and not walker.has_varying,
     twin=twin,
     is_settled=walker.is_settled,
-    sizes=walker.scaling.found,
+    scaling=walker.scaling,
   )
 
 

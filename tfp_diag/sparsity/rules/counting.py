@@ -49,6 +49,22 @@ def _difference(op, left, right):
   return _of_equal_powers(left.factors - right.factors, (left, right))
 
 
+def _sum_of_all(op, sizes, axes):
+  """The sum of a vector of such sizes."""
+  if sizes.factors.ndim != 1 or not sizes.factors.size or not axes.factors.size:
+    return None
+  keep = slice(0, 1) if op.get_attr('keep_dims') else 0
+  if np.any(sizes.powers != sizes.powers[0]):
+    return None
+  return Sizes(sizes.factors.sum(keepdims=True)[keep], sizes.powers[keep])
+
+
+def _with_sign(op, sizes):
+  """`-n`, and `abs(n)`."""
+  sign = np.negative if op.type == 'Neg' else np.abs
+  return Sizes(sign(sizes.factors), sizes.powers)
+
+
 def _of_equal_powers(factors, sizes):
   first, *others = (part.powers for part in sizes)
   is_size = all(np.array_equal(first, powers) for powers in others)
@@ -63,6 +79,12 @@ def _quotient(op, left, right):
   return (
     None if np.any(powers < 0) else Sizes(left.factors // right.factors, powers)
   )
+
+
+def _rest(op, left, right):
+  """`4 * n % 2`, which is zero."""
+  exact = _quotient(op, left, right)
+  return exact and Sizes(0 * exact.factors, exact.powers)
 
 
 def _extreme(op, left, right):
@@ -147,12 +169,15 @@ def _with_rank(sizes, rank):
 for _op_types, _sizes in {
   ('Mul',): _product,
   ('Prod',): _product_of_all,
+  ('Sum',): _sum_of_all,
+  ('Abs', 'Neg'): _with_sign,
+  ('FloorMod', 'Mod', 'TruncateMod'): _rest,
   ('Add', 'AddN', 'AddV2'): _sum,
   ('Sub',): _difference,
   ('Div', 'FloorDiv', 'TruncateDiv'): _quotient,
   ('Max', 'Min'): _extreme_of_all,
   ('Maximum', 'Minimum'): _extreme,
-  ('Select', 'SelectV2'): _chosen_sizes,
+  ('SelectV2',): _chosen_sizes,
   ('BroadcastArgs',): _broadcast_sizes,
   ('DynamicStitch',): _stitched,
 }.items():
