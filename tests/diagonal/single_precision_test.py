@@ -146,3 +146,49 @@ def test_far_away_the_widest_component_is_left(fn, way, monkeypatch):
     curvature = 0.01 * np.sum(np.float32(MIXED) ** 2, axis=1)
   diag = tf.function(lambda x: plan(x)[2])(x)
   np.testing.assert_allclose(diag, [-curvature] * 3, rtol=2e-5)
+
+
+def mean_distances(x):
+  """Slopes of means are parts, and those of extremes as well at ties."""
+  centers = CENTERS.astype(np.float32) / 60.0
+  squares = (x[..., tf.newaxis, :] - centers) ** 2
+  return tf.reduce_logsumexp(-tf.reduce_mean(squares, axis=-1), axis=-1)
+
+
+def standardized(x):
+  mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+  return tf.reduce_sum(tf.sin((x - mean) / tf.sqrt(variance)), axis=-1)
+
+
+def means_of_groups(x):
+  groups = tf.reduce_mean(tf.reshape(x, [-1, 4, 2]) ** 2, axis=-1)
+  return tf.math.log(tf.reduce_sum(groups * tf.sin(groups), axis=-1))
+
+
+def solved(x):
+  matrix = tf.constant(
+    np.tril(CENTERS.T @ CENTERS / 3e3) + np.eye(SIZE), x.dtype
+  )
+  right = (x**2)[..., tf.newaxis]
+  found = tf.linalg.triangular_solve(matrix, right)[..., 0]
+  return tf.reduce_logsumexp(found, axis=-1)
+
+
+@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize(
+  'fn', [mean_distances, standardized, means_of_groups, solved]
+)
+def test_products_op_by_op(fn, jit_compile, prefers_sweeps):
+  """Of ops whose squares are not those of sums; an eager call is probed."""
+  x = state()
+  plan = tfp_diag.plan_diag_hessian(fn, x)
+  assert plan.how == 'squared sweeps'
+  run = tf.function(
+    lambda x: tfp_diag.diag_hessian(fn, x)[2], jit_compile=jit_compile
+  )
+  exact = tfp_diag.diag_hessian(
+    lambda x: tf.cast(fn(x), tf.float64),
+    tf.cast(x, tf.float64),
+    schedule='while_loop',
+  )[2]
+  np.testing.assert_allclose(run(x), exact, rtol=1e-4, atol=1e-5)
