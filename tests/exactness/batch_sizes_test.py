@@ -212,6 +212,11 @@ def by_zero(x):
   return 1 + 0 * batch(x)
 
 
+def of_a_shape_but_for_a_column(x):
+  shape = tf.shape(x) - [0, 1]
+  return tf.reduce_prod(shape) // ((N - 1) * batch(x))
+
+
 REGULAR = (
   elements_of_a_row,
   from_a_shape,
@@ -225,6 +230,7 @@ REGULAR = (
   by_negative_numbers,
   as_a_sum,
   by_zero,
+  of_a_shape_but_for_a_column,
 )
 
 

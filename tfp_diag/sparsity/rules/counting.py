@@ -18,6 +18,8 @@ Of sizes see `Sizes`. Indices that count the samples, 0, 1, 2, ..., and what is
 added to them, or stands beside them, have bounds in each sample: a `Ramp`.
 """
 
+import functools
+
 import numpy as np
 
 from tfp_diag.sparsity.registry import CannotSay, register_facts
@@ -40,13 +42,23 @@ def _product_of_all(op, sizes, axes):
 
 
 def _sum(op, *sizes):
-  """`n + n`, but not `n + 1`."""
-  return _of_equal_powers(sum(part.factors for part in sizes), sizes)
+  """`n + n`, and `n + 0`, but not `n + 1`."""
+  return functools.reduce(_added_sizes, sizes)
 
 
 def _difference(op, left, right):
   """`3 * n - n`, but not `n - 1`."""
-  return _of_equal_powers(left.factors - right.factors, (left, right))
+  return _added_sizes(left, _with_sign(None, right, np.negative))
+
+
+def _added_sizes(left, right):
+  if left is None:
+    return None
+  powers = np.where(
+    left.factors[..., np.newaxis] == 0, right.powers, left.powers
+  )
+  is_other = (right.factors != 0) & np.any(right.powers != powers, axis=-1)
+  return None if is_other.any() else Sizes(left.factors + right.factors, powers)
 
 
 def _sum_of_all(op, sizes, axes):
@@ -59,16 +71,10 @@ def _sum_of_all(op, sizes, axes):
   return Sizes(sizes.factors.sum(keepdims=True)[keep], sizes.powers[keep])
 
 
-def _with_sign(op, sizes):
+def _with_sign(op, sizes, sign=None):
   """`-n`, and `abs(n)`."""
-  sign = np.negative if op.type == 'Neg' else np.abs
+  sign = sign or (np.negative if op.type == 'Neg' else np.abs)
   return Sizes(sign(sizes.factors), sizes.powers)
-
-
-def _of_equal_powers(factors, sizes):
-  first, *others = (part.powers for part in sizes)
-  is_size = all(np.array_equal(first, powers) for powers in others)
-  return Sizes(factors, first) if is_size else None
 
 
 def _quotient(op, left, right):
