@@ -134,6 +134,19 @@ def chosen_by_rows(x):
   return 1 + one // size * (size // 100)
 
 
+def of_hidden_columns(x):
+  """There are 21, which a number of samples may divide."""
+  columns = tf.concat([tf.tile(x, [1, 5]), x[:, :1]], axis=1)
+  columns = tf.reshape(columns, [batch(x), -1])
+  return 1 + tf.minimum(tf.shape(columns)[1] // batch(x), 1)
+
+
+def of_few_bits(x):
+  """Twice a hundred and twenty is no number of eight bits."""
+  twice = tf.cast(tf.cast(2 * batch(x), tf.int8), tf.int32)
+  return tf.minimum(3 - twice // batch(x), 2)
+
+
 IRREGULAR = (
   floored,
   rounded_up,
@@ -156,6 +169,8 @@ IRREGULAR = (
   of_a_diagonal,
   beside_a_zero,
   chosen_by_rows,
+  of_hidden_columns,
+  of_few_bits,
 )
 
 
@@ -217,6 +232,10 @@ def of_a_shape_but_for_a_column(x):
   return tf.reduce_prod(shape) // ((N - 1) * batch(x))
 
 
+def beside_filled_zeros(x):
+  return tf.pad([batch(x)], [[1, 0]])[1] // batch(x)
+
+
 REGULAR = (
   elements_of_a_row,
   from_a_shape,
@@ -231,6 +250,7 @@ REGULAR = (
   as_a_sum,
   by_zero,
   of_a_shape_but_for_a_column,
+  beside_filled_zeros,
 )
 
 
@@ -363,6 +383,25 @@ def test_it_is_said_that_samples_may_mix(size, body):
   x = draw(MANY, N, seed=3)
   with pytest.raises(SampleMixingError):
     tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[MANY])
+
+
+@pytest.mark.parametrize('size', [lambda n: 1 + n // 500, lambda n: n // n])
+def test_constants_of_a_batch_that_is_known(size):
+  """So many samples that few stand for all; a call hides the size."""
+  number = 700
+
+  @tf.function(autograph=False)
+  def called(x, times):
+    return repeated(lambda _: times)(x)
+
+  def fn(x):
+    return called(x, tf.constant(size(x.shape[0])))
+
+  def diag(x):
+    return tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[number])[1][0]
+
+  x = draw(number, N, seed=6)
+  same(tf.function(diag)(x), by_coordinates(fn, x))
 
 
 def test_an_event_that_the_numbers_of_samples_divide():

@@ -24,7 +24,7 @@ Otherwise all samples are walked.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -283,8 +283,7 @@ def _walk_open(
       raise _SharedIntegersError(one.scaling.integers & other.scaling.integers)
     return one, other
 
-  events = {size for shape in shapes for size in shape[rank:]}
-  walks = _with_few(graph, 2 * rank, walk_twice, events)
+  walks = _with_few(graph, 2 * rank, walk_twice)
   if walks is None:
     return None
   one, other = walks
@@ -338,11 +337,9 @@ class _SharedIntegersError(Exception):
     self.integers = integers
 
 
-def _with_few(
-  graph: Graph, count: int, walk_on: Callable, avoided: Collection[int] = ()
-) -> Any:
+def _with_few(graph: Graph, count: int, walk_on: Callable) -> Any:
   """Calls `walk_on` with numbers of samples that divide no integer, or None."""
-  avoided = set(avoided)
+  avoided = set()
   for _ in range(_MOST_TRIES):
     few = few_samples(graph, count, avoided)
     if few is None:

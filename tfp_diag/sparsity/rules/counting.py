@@ -42,38 +42,42 @@ def _product_of_all(op, sizes, axes):
 
 
 def _sum(op, *sizes):
-  """`n + n`, and `n + 0`, but not `n + 1`."""
+  """`n + n`, and `n + 0`; `n + 1` has another value than what this gives."""
   return functools.reduce(_added_sizes, sizes)
 
 
 def _difference(op, left, right):
-  """`3 * n - n`, but not `n - 1`."""
-  return _added_sizes(left, _with_sign(None, right, np.negative))
+  """`3 * n - n`."""
+  return _added_sizes(left, Sizes(-right.factors, right.powers))
 
 
 def _added_sizes(left, right):
-  if left is None:
-    return None
-  powers = np.where(
-    left.factors[..., np.newaxis] == 0, right.powers, left.powers
-  )
-  is_other = (right.factors != 0) & np.any(right.powers != powers, axis=-1)
-  return None if is_other.any() else Sizes(left.factors + right.factors, powers)
+  is_zero = left.factors[..., np.newaxis] == 0
+  powers = np.where(is_zero, right.powers, left.powers)
+  return Sizes(left.factors + right.factors, powers)
 
 
 def _sum_of_all(op, sizes, axes):
-  """The sum of a vector of such sizes."""
+  """The sum of a vector of sizes."""
+  return _reduced(_added_sizes, op, sizes, axes)
+
+
+def _reduced(combine, op, sizes, axes):
+  """What a function of two makes of all sizes in a vector."""
   if sizes.factors.ndim != 1 or not sizes.factors.size or not axes.factors.size:
     return None
-  keep = slice(0, 1) if op.get_attr('keep_dims') else 0
-  if np.any(sizes.powers != sizes.powers[0]):
-    return None
-  return Sizes(sizes.factors.sum(keepdims=True)[keep], sizes.powers[keep])
+  parts = [Sizes(*part) for part in zip(sizes.factors, sizes.powers)]
+  found = parts[0]
+  for part in parts[1:]:
+    found = found and combine(found, part)
+  if found is None or not op.get_attr('keep_dims'):
+    return found
+  return Sizes(found.factors[np.newaxis], found.powers[np.newaxis])
 
 
-def _with_sign(op, sizes, sign=None):
+def _with_sign(op, sizes):
   """`-n`, and `abs(n)`."""
-  sign = sign or (np.negative if op.type == 'Neg' else np.abs)
+  sign = np.negative if op.type == 'Neg' else np.abs
   return Sizes(sign(sizes.factors), sizes.powers)
 
 
@@ -107,16 +111,7 @@ def _extreme(op, left, right):
 
 def _extreme_of_all(op, sizes, axes):
   """The greatest, or the least, of the sizes in a vector."""
-  if sizes.factors.ndim != 1 or not sizes.factors.size or not axes.factors.size:
-    return None
-  keep = slice(0, 1) if op.get_attr('keep_dims') else 0
-  largest = sizes
-  for k in range(sizes.factors.size):
-    one = Sizes(sizes.factors[k : k + 1], sizes.powers[k : k + 1])
-    largest = _extreme(op, largest, one.broadcast_to(sizes.factors.shape))
-    if largest is None:
-      return None
-  return Sizes(largest.factors[keep], largest.powers[keep])
+  return _reduced(functools.partial(_extreme, op), op, sizes, axes)
 
 
 def _is_more(left, right):
