@@ -174,9 +174,15 @@ def solved(x):
   return tf.reduce_logsumexp(found, axis=-1)
 
 
+def products(x):
+  """Whose slopes are not those of an op by itself: by TensorFlow."""
+  pairs = tf.reduce_prod(tf.reshape(tf.exp(x) + 1.0, [-1, 4, 2]), axis=-1)
+  return tf.math.log(tf.reduce_sum(pairs, -1) + tf.reduce_sum(x, -1))
+
+
 @pytest.mark.parametrize('jit_compile', [False, True])
 @pytest.mark.parametrize(
-  'fn', [mean_distances, standardized, means_of_groups, solved]
+  'fn', [mean_distances, standardized, means_of_groups, solved, products]
 )
 def test_products_op_by_op(fn, jit_compile, prefers_sweeps):
   """Of ops whose squares are not those of sums; an eager call is probed."""

@@ -385,25 +385,6 @@ def test_it_is_said_that_samples_may_mix(size, body):
     tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[MANY])
 
 
-@pytest.mark.parametrize('size', [lambda n: 1 + n // 500, lambda n: n // n])
-def test_constants_of_a_batch_that_is_known(size):
-  """So many samples that few stand for all; a call hides the size."""
-  number = 700
-
-  @tf.function(autograph=False)
-  def called(x, times):
-    return repeated(lambda _: times)(x)
-
-  def fn(x):
-    return called(x, tf.constant(size(x.shape[0])))
-
-  def diag(x):
-    return tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[number])[1][0]
-
-  x = draw(number, N, seed=6)
-  same(tf.function(diag)(x), by_coordinates(fn, x))
-
-
 def test_an_event_that_the_numbers_of_samples_divide():
   """Of 21 columns, which no shape in the graph says."""
 
