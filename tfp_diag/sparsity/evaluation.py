@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfp_diag.sparsity.graph import attributes_of, function_names
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 
 
@@ -95,12 +96,16 @@ def inferred_shapes(op: tf.Operation, values: Sequence) -> list:
   try:
     # Values first: within the graph nothing can be evaluated.
     known = [_known_number(value) for value in values]
-    # Results are kept, since the body of a loop is walked many times.
+    # Kept: a loop has the same ops many times, written out or not.
     key = (
+      op.type,
+      *attributes_of(op),
+      *function_names(op),
       *((value.dtype, value.shape) for value in values),
+      *(str(x.shape) for x, value in zip(op.inputs, values) if not value.shape),
       *(None if n is None else (n.shape, n.tobytes()) for n in known),
     )
-    found = _INFERRED.setdefault(op, {})
+    found = _INFERRED.setdefault(op.graph, {})
     if key not in found:
       found[key] = _inferred(op, values, known)
   except (CannotSay, OpFailed, tf.errors.OpError, TypeError, ValueError):

@@ -44,6 +44,7 @@ the predictor of a regression in centered effects. Its matrix is A, and one
 product with the squared matrix gives the sum.
 """
 
+import bisect
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -217,6 +218,10 @@ class Frontiers:
     effort = max(_EFFORT, 20 * self._total)
     self._effort = effort * min(num_passes / _MANY_PASSES, 1.0)
     self._tensors = dict(tensors_at_hand(walked))
+    self._places = {
+      y: place for place, step in enumerate(self._steps) for y in step.outputs
+    }
+    self._known: dict[Value, np.ndarray] = {}
 
   @property
   def is_late(self) -> bool:
@@ -286,10 +291,8 @@ class Frontiers:
       for value, tensor in itertools.chain(self.candidates(between), parts):
         if not bad.any():
           return found
-        numbers = self._numbers[value]
-        many = self._sets.members(numbers, MANY)
-        asked = bad & (~many if is_once else many)
-        asked &= self._sets.members(numbers)
+        reached, many = self._reaching(value)
+        asked = bad & reached & (~many if is_once else many)
         # A further link with as many elements as rows is no progress.
         if not asked.any() or not (is_once or value.rows != rows.size):
           continue
@@ -321,6 +324,17 @@ class Frontiers:
               bad &= ~part
     return found
 
+  def _reaching(self, value: Value) -> np.ndarray:
+    """The coordinates on which a value depends, and those with many paths."""
+    known = self._known.get(value)
+    if known is None:
+      numbers = self._numbers[value]
+      found = [self._sets.members(numbers, often) for often in (1, MANY)]
+      # The search asks for each term anew; bits are an eighth of the bytes.
+      known = self._known[value] = np.packbits(found, axis=-1)
+    count = self._sets.num_coordinates
+    return np.unpackbits(known, axis=-1, count=count).view(bool)
+
   def _through_matrices(
     self, rows: Rows, bad: np.ndarray, free: np.ndarray, between: Sequence
   ) -> Iterator[tuple]:
@@ -348,7 +362,7 @@ class Frontiers:
       self.candidates(between), key=lambda pair: pair[0] not in self._mapped
     )
     for value, tensor in candidates:
-      reached = self._sets.members(self._numbers[value])
+      reached, _ = self._reaching(value)
       if value in rescaled or not np.any(bad & reached):
         continue
       axis = self._matrices.axis(value)
@@ -617,8 +631,10 @@ class Frontiers:
   def descendants(self, value: Value, steps: Sequence) -> list:
     """Of some steps, those that depend on a value."""
     reached, found = {value}, []
-    for step in steps:
-      if any(v in reached for v in step.inputs):
+    made = self._places.get(value, -1)
+    first = bisect.bisect(steps, made, key=lambda s: self._places[s.outputs[0]])
+    for step in steps[first:]:
+      if not reached.isdisjoint(step.inputs):
         found.append(step)
         reached.update(step.outputs)
     return found
