@@ -264,7 +264,8 @@ def test_examples_in_docstrings_run(name, no_rule_left_behind):
       exec(textwrap.dedent(block), dict(vars(module)))
 
 
-def test_shapes_within_a_loop_are_inferred_once(monkeypatch):
+@pytest.mark.parametrize('is_written_out', [False, True])
+def test_shapes_within_a_loop_are_inferred_once(is_written_out, monkeypatch):
   def count(num_iterations):
     inferred = []
     infer = evaluation._inferred
@@ -279,15 +280,34 @@ def test_shapes_within_a_loop_are_inferred_once(monkeypatch):
         noise = tf.random.stateless_uniform(tf.shape(x), [1, 2])
 
         def step(i, y):
-          return i + 1, y * tf.sin(x) + tf.exp(noise)
+          first = tf.tile(x[:, :1], [1, tf.shape(x)[1]])
+          return i + 1, y * tf.sin(x) + tf.exp(noise) * first
 
-        _, y = tf.while_loop(lambda i, y: i < num_iterations, step, (0, x))
+        if is_written_out:
+          y = x
+          for i in range(num_iterations):
+            _, y = step(i, y)
+        else:
+          _, y = tf.while_loop(lambda i, y: i < num_iterations, step, (0, x))
         return tf.reduce_sum(y, -1)
 
       jacobian_sparsity(fn, tf.TensorSpec([None, 4]), sample_shape=[None])
     return len(inferred)
 
   assert count(3) == count(12) > 0
+
+
+def test_shapes_of_ops_that_differ_in_an_attribute_alone():
+  def fn(x):
+    y = tf.boolean_mask(x, tf.constant([True, False, True]))
+    whole, rows = (tf.reduce_sum(y, 1, keepdims=k) for k in (False, True))
+    return tf.concat([whole, tf.reshape(tf.concat([rows, y], 1), [-1])], 0)
+
+  dense = np.zeros([8, 3, 2], bool)
+  dense[0, 0] = dense[2, 0] = dense[1, 2] = dense[5, 2] = True
+  dense[3, 0, 0] = dense[4, 0, 1] = dense[6, 2, 0] = dense[7, 2, 1] = True
+  found = nonzeros(fn, tf.TensorSpec([3, 2]))
+  np.testing.assert_array_equal(found, dense.reshape([8, 6]))
 
 
 def test_constants_are_evaluated_in_a_graph_of_tensorflow_1():
