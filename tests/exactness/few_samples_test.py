@@ -254,6 +254,31 @@ def test_few_samples_are_enough(name):
   same(jacobian('eager', fn, x), jacobian_diagonal(fn, copy_of(x)))
 
 
+@pytest.mark.parametrize('kind', ['jacobian', 'hessian'])
+def test_few_samples_are_enough_for_functions_that_are_called(
+  kind, monkeypatch
+):
+  """Under tapes TensorFlow gives a call the results that its gradient needs."""
+  fn = tf.function(lambda x: neighbors(x) ** 2, autograph=False)
+  twins = []
+  compare = walk.compare
+  monkeypatch.setattr(
+    walk, 'compare', lambda *pair: twins.append(compare(*pair)) or twins[-1]
+  )
+  x = draw(B, N)
+
+  @tf.function(autograph=False)
+  def diagonal(x):
+    if kind == 'jacobian':
+      return tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[B])[1][0]
+    return tfp_diag.diag_hessian(lambda x: tf.reduce_sum(fn(x), -1), x)[2]
+
+  found = diagonal(x)
+  assert twins and None not in twins
+  if kind == 'jacobian':
+    same(found, jacobian_diagonal(fn, copy_of(x)))
+
+
 @pytest.mark.parametrize('name', ['ones', 'filled', 'pieces', 'matrices'])
 def test_open_batches_keep_their_structure(name):
   fn = ALIKE[name]

@@ -746,6 +746,29 @@ def _recording(tapes: Sequence) -> Iterator[None]:
     yield
 
 
+def under_tapes(call: Callable, count: int) -> Callable:
+  """Lets tapes record what a function does with its parts.
+
+  TensorFlow gives a `tf.function` that is called under tapes further results.
+
+  Args:
+    call: Python callable that takes a list of parts.
+    count: How many tapes, as an `Evaluation` may have.
+
+  Returns:
+    Python callable that does the same.
+  """
+
+  def recorded(xs):
+    tapes = _new_tapes(count)
+    with _recording(tapes):
+      for tape in tapes:
+        tape.watch(xs)
+      return call(xs)
+
+  return recorded
+
+
 def evaluation_of_graph(result: Any, ys: Sequence, xs: Sequence) -> Evaluation:
   """An `Evaluation` of Tensors that a graph has computed from `xs` already.
 

@@ -22,7 +22,11 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from tfp_diag.diagonal.linear_map import Evaluation, gradient_graph
+from tfp_diag.diagonal.linear_map import (
+  Evaluation,
+  gradient_graph,
+  under_tapes,
+)
 from tfp_diag.diagonal.request import Request
 from tfp_diag.internal.problem import GaussNewtonProblem, Problem
 from tfp_diag.internal.warn import warn
@@ -192,7 +196,8 @@ def read(problem: Problem, evaluation: Evaluation, request: Request) -> Reading:
   """
   plan, graph = request.plan, evaluation.graph
   is_hessian = problem.kind == 'hessian'
-  reading = Reading(problem, evaluation, _retrace(problem))
+  retrace = _retrace(problem, len(evaluation.tapes))
+  reading = Reading(problem, evaluation, retrace)
   if plan is not None and not plan.needs_analysis(graph):
     return reading
   if request.pattern is not None or request.is_dense:
@@ -397,16 +402,17 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
       _unmixed.popitem(last=False)
 
 
-def _retrace(problem: Problem) -> Callable | None:
+def _retrace(problem: Problem, num_tapes: int = 0) -> Callable | None:
   """Calls the function once more, on parts of other shapes, or None."""
   if problem.fn is None or problem.is_closure:
     return None
   known = {}
+  call = under_tapes(problem.call, num_tapes)
 
   def retrace(shapes):
     key = tuple(shapes)
     if key not in known:
-      known[key] = trace(problem.call, problem.outputs, problem.parts, shapes)
+      known[key] = trace(call, problem.outputs, problem.parts, shapes)
     return known[key]
 
   return retrace
