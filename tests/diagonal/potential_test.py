@@ -203,7 +203,7 @@ def one_for_each(q, p):
 
 
 def one_with_the_other_held(q, p):
-  """Nothing can be said of the other result, but that it takes passes."""
+  """The other result has no potential, but depends on one number."""
   (by_q,) = scores(lambda q: network(q * p) + pairs(p), q)
   return by_q, p * tf.reduce_sum(p, -1, keepdims=True)
 
@@ -225,7 +225,7 @@ def one_with_the_other_stopped(q, p):
   [
     (step_and_friction, 2),
     (one_for_each, 2),
-    (one_with_the_other_held, 1 + N),
+    (one_with_the_other_held, 4),
     (one_tensor_by_two_parts, 1),
     (one_with_the_other_stopped, 2),
   ],
@@ -404,6 +404,53 @@ def test_what_is_computed_from_a_gradient(fn, num_passes, shape):
   assert is_as_hessian(plan) and plan.num_passes == num_passes
   expected = jacobian_diagonal(fn, x)
   np.testing.assert_allclose(plan(x)[1][0], expected, rtol=1e-9, atol=1e-11)
+
+
+traced_score = tf.function(gradient_of(regression), autograph=False)
+
+
+def truncated_traced_score(x):
+  return x + 0.1 * tf.clip_by_norm(traced_score(x), 0.5, axes=-1)
+
+
+def normalized_by_itself(x):
+  """Computed twice."""
+  score = gradient_of(regression)
+  return score(x) / tf.norm(score(x), axis=-1, keepdims=True)
+
+
+def times_the_value(x):
+  """The gradient of half the square of the value."""
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    value = regression(x)
+  return tape.gradient(value, x) * value[:, tf.newaxis]
+
+
+def tamed(x):
+  """The drift of a tamed scheme, by a norm of the state."""
+  norm = tf.norm(x, axis=-1, keepdims=True)
+  return gradient_of(regression)(x) / (1.0 + 0.1 * norm)
+
+
+@pytest.mark.parametrize(
+  ('fn', 'num_passes'),
+  [
+    (truncated_traced_score, 4),
+    (tf.function(truncated, autograph=False), 4),
+    (normalized_by_itself, 3),
+    (times_the_value, 3),
+    (tamed, 3),
+  ],
+)
+def test_numbers_that_are_held(fn, num_passes):
+  x = state(4, N)
+  spec = tf.TensorSpec([None, N], x.dtype)
+  plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[None])
+  assert is_as_hessian(plan) and plan.num_passes == num_passes
+  diagonal = tf.function(lambda x: plan(x)[1][0], autograph=False)(x)
+  expected = jacobian_diagonal(fn, x)
+  np.testing.assert_allclose(diagonal, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_a_norm_that_another_potential_reads():

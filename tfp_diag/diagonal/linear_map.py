@@ -321,6 +321,10 @@ class Evaluation:
     """The Tensors that are differentiated."""
     return list(self.graph.ys)
 
+  def recorded(self) -> contextlib.AbstractContextManager:
+    """Lets ops that are added belong to the function: its tapes record them."""
+    return _recording(self.tapes)
+
   def written_out(self, places: Collection[int]) -> 'Evaluation':
     """The same function, of which some ops are written out with more ops.
 
@@ -333,7 +337,7 @@ class Evaluation:
     Raises:
       CannotSay: If an op cannot be repeated.
     """
-    with _recording(self.tapes):
+    with self.recorded():
       graph = expand(self.graph, places)
     return dataclasses.replace(self, graph=graph)
 
@@ -346,7 +350,7 @@ class Evaluation:
     results = [
       r for r in tf.nest.flatten(self.result) if isinstance(r, tf.Tensor)
     ]
-    with _recording(self.tapes):
+    with self.recorded():
       found = simplify(self.graph, results)
     if found is None:
       return None

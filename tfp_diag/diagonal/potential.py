@@ -56,11 +56,11 @@ from tfp_diag.sparsity.evaluation import array_of, run_op
 from tfp_diag.sparsity.expansion import (
   Kept,
   gradient_to_repeat,
-  inlined,
   is_function_of_inputs,
   needed_ops,
   ops_between,
   repeated,
+  simplify,
 )
 from tfp_diag.sparsity.graph import (
   Graph,
@@ -82,6 +82,8 @@ _MOST_OPS = 4
 # Constants of so many elements are computed, to see that they are equal; larger
 # ones are equal to themselves.
 _MOST_ELEMENTS = 10_000
+# What is behind the gradients may take so many passes; else values are held.
+_LEFT_TO_HOLD = 2
 
 
 class Potential(NamedTuple):
@@ -103,7 +105,7 @@ class Potentials(NamedTuple):
   """A function, and the values of which it computes the gradients.
 
   Attributes:
-    graph: `Graph` of it, with calls written out.
+    graph: `Graph` of it, without calls of functions and equal ops.
     found: tuple of `Potential`.
   """
 
@@ -133,7 +135,7 @@ class Potentials(NamedTuple):
     return dataclasses.replace(self.graph, xs=xs)
 
   def few(self, facts: Facts) -> tuple[Cuts, list]:
-    """What has few elements, and is computed from the gradients.
+    """What has few elements, and is on the way, but not before the gradients.
 
     Args:
       facts: `Facts` of the function.
@@ -142,8 +144,7 @@ class Potentials(NamedTuple):
       cuts: `Cuts` at these values.
       places: List of their places, as `behind` takes them.
     """
-    given = dataclasses.replace(self.graph, xs=tuple(self.given))
-    ops = ops_between(given, self.graph.ys)
+    ops = ops_between(self.behind(), self.graph.ys)
     cuts = find_few(facts, set(ops))
     places = {op: k for k, op in enumerate(self.graph.ops)}
     return cuts, [(places[s.op], s.number) for s in cuts.few]
@@ -174,7 +175,7 @@ def find_potentials(graph: Graph, rank: int) -> Potentials:
   )
   count = len(graph.ys)
   both = dataclasses.replace(graph, ys=(*graph.ys, *candidates))
-  both = inlined(both, kept) or both
+  both, _ = simplify(both, kept=kept) or (both, None)
   graph = dataclasses.replace(both, ys=both.ys[:count])
   on_the_way = _Tokens(graph)
   room, found = _MOST_OPS * len(graph.ops), []
@@ -465,6 +466,32 @@ class Half(NamedTuple):
   evaluation: Evaluation
 
 
+class Behind(NamedTuple):
+  """A function of xs and of gradients, as if these were given.
+
+  Attributes:
+    evaluation: `Evaluation` of it; it also takes what is held.
+    colors: int32 array, one per coordinate, of what does not go through the
+      gradients or through what is held; None if nothing does.
+    used: List of Python ints, the numbers of the potentials that count; None if
+      a result is not seen to depend on the gradients at its own place alone.
+    cuts: `Cuts`: the values with few elements that are held meanwhile.
+  """
+
+  evaluation: Evaluation
+  colors: np.ndarray | None
+  used: list | None
+  cuts: Cuts
+
+  @property
+  def num_passes(self) -> float:
+    """How many passes it takes beside the Hessians."""
+    if self.used is None:
+      return math.inf
+    own = 0 if self.colors is None else sweep.num_colors(self.colors)
+    return own + 2 * self.cuts.num_rows
+
+
 class OfPotentials:
   """The diagonal of what is computed from gradients, by those of Hessians.
 
@@ -474,11 +501,8 @@ class OfPotentials:
 
   Attributes:
     halves: List of `Half`.
-    behind: `Evaluation` of the function of xs and of the gradients.
-    colors: int32 array, one per coordinate, of what does not go through the
-      gradients; None if nothing does.
-    cuts: `Cuts`: what is computed from the gradients, and held meanwhile.
-    whole: `Evaluation` of the function, to which these belong.
+    behind: `Behind`.
+    whole: `Evaluation` of the function, to which the cuts belong.
   """
 
   max_order = 1
@@ -486,19 +510,15 @@ class OfPotentials:
   def __init__(
     self,
     halves: Sequence[Half],
-    behind: Evaluation,
-    colors: np.ndarray | None,
-    cuts: Cuts,
+    behind: Behind,
     whole: Evaluation,
   ) -> None:
     self.halves = halves
     self.behind = behind
-    self.colors = colors
-    self.cuts = cuts
     self.whole = whole
     given = {id(g) for half in halves for g in half.potential.gradient}
     # What is multiplied by zero may be infinite.
-    self.may_leak = not given.issuperset(map(id, behind.ys)) or any(
+    self.may_leak = not given.issuperset(map(id, behind.evaluation.ys)) or any(
       half.terms.may_leak for half in halves
     )
 
@@ -510,18 +530,17 @@ class OfPotentials:
   @property
   def num_passes(self) -> int:
     """As `Terms.num_passes`."""
-    own = 0 if self.colors is None else sweep.num_colors(self.colors)
-    own += 2 * self.cuts.num_rows
-    return own + sum(half.terms.num_passes for half in self.halves)
+    own = self.behind.num_passes
+    return int(own) + sum(half.terms.num_passes for half in self.halves)
 
   @property
   def note(self) -> str:
     """As `Terms.note`."""
-    number, few = len(self.halves), len(self.cuts.few)
+    number, few = len(self.halves), len(self.behind.cuts.few)
     what = 'a gradient, which has a Hessian'
     if number > 1:
       what = f'{number} gradients, which have Hessians'
-    is_one = number == 1 and self.colors is None and not few
+    is_one = number == 1 and not self.behind.num_passes
     how = 'is' if is_one else 'is computed from'
     notes = dict.fromkeys(half.terms.note for half in self.halves)
     cut = f'It is cut at values on the way: {few} by rows and columns.'
@@ -529,17 +548,18 @@ class OfPotentials:
 
   def diagonal(self, call: Call) -> list:
     """As `Terms.diagonal`."""
-    xs = self.behind.xs[: len(call.xs)]
-    jacobian = self.behind.jacobian()
+    behind, colors, _, cuts = self.behind
+    xs = behind.xs[: len(call.xs)]
+    jacobian = behind.jacobian()
     diag = [tf.zeros_like(x) for x in xs]
-    if self.colors is not None:
+    if colors is not None:
       diag = sweep.diagonal(
         jacobian.between(jacobian.targets, xs),
-        sweep.Colors.of(self.colors, call.xs, call.rank),
+        sweep.Colors.of(colors, call.xs, call.rank),
         call.xs,
         'auto',
         call.chunk_size,
-        self.behind.loop_type,
+        behind.loop_type,
       )
     for potential, terms, evaluation in self.halves:
       _, hessian = evaluation.hessian()
@@ -553,11 +573,11 @@ class OfPotentials:
           (slope,) = jacobian.between([jacobian.targets[i]], [g]).of_ones()
           diag[i] = diag[i] if slope is None else diag[i] + slope * second
     xs = self.whole.xs
-    held = self.behind.xs[len(self.behind.xs) - len(self.cuts.few) :]
-    for few, copy, size in zip(self.cuts.few, held, self.cuts.rows):
+    held = behind.xs[len(behind.xs) - len(cuts.few) :]
+    for few, copy, size in zip(cuts.few, held, cuts.rows):
       s = few.tensor(xs)
       rows = self.whole.jacobian().between([s], xs)
-      # While the gradients are held, which may be computed from it.
+      # While the gradients are held.
       columns = jacobian.between(jacobian.targets, [copy])
       diag = plus_products(diag, s, rows, columns, size, call)
     return diag
@@ -574,22 +594,29 @@ class AsHessians(NamedTuple):
   Attributes:
     hessians: List of a `Reading` of each potential.
     potentials: List of each, as in `Half`.
-    behind, colors, cuts, whole: As in `OfPotentials`.
+    behind, whole: As in `OfPotentials`.
   """
 
   hessians: list
   potentials: list
-  behind: Evaluation
-  colors: np.ndarray | None
-  cuts: Cuts
+  behind: Behind
   whole: Evaluation
+
+  @property
+  def share_behind(self) -> float:
+    """A pass of what is behind the gradients, as a part of one of all."""
+    behind, whole = (
+      len(ops_between(each.graph, each.ys))
+      for each in (self.behind.evaluation, self.whole)
+    )
+    return behind / whole
 
   def of(self, ways: Sequence[Terms]) -> OfPotentials:
     """The terms of the Jacobian, from those of the Hessians."""
     evaluations = [hessian.evaluation for hessian in self.hessians]
     halves = zip(self.potentials, ways, evaluations, strict=True)
     halves = [Half(*half) for half in halves]
-    return OfPotentials(halves, self.behind, self.colors, self.cuts, self.whole)
+    return OfPotentials(halves, self.behind, self.whole)
 
 
 def as_hessians(reading: Reading) -> AsHessians | None:
@@ -610,45 +637,42 @@ def as_hessians(reading: Reading) -> AsHessians | None:
     potentials = functions.potentials
     if not potentials.found:
       return None
-    cuts, (behind, matrix, used) = NO_CUTS, _behind(functions, [])
-    if used is None:
-      assert reading.analysis is not None
-      cuts, places = potentials.few(reading.analysis.facts)
-      if places:
-        behind, matrix, used = _behind(functions, places)
-    if not used:
+    behind = _behind(functions)
+    if behind.num_passes > _LEFT_TO_HOLD:
+      few = potentials.few(functions.facts)
+      ways = [behind, *[_behind(functions, *few)] * bool(few[1])]
+      behind = min(ways, key=lambda way: way.num_passes)
+    if not behind.used:
       return None
-    hessians = [functions.hessian(k) for k in used]
+    hessians = [functions.hessian(k) for k in behind.used]
   except _NOTHING_TO_SAY:
     return None
   if None in hessians:
     return None
-  new = dict(zip(potentials.refs, behind.xs[len(behind.ys) :]))
+  xs, count = behind.evaluation.xs, len(behind.evaluation.ys)
+  new = dict(zip(potentials.refs, xs[count:]))
   found = [
     one._replace(
       gradient=tuple(None if g is None else new[g.ref()] for g in one.gradient)
     )
-    for one in (potentials.found[k] for k in used)
+    for one in (potentials.found[k] for k in behind.used)
   ]
-  by_xs = matrix[:, : matrix.shape[0]]
-  colors = color_diagonal(by_xs).colors if by_xs.nnz else None
-  whole = reading.evaluation
-  return AsHessians(hessians, found, behind, colors, cuts, whole)
+  whole = dataclasses.replace(reading.evaluation, graph=potentials.graph)
+  return AsHessians(hessians, found, behind, whole)
 
 
-def _behind(functions: '_Parts', held: Sequence) -> tuple:
+def _behind(
+  functions: '_Parts', cuts: Cuts = NO_CUTS, held: Sequence = ()
+) -> Behind:
   """Reads what is behind the gradients.
 
   Args:
     functions: `_Parts`.
-    held: List of places, as `Potentials.behind` takes them.
+    cuts: `Cuts` at values that are held.
+    held: List of their places, as `Potentials.behind` takes them.
 
   Returns:
-    evaluation: `Evaluation` of that.
-    matrix: Sparse bool matrix, its derivatives by the parts, the gradients and
-      what is held.
-    used: List of Python ints, the numbers of the potentials that count; None if
-      a result is not seen to depend on the gradients at its own place alone.
+    `Behind`.
   """
   potentials = functions.potentials
   take = functools.partial(Potentials.behind, held=held)
@@ -656,6 +680,8 @@ def _behind(functions: '_Parts', held: Sequence) -> tuple:
   if analysis is None:
     raise CannotSay('what is made of the gradients')
   matrix, count = analysis.pattern.matrix, len(evaluation.ys)
+  by_xs = matrix[:, : matrix.shape[0]]
+  colors = color_diagonal(by_xs).colors if by_xs.nnz else None
   sizes = [math.prod(shape) for shape in analysis.pattern.column_shapes]
   starts = np.cumsum([0, *sizes])
   columns = {ref: count + k for k, ref in enumerate(potentials.refs)}
@@ -672,7 +698,7 @@ def _behind(functions: '_Parts', held: Sequence) -> tuple:
     if own:
       used.append(k)
     missing -= own
-  return evaluation, matrix, None if missing else used
+  return Behind(evaluation, colors, None if missing else used, cuts)
 
 
 # As of an op that cannot be repeated, or of another structure for some samples.
@@ -696,6 +722,16 @@ class _Parts:
   def potentials(self) -> Potentials:
     """Those of the graph at hand."""
     return self._of(None)
+
+  @property
+  def facts(self) -> Facts:
+    """What is known of the values of the whole function."""
+    whole = self.potentials.graph
+    more = self._reading.retrace and (lambda shapes: self._of(shapes).graph)
+    analysis = analyze(whole, self._reading.rank, more)
+    if analysis is None:
+      raise CannotSay('the values of the function')
+    return analysis.facts
 
   def hessian(self, k: int) -> Reading | None:
     """What is read of a potential, or None if nothing can be said."""
@@ -737,19 +773,22 @@ class _Parts:
         known.get(x.ref(), (*shapes[0][:rank], *x.shape[rank:]))
         for x in self.potentials.graph.xs
       )
-      return _repeated(part(self._of(tuple(of_parts))))
+      return _repeated(part(self._of([*of_parts])))
 
     more = None if retrace is None else lambda shapes: retraced(tuple(shapes))
     return evaluation, more, analyze(evaluation.graph, rank, more, order == 2)
 
-  def _of(self, shapes: tuple | None) -> Potentials:
+  def _of(self, shapes: Sequence | None) -> Potentials:
     """Those of the graph at hand, or of parts of other shapes."""
+    shapes = shapes and tuple(shapes)
     if shapes not in self._potentials:
-      graph = self._reading.evaluation.graph
-      if shapes is not None:
+      graph, rank = self._reading.evaluation.graph, self._reading.rank
+      if shapes is None:
+        with self._reading.evaluation.recorded():
+          found = find_potentials(graph, rank)
+      else:
         assert self._reading.retrace is not None
-        graph = self._reading.retrace(shapes)
-      found = find_potentials(graph, self._reading.rank)
+        found = find_potentials(self._reading.retrace(shapes), rank)
       if shapes is not None and len(found.found) != len(self.potentials.found):
         raise CannotSay('other potentials with another number of samples')
       self._potentials[shapes] = found

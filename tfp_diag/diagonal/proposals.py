@@ -295,8 +295,7 @@ def of_potentials(
   found = as_hessians(reading) if is_looked_for else None
   if found is None:
     return
-  # A pass of what is behind the gradients, as a part of one of all.
-  share = len(found.behind.graph.ops) / len(reading.evaluation.graph.ops)
+  share = found.share_behind
   most = math.inf if planned is not None else _LEFT_BY_POTENTIAL * least
   each = [
     _of_hessian(
@@ -312,7 +311,7 @@ def of_potentials(
     num_passes = sum(way.num_passes for way in ways)
     cost = sum(way.cost for way in ways)
     cost += share * (terms.num_passes - num_passes)
-    cost += (1.0 - share) * found.cuts.num_rows  # A row is one of all.
+    cost += (1.0 - share) * found.behind.cuts.num_rows  # A row is one of all.
     if cost < most:
       name = as_a_hessian(way.name for way in ways)
       yield _of_terms(name, terms, cost)

@@ -85,37 +85,6 @@ def expand(graph: Graph, places: Collection[int]) -> Graph:
   return _rewritten(graph, chosen, write_out)[0]
 
 
-def simplify(
-  graph: Graph, more: Sequence = ()
-) -> tuple[Graph, Callable[[tf.Tensor], tf.Tensor]] | None:
-  """Writes out calls of functions, and lets no op do again what one has done.
-
-  A derivative is split at ops of the graph that is differentiated. Ops in the
-  graph of a function that it calls cannot be used; and through a product that
-  is computed twice, one path would not know of the other.
-
-  Args:
-    graph: `Graph`, to which ops are added.
-    more: Tensors beside `graph.ys` that the function has returned.
-
-  Returns:
-    `Graph` of the same function, and a callable that takes a Tensor of `graph`
-    and returns the one that replaces it; None if nothing is to be done.
-
-  Raises:
-    CannotSay: If an op of a function that it calls cannot be repeated.
-  """
-  found = _inlined(graph, more)
-  inner, latest = found or (graph, lambda tensor: tensor)
-  try:
-    merged = _merged(inner, list(map(latest, more)))
-  except CannotSay:
-    return found
-  if merged is None:
-    return found
-  return merged[0], lambda tensor: merged[1](latest(tensor))
-
-
 class Kept:
   """Tensors of functions that are computed though their results do without.
 
@@ -130,21 +99,38 @@ class Kept:
     self.found = []
 
 
-def inlined(graph: Graph, kept: Kept | None = None) -> Graph | None:
-  """Writes out calls of functions.
+def simplify(
+  graph: Graph, more: Sequence = (), kept: Kept | None = None
+) -> tuple[Graph, Callable[[tf.Tensor], tf.Tensor]] | None:
+  """Writes out calls of functions, and lets no op do again what one has done.
+
+  A derivative is split at ops of the graph that is differentiated. Ops in the
+  graph of a function that it calls cannot be used; and through a product that
+  is computed twice, one path would not know of the other.
 
   Args:
     graph: `Graph`, to which ops are added.
+    more: Tensors beside `graph.ys` that the function has returned.
     kept: `Kept`, or None. Default: nothing but results is kept.
 
   Returns:
-    `Graph` of the same function; None if it calls none.
+    `Graph` of the same function, and a callable that takes a Tensor of `graph`
+    and returns the one that replaces it; None if nothing is to be done.
 
   Raises:
     CannotSay: If an op of a function that it calls cannot be repeated.
   """
-  found = _inlined(graph, (), kept)
-  return None if found is None else found[0]
+  found = _inlined(graph, more, kept)
+  inner, latest = found or (graph, lambda tensor: tensor)
+  inside = kept.found if kept else []
+  try:
+    merged = _merged(inner, [*map(latest, more), *inside])
+  except CannotSay:
+    return found
+  if merged is None:
+    return found
+  inside[:] = map(merged[1], inside)
+  return merged[0], lambda tensor: merged[1](latest(tensor))
 
 
 def _inlined(
