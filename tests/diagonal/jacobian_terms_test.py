@@ -446,6 +446,85 @@ def twice_the_same(a, b):
   return [y, y]
 
 
+def with_a_constant_column(x):
+  """The time of a flow, beside the state."""
+  time = tf.fill([tf.shape(x)[0], 1], constant(0.3))
+  weights = tf.concat([constant(INNER), constant(INNER[:1])], 0)
+  return tf.tanh(tf.concat([x, time], -1) @ weights) @ constant(OUTER)
+
+
+def layer_behind_elements(x):
+  return x + hidden_layer(tf.sin(x) * x)
+
+
+def layer_behind_a_root_mean_square(x):
+  scale = tf.math.rsqrt(tf.reduce_mean(x**2, -1, keepdims=True) + 0.1)
+  return x + hidden_layer(x * scale)
+
+
+def layer_behind_a_layer_norm(x):
+  return x + hidden_layer(1.5 * normalized(x) + 0.1)
+
+
+def layer_behind_a_softmax(x):
+  return x * hidden_layer(softmax_op(x))
+
+
+def layer_of_two_starts(x):
+  weights = tf.concat([constant(INNER), constant(GATE)], 0)
+  return tf.tanh(tf.concat([x, x**2], -1) @ weights) @ constant(OUTER)
+
+
+def two_layers_of_other_starts(x):
+  first = tf.tanh(tf.sin(x) @ constant(INNER)) @ constant(OUTER)
+  return first + tf.exp(tf.cos(x) @ constant(GATE)) @ constant(OUTER) * x
+
+
+def scaled_around_the_layer(x):
+  """By another number for each sample."""
+  scale = tf.exp(tf.stop_gradient(x[:, :1]))
+  return scale * x + hidden_layer(scale * x) / scale
+
+
+@pytest.mark.parametrize(
+  'fn, num_passes',
+  [
+    (with_a_constant_column, 3),
+    (layer_behind_elements, 3),
+    (layer_behind_a_root_mean_square, 5),
+    (layer_behind_a_layer_norm, 7),
+    (layer_behind_a_softmax, 5),
+    (layer_of_two_starts, 4),
+    (two_layers_of_other_starts, 5),
+    (scaled_around_the_layer, 3),
+  ],
+)
+def test_layers_that_do_not_start_at_the_state(fn, num_passes, term_calls):
+  spec = tf.TensorSpec([None, N], tf.float64)
+  plan = tfp_diag.plan_diag_jacobian(fn, spec, [None])
+  assert plan.num_passes == num_passes
+  run = tf.function(lambda x: plan(x)[1][0], autograph=False)
+  term_calls.count = 0
+  for batch in (1, 24):
+    x = state(batch)
+    np.testing.assert_allclose(run(x), dense(fn, x), rtol=1e-9, atol=1e-12)
+  assert term_calls.count > 0
+
+
+def test_layers_of_parts_that_do_not_start_at_these():
+  def fn(a, b):
+    y = hidden_layer(tf.concat([tf.sin(a), b**2], -1))
+    return [y[:, :10] + b, y[:, 10:] * b]
+
+  x = state(32)
+  parts = [x[:, :10], x[:, 10:]]
+  plan = tfp_diag.plan_diag_jacobian(fn, parts, [32])
+  assert plan.num_passes == 5
+  diag = tf.function(lambda *parts: plan(list(parts))[1])(*parts)
+  whole = dense(lambda x: tf.concat(fn(x[:, :10], x[:, 10:]), -1), x)
+  np.testing.assert_allclose(tf.concat(diag, -1), whole, rtol=1e-9, atol=1e-12)
+
+
 # Open batches and known ones in turn.
 @pytest.mark.parametrize(
   'fn, batch, num_passes',
@@ -572,13 +651,14 @@ def test_several_sample_axes(fn, axis, term_calls):
     atol=1e-12,
   )
   assert term_calls.count == 1
+  # The factor is that of where the layer starts, and not of the matrix.
   np.testing.assert_allclose(
     diagonal(x, scaled, [8, 4]),
     jacobian_diagonal(scaled, x),
     rtol=1e-9,
     atol=1e-12,
   )
-  assert term_calls.count == 1
+  assert term_calls.count == 2
 
 
 def deep(x):
@@ -590,7 +670,8 @@ def deep(x):
 def two_at_a_time(x):
   """Too many elements would have to be held."""
   means = tf.reduce_mean(tf.reshape(x**2, [-1, N // 2, 2]), -1)
-  return tf.sin(tf.matmul(tf.sin(tf.matmul(means, WIDE_MEANS)), SQUARE))
+  hidden = tf.tanh(tf.matmul(tf.sin(tf.matmul(means, WIDE_MEANS)), SQUARE))
+  return tf.sin(tf.matmul(hidden, SQUARE))
 
 
 @pytest.mark.parametrize('fn', [deep, two_at_a_time])
@@ -676,10 +757,16 @@ def test_a_cut_is_made_where_it_fits_the_function_at_hand(term_calls):
   x = state(24)
 
   def scaled(scale):
-    return lambda x: hidden_layer(scale * x)
+    matrices = constant(INNER) * constant(scale)
 
-  plan = tfp_diag.plan_diag_jacobian(scaled(constant(np.ones([1, 1]))), x, [24])
-  other = scaled(constant(np.linspace(1.0, 2.0, 24)[:, np.newaxis]))
+    def fn(x):
+      hidden = tf.tanh(tf.matmul(x[:, tf.newaxis], matrices)[:, 0])
+      return tf.matmul(hidden, OUTER)
+
+    return fn
+
+  plan = tfp_diag.plan_diag_jacobian(scaled(np.ones([1, 1, 1])), x, [24])
+  other = scaled(np.linspace(1.0, 2.0, 24)[:, np.newaxis, np.newaxis])
   term_calls.count = 0
   with pytest.warns(RuntimeWarning, match='around cuts, which cannot be done'):
     diag = diagonal(x, other, plan=plan, validate_args=True)

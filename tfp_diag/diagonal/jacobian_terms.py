@@ -15,6 +15,7 @@
 """The diagonal of a dense Jacobian that is cut where that is cheap."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -78,7 +79,8 @@ class JacobianTerms:
     for product in self.found.products:
       # A pass carries a basis vector for each sample.
       per_matrix = math.ceil(product.num_rows / max(self.num_samples, 1))
-      count += (len(product.bases) + len(product.outers)) * per_matrix
+      starts = max(len(product.starts), 1)
+      count += (len(product.bases) * starts + len(product.outers)) * per_matrix
     return count
 
   @property
@@ -174,24 +176,31 @@ class _Call:
     return s, rows, self.between(self._targets, [s], self._few)
 
   def product(self, part: int, product: Product) -> tf.Tensor:
-    """The diagonal of the sum of `diag(d) W diag(w) A`; shaped as a part."""
+    """The diagonal of the sum of `diag(d) W diag(w) A diag(e)`, as a part."""
     x, y = self._xs[part], self._targets[part]
     s = product.held.tensor(self._xs)
     bases = [base.tensor(self._xs) for base in product.bases]
     outers = [outer.tensor(self._xs) for outer in product.outers]
+    starts = [u.tensor(self._xs) for k, u in product.starts if k == part] or [x]
     # The basis vectors are those of the smaller side of the matrices.
     by_row = _is_smaller(s, x, self._rank)
     inner, outer = [], []
     for a in bases:
-      matrix = self.between([a], [x], self._few)
       slope = _slope(self.between([s], [a], [*self._few, *bases]))
-      if slope is None or not matrix.connects([0]):
+      if slope is None:
         continue
-      ends = (matrix, a) if by_row else (matrix.transposed(), x)
       weights = tf.reshape(
         tf.cast(slope, x.dtype), [-1, basis.num_elements(s, self._rank)]
       )
-      inner.append((weights, self._images(*ends)))
+      for start in starts:
+        matrix = self.between([a], [start], [*self._few, *starts])
+        if not matrix.connects([0]):
+          continue
+        ends = (matrix, a) if by_row else (matrix.transposed(), start)
+        before = None
+        if start is not x:
+          before = _slope(self.between([start], [x], self._few))
+        inner.append((weights, self._images(*ends), before))
     for u in outers:
       slope = _slope(self.between([y], [u], [*self._held, *outers]))
       if slope is None:
@@ -201,12 +210,10 @@ class _Call:
       ends = (matrix.transposed(), s) if by_row else (matrix, u)
       outer.append((tf.cast(slope, x.dtype), self._images(*ends)))
     total = tf.zeros_like(x)
-    for slope, of_u in outer:
-      flat = [
-        tf.matmul(w, of_u * of_a, transpose_b=not by_row) for w, of_a in inner
-      ]
-      if flat:
-        total += slope * tf.reshape(tf.add_n(flat), tf.shape(x))
+    for (slope, of_u), (w, of_a, before) in itertools.product(outer, inner):
+      flat = tf.matmul(w, of_u * of_a, transpose_b=not by_row)
+      found = slope * tf.reshape(flat, tf.shape(x))
+      total += found if before is None else found * tf.cast(before, x.dtype)
     return total
 
   def _images(self, linear_map: LinearMap, tensor: tf.Tensor) -> tf.Tensor:

@@ -28,6 +28,8 @@ sum over k of `C_s[i, k] S_s[k, i]`, which is cheap for two kinds of values:
 * between two fixed linear maps, as the hidden layer of a network: for
   `s = phi(A x)` and `u = W s` the diagonal of `W diag(phi') A` is one product
   with the matrix of all `W[i, k] A[k, i]`, which is the same for all samples.
+  The first map may take a function of x instead, element by element, as where a
+  layer norm comes before the layer: its slopes are factors.
 
 What is left, `df/dx`, may then have few colors. A value of the second kind may
 be computed from one of the first kind, as the elements of a softmax from their
@@ -37,7 +39,7 @@ of these, and any other path at the last value of the second kind.
 
 import collections
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -82,16 +84,20 @@ class Product:
 
   Attributes:
     held: `Result`: s, computed element by element from the bases.
-    bases: `tuple` of `Result`s that are fixed affine functions of xs.
+    bases: `tuple` of `Result`s that are fixed affine functions of xs and of the
+      starts.
     outers: `tuple` of `Result`s that are fixed affine functions of s, and from
       which ys are computed element by element.
     num_rows: `int`: how many rows of the matrices are computed, per sample.
+    starts: `tuple` of pairs of the number of a part and a `Result`, which is
+      computed from that part element by element; empty if these are the parts.
   """
 
   held: Result
   bases: tuple
   outers: tuple
   num_rows: int
+  starts: tuple = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,6 +158,10 @@ def find_cuts(facts: Facts) -> list[Cuts]:
     ([], hidden),
     ([], whole.affine_outputs()),
   ]
+  for held in ([], few, beside):
+    if started := whole.cut(held).with_starts():
+      layers = started.hidden_layers() or started.affine_outputs()
+      candidates.append((held, layers))
   found = [whole.cuts(*c) for c in candidates if c[0] or c[1]]
   return list(dict.fromkeys(c for c in found if c is not None))
 
@@ -193,11 +203,24 @@ class _Finder:
   """The part of a function that is left when some values are held."""
 
   def __init__(
-    self, facts: Facts, steps: Sequence, held: frozenset = frozenset()
+    self,
+    facts: Facts,
+    steps: Sequence,
+    held: frozenset = frozenset(),
+    starts: Mapping | None = None,
   ) -> None:
     self._facts = facts
     self._steps = steps
     self._held = held
+    # What is computed from what is held alone is constant, too.
+    self._fixed = set(held)
+    for step in steps:
+      if self._fixed.issuperset(v for v in step.inputs if v.depends):
+        self._fixed.update(step.outputs)
+    # Value -> the part from which it is computed element by element.
+    self._starts = starts or {}
+    known = dict.fromkeys((*self._starts, *self._fixed), True)
+    self._uniform = known if starts else None
     self._consumers = collections.defaultdict(list)
     for step in steps:
       for value in step.inputs:
@@ -213,7 +236,58 @@ class _Finder:
       if not held and not live.isdisjoint(step.outputs):
         live.update(step.inputs)
         steps.append(step)
-    return _Finder(self._facts, steps[::-1], values | self._held)
+    held = values | self._held
+    return _Finder(self._facts, steps[::-1], held, self._starts)
+
+  def with_starts(self) -> Any:
+    """The `_Finder` for which layers may start behind ops on elements of xs.
+
+    None if there are no such ops, or if they are fixed affine functions of xs
+    themselves.
+    """
+    inputs = self._facts.walked.inputs
+    parts = {x: part for part, x in enumerate(inputs)}
+    for step in self._steps:
+      value = step.outputs[0]
+      taken = [v for v in step.inputs if v.depends and v not in self._fixed]
+      part = parts.get(taken[0]) if taken else None
+      if (
+        part is not None
+        and all(parts.get(v) == part for v in taken)
+        and value.shape == inputs[part].shape
+        and self._acts_by_element(step)
+        and self._is_single(value)
+      ):
+        parts[value] = part
+    starts = {
+      value: part
+      for value, part in parts.items()
+      if not self._facts.is_uniform(value)
+    }
+    if not starts:
+      return None
+    return _Finder(self._facts, self._steps, self._held, starts)
+
+  def _is_uniform(self, value: Value) -> bool:
+    """Whether it is a fixed affine function of xs and of the starts."""
+    return self._facts.is_uniform(value, self._uniform)
+
+  def _starts_of(self, values: Iterable) -> tuple:
+    """What some values start from, and the part of xs that each belongs to."""
+    if not self._starts:
+      return ()
+    inputs = self._facts.walked.inputs
+    parts = {x: part for part, x in enumerate(inputs)} | self._starts
+    found, waiting, seen = set(), list(values), set()
+    while waiting:
+      value = waiting.pop()
+      if value in parts:
+        found.add(value)
+      elif value not in seen and value in self._facts.maker:
+        seen.add(value)
+        before = self._facts.maker[value].inputs
+        waiting += [v for v in before if v.depends and v not in self._fixed]
+    return tuple((parts[v], v) for v in self._made(found))
 
   def cuts(self, few: Sequence, products: Sequence) -> Cuts:
     """The `Cuts` that hold what has been found."""
@@ -230,8 +304,9 @@ class _Finder:
           num_rows=sum(
             min(facts.width(held), facts.width(x)) for x in facts.walked.inputs
           ),
+          starts=tuple((part, result_of(value)) for part, value in starts),
         )
-        for held, bases, outers in products
+        for held, bases, outers, starts in products
       ),
       held_steps=frozenset(
         facts.maker[value] for value in (*few, *(p[0] for p in products))
@@ -298,7 +373,7 @@ class _Finder:
   def affine_outputs(self) -> list:
     """Products at affine values that give ys element by element."""
     made = self._aligned.keys() & self._facts.maker.keys()
-    affine = set(filter(self._facts.is_uniform, made))
+    affine = set(filter(self._is_uniform, made))
     return self._products(
       (value, {value})
       for value in self._made(affine)
@@ -314,8 +389,8 @@ class _Finder:
       candidates: pairs of a value and its bases.
 
     Returns:
-      list of (held, bases, outers), `Value`s as in `Product`; empty if their
-      matrices have too many entries.
+      list of (held, bases, outers, starts), `Value`s as in `Product`; empty if
+      their matrices have too many entries.
     """
     facts = self._facts
     found = {
@@ -346,7 +421,12 @@ class _Finder:
     if entries > MAX_ENTRIES:
       return []
     return [
-      (value, self._made(bases), self._made(outers[value]))
+      (
+        value,
+        self._made(bases),
+        self._made(outers[value]),
+        self._starts_of(bases),
+      )
       for value, bases in found.items()
     ]
 
@@ -394,11 +474,11 @@ class _Finder:
 
   def _bases(self) -> dict:
     """dict: value -> the affine values that give it element by element."""
-    is_uniform = self._facts.is_uniform
+    is_uniform = self._is_uniform
     found = {}
     for step in self._steps:
       value = step.outputs[0]
-      inputs = [v for v in step.inputs if v.depends and v not in self._held]
+      inputs = [v for v in step.inputs if v.depends and v not in self._fixed]
       if (
         not self._acts_by_element(step)
         or not self._is_single(value)

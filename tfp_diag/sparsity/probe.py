@@ -420,9 +420,13 @@ def _known(value: Value, even_varying: bool) -> np.ndarray | None:
   """The value of a constant, as doubles if it is floating; or None.
 
   None means that the value is not known, or that it is a floating constant that
-  the function closes over: it may change until the next call.
+  may be another one in the next call: the function closes over it, or it varies
+  with the number of samples.
   """
-  if not value.is_known or (value.dtype.is_floating and value.is_captured):
+  may_change = value.is_captured or (
+    value.varies is not None and not even_varying
+  )
+  if not value.is_known or (value.dtype.is_floating and may_change):
     return None
   array = array_of(value.tensor(even_varying))
   if not value.dtype.is_floating:

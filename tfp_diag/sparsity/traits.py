@@ -153,14 +153,14 @@ class Facts:
     """The number of elements of a value per sample."""
     return value.rows // self.walked.num_samples
 
-  def is_uniform(self, value: Value) -> bool:
+  def is_uniform(self, value: Value, known: dict | None = None) -> bool:
     """As `uniform_axis`, where the axes of the samples are the first."""
     shape, samples = value.shape, self.walked.sample_shape
     if shape is None or shape[: len(samples)] != samples:
       return False
-    return self.uniform_axis(value) == 0
+    return self.uniform_axis(value, known) == 0
 
-  def uniform_axis(self, value: Value) -> int | None:
+  def uniform_axis(self, value: Value, known: dict | None = None) -> int | None:
     """The sample axis of a value that is a fixed affine function of xs.
 
     Each of its samples is an affine function of the same sample of xs, with the
@@ -170,6 +170,8 @@ class Facts:
 
     Args:
       value: `Value`.
+      known: dict from values to whether they are such functions, which is added
+        to: those that start with True count as parts of xs. Default: none does.
 
     Returns:
       As `sample_axis`; None if it is no such function, or not known to be, or
@@ -181,23 +183,24 @@ class Facts:
       return None
     if value.known_shape[axis : axis + rank] != walked.sample_shape:
       return None
+    known = self._uniform if known is None else known
     # Not by recursion, whose depth would be that of the function.
     waiting = [value]
     while waiting:
       last = waiting[-1]
       step = self.maker.get(last)
-      if last in self._uniform or step is None or isinstance(step, Loop):
-        self._uniform.setdefault(last, last in walked.inputs)
+      if last in known or step is None or isinstance(step, Loop):
+        known.setdefault(last, last in walked.inputs)
         waiting.pop()
         continue
       inputs = [v for v in step.inputs if v.depends]
-      if any(self._uniform.get(v) is False for v in inputs):
-        self._uniform[last] = False
-      elif missing := [v for v in inputs if v not in self._uniform]:
+      if any(known.get(v) is False for v in inputs):
+        known[last] = False
+      elif missing := [v for v in inputs if v not in known]:
         waiting.append(missing[0])
       else:
-        self._uniform[last] = self.has_fixed_matrix(step)
-    return axis if self._uniform[value] else None
+        known[last] = self.has_fixed_matrix(step)
+    return axis if known[value] else None
 
 
 def samples_first(axis: int, rank: int, ndims: int) -> tuple:
