@@ -56,6 +56,36 @@ def test_no_samples_have_no_diagonal(compute):
   assert compute().shape == [0, 3]
 
 
+def layer(x):
+  weights = np.random.default_rng(0).normal(size=[3, 6])
+  return tf.tanh(x @ tf.constant(weights)) @ weights.T
+
+
+@pytest.mark.parametrize(
+  ('diagonal', 'size'),
+  [
+    (
+      lambda x: tfp_diag.diag_jacobian(
+        x, fn=layer, sample_shape=tf.shape(x)[:1]
+      )[1][0],
+      3,
+    ),
+    (
+      lambda x: tfp_diag.diag_hessian(lambda x: value(layer(x)), x)[2],
+      None,
+    ),
+  ],
+)
+def test_no_samples_of_an_open_batch(diagonal, size):
+  """pfor takes products of matrices without rows to have one column."""
+  spec = tf.TensorSpec([None, size], tf.float64)
+  compute = tf.function(diagonal, input_signature=[spec], autograph=False)
+  with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', 'Whether `fn` mixes samples')
+    assert compute(tf.zeros([0, 3], tf.float64)).shape == [0, 3]
+    assert compute(tf.ones([2, 3], tf.float64)).shape == [2, 3]
+
+
 def test_no_samples_have_no_estimate_by_all_probes_together():
   found = tfp_diag.stochastic_diag_jacobian(
     squares, tf.zeros([0, 20]), 3, [0, 1], [0], method='xdiag'

@@ -254,6 +254,25 @@ class _CountedAxis:
     return getattr(self._pfor_input, name)
 
 
+def _matmul(convert: Callable) -> Callable:
+  """A product of matrices, some of which may have no rows.
+
+  pfor leaves the number of columns to a reshape, which cannot tell it then.
+  """
+
+  def converted(given):
+    result = convert(given)
+    if result.t.shape.is_fully_defined():
+      return result
+    (a, is_stacked, _), (b, _, _) = given.input(0), given.input(1)
+    rows = tf.shape(a)[-1 if given.get_attr('transpose_a') else -2]
+    columns = tf.shape(b)[-2 if given.get_attr('transpose_b') else -1]
+    count = tf.shape(a if is_stacked else b)[0]
+    return wrap(tf.reshape(result.t, [count, rows, columns]), True)
+
+  return converted
+
+
 def _gathered_items(convert: Callable) -> Callable:
   """Items of a list whose content differs between the elements of a loop.
 
@@ -309,6 +328,7 @@ def _sparse_segment_grad(name: str) -> Callable:
 
 # Entries for ops that TensorFlow gets wrong, made of those that it has.
 _CORRECTED: dict[str, Callable] = {
+  'MatMul': _matmul,
   # pfor pads with zeros, whatever the constant is.
   'PadV2': lambda convert: lambda given: wrap(_pad(given), True),
   'Roll': lambda convert: lambda given: convert(_CountedAxis(given)),

@@ -218,7 +218,7 @@ class _Finder:
       if self._fixed.issuperset(v for v in step.inputs if v.depends):
         self._fixed.update(step.outputs)
     # Value -> the part from which it is computed element by element.
-    self._starts = starts or {}
+    self._starts = dict(starts or {})
     known = dict.fromkeys((*self._starts, *self._fixed), True)
     self._uniform = known if starts else None
     self._consumers = collections.defaultdict(list)
