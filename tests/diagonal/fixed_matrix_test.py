@@ -343,3 +343,18 @@ def product_scaled_by_sample(x):
 def test_other_matrices_for_other_samples(fn):
   x = tf.constant(np.random.default_rng(2).normal(size=[SIZE, SIZE]))
   close(tfp_diag.diag_hessian(fn, x)[-1], hessian_diagonal(fn, x))
+
+
+@pytest.mark.parametrize(
+  ('num', 'how'), [(None, 'squared sweeps'), (32, 'op by op')]
+)
+def test_an_open_batch_may_have_few_samples(num, how):
+  """Which would not share the columns of a matrix."""
+  rng = np.random.default_rng(0)
+  design = tf.constant(rng.normal(size=[60, 20]))
+
+  def fn(x):
+    return -tf.reduce_sum(tf.nn.softplus(tf.linalg.matvec(design, x)), -1)
+
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([num, 20], tf.float64))
+  assert plan.how == how

@@ -190,7 +190,7 @@ def _sweeps(
     rest = _left_out(reading, sweeps)
     if rest is None:
       return
-    cost += _cost_op_by_op(rest)
+    cost += _cost_op_by_op(rest, reading.num_samples)
   terms = SquaredSweeps(sweeps, colors, reading.evaluation, count, rest)
   yield _of_terms(SquaredSweeps.how, terms, cost)
 
@@ -260,7 +260,7 @@ def taken_apart(
     found['by tangents'] = HessianTerms(rest, own, columns)
   num_ops = len(reading.evaluation.graph.ops)
   for name, terms in found.items():
-    cost = _cost_op_by_op(terms)
+    cost = _cost_op_by_op(terms, samples)
     if curved_ops.number > _MANY_OPS:
       cost *= _TRACE_OF_MANY
     trace = _TRACE * curved_ops.number if is_few else 0.0
@@ -354,7 +354,8 @@ def _of_hessian(
   return [*ways, *taken_apart(hessian, colors, least)]
 
 
-def _cost_op_by_op(terms: HessianTerms) -> float:
+def _cost_op_by_op(terms: HessianTerms, samples: int | None) -> float:
+  """The cost, for as few samples as may be if their number is not known."""
   ops = terms.found
   cost = _ROW * ops.num_rows
   if ops.rest:
@@ -364,7 +365,7 @@ def _cost_op_by_op(terms: HessianTerms) -> float:
     # Rows leave few colors, and the passes over these are ordinary ones.
     cost += sweep.num_colors(terms.colors) * (1.0 if ops.few else each)
   if ops.fixed:
-    columns = terms.colors.size / max(terms.num_samples, SAMPLES_AT_LEAST)
+    columns = terms.colors.size / max(samples or 0, SAMPLES_AT_LEAST)
     cost += _PRODUCT + _COLUMN * columns * 0.25
     if terms.is_one_product:
       cost = min(cost, 0.9)
