@@ -64,6 +64,14 @@ def by_tfp(potential):
   return lambda x: tfp.math.value_and_gradient(potential, x)[1]
 
 
+def by_vectorized_map(potential):
+  return gradient_of(lambda x: tf.vectorized_map(of_one(potential), x))
+
+
+def of_one(potential):
+  return lambda x: potential(x[tf.newaxis])[0]
+
+
 def by_graph(potential):
   return lambda x: tf.gradients(potential(x), x)[0]
 
@@ -123,6 +131,7 @@ def test_one_sweep(way, potential):
     (gradient_of, mixture),
     (of_the_total, pairs),
     (in_a_traced_score, pairs),
+    (by_vectorized_map, regression),
   ],
 )
 def test_a_batch_of_unknown_size(way, potential):

@@ -834,6 +834,18 @@ def at_numbers_broadcast(x):
   return at(x, tf.reshape(tf.reshape(start, [-1]), tf.shape(x)) + ranks(x))
 
 
+def into(x, places):
+  """Adds each element up in its place of the flat batch."""
+  places = tf.reshape(places, [-1])
+  flat = tf.reshape(x, [-1])
+  found = tf.math.unsorted_segment_sum(flat, places, tf.size(x))
+  return tf.reshape(found, tf.shape(x))
+
+
+def turned(x):
+  return np.arange(N)[::-1].astype(np.int32) + starts(x)[:, tf.newaxis]
+
+
 WITHIN_SAMPLES = {
   'sort': tf.sort,
   'sorted rows': lambda x: tf.reshape(
@@ -852,9 +864,8 @@ WITHIN_SAMPLES = {
     + tf.range(0, tf.size(x, tf.int64), N)[:, tf.newaxis],
   ),
   'broadcast': at_numbers_broadcast,
-  'given': lambda x: at(
-    x, np.arange(N)[::-1].astype(np.int32) + starts(x)[:, tf.newaxis]
-  ),
+  'given': lambda x: at(x, turned(x)),
+  'segments': lambda x: into(x, turned(x)),
 }
 
 
@@ -942,6 +953,10 @@ def next_pairs(x):
   return tf.gather_nd(around, places + [[1, 0]])[:, tf.newaxis]
 
 
+def segments_of_the_next(x):
+  return into(x, (turned(x) + N) % tf.size(x))
+
+
 def sorted_samples(x):
   cubes = score_of(lambda x: tf.reduce_sum(tf.sort(x) ** 3, axis=-1))
   return tf.transpose(cubes(tf.sin(tf.transpose(x))))
@@ -949,7 +964,7 @@ def sorted_samples(x):
 
 @pytest.mark.parametrize(
   'fn',
-  [next_pairs, sorted_samples],
+  [next_pairs, segments_of_the_next, sorted_samples],
   ids=lambda f: f.__name__,
 )
 def test_rows_that_may_be_those_of_another_sample(fn):

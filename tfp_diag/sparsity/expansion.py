@@ -427,7 +427,19 @@ def _repeat(
     return _repeat_with_gradient(op, gradient, latest)
   if facts(op.type).is_constant:
     return [tf.constant(tf.make_ndarray(op.get_attr('value')))]
-  return repeat_op(op, [latest(tensor) for tensor in op.inputs])
+  inputs = [latest(tensor) for tensor in op.inputs]
+  results = repeat_op(op, inputs)
+  if all(map(_same_shape, inputs, op.inputs)):
+    # That of a result may have been told: `tf.vectorized_map` does so.
+    for y, new in zip(op.outputs, results):
+      new.set_shape(y.shape)
+  return results
+
+
+def _same_shape(x: tf.Tensor, y: tf.Tensor) -> bool:
+  """Whether as much is known of the shapes of two Tensors."""
+  # Shapes of unknown rank are not equal to others, nor to each other.
+  return str(x.shape) == str(y.shape)
 
 
 def gradient_to_repeat(op: tf.Operation) -> Gradient:

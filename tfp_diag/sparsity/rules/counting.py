@@ -279,6 +279,18 @@ def _added(instruction, inputs, shape):
   return _blockwise(np.add, inputs, shape)
 
 
+def _not_less(instruction, inputs, shape):
+  """`maximum(numbers, 0)`, which the gradient of segments takes of these."""
+  for value, other in (inputs, inputs[::-1]):
+    ramp = value.ramp()
+    if ramp is None or value.shape != shape:
+      continue
+    _, most = other.ends_for_any_number()
+    if np.min(ramp.low) >= np.max(most):
+      return ramp
+  return None
+
+
 def _multiplied(instruction, inputs, shape):
   """A multiple: one factor is a positive integer."""
   count, (left, right) = _blocks(inputs, shape)
@@ -349,6 +361,7 @@ for _op_types, _ramp in {
   ('Transpose',): _turned,
   ('ConcatV2',): _joined,
   ('Add', 'AddV2'): _added,
+  ('Maximum',): _not_less,
   ('Mul',): _multiplied,
 }.items():
   register_facts(*_op_types, ramp=_ramp)

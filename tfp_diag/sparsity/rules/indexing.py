@@ -422,8 +422,12 @@ def _curved_segments(op):
 
 def _segments(op):
   (output,) = op.outputs
-  data = op.inputs[0]
-  segment = op.inputs[1].value().reshape(-1)
+  data, numbers = op.inputs[:2]
+  pairs = _of_each_sample(numbers, data, output.shape, 1)
+  if pairs is not None:
+    given, places = pairs
+    return Flow.pairs(places, given, output.size, data.size)
+  segment = numbers.value().reshape(-1)
   inner = data.size // max(len(segment), 1)
   target = segment[:, None].astype(np.int64) * inner + np.arange(inner)
   # Some devices skip segments that are out of range.
