@@ -320,6 +320,14 @@ def test_event_shapes_are_known():
     jacobian_sparsity(chain, tf.TensorSpec([3, None]), [3])
 
 
+def test_the_op_is_named_whose_shape_is_not_known():
+  def by_rows(x):
+    return tf.map_fn(lambda row: row * tf.reduce_sum(row), x)
+
+  with pytest.raises(ValueError, match=r"of TensorListStack \(op 'map/.*first"):
+    jacobian_sparsity(by_rows, tf.TensorSpec([None, SIZE]), [None])
+
+
 @pytest.mark.parametrize('size', (None, 300))
 def test_a_shift_that_is_computed(size):
   """No constant of the graph is 30, the length of three samples."""

@@ -62,6 +62,8 @@ class Walker:
     scaling: `Scaling`: what sizes are for other numbers of samples.
     has_varying: `bool`: whether a rule has asked for a value that was computed
       from the number of samples, and did not get it.
+    shapeless: The first op with a result of unknown shape, for messages; None
+      if all shapes are known.
     is_settled: `bool`: whether a value was found to be the same for all numbers
       of samples from `least_samples` on.
   """
@@ -79,6 +81,7 @@ class Walker:
     self.second_order = second_order
     self.has_varying = False
     self.integers: set[int] = set()
+    self.shapeless: str | None = None
     self.is_settled = False
     self._twin = twin
     self._put_in = put_in
@@ -148,6 +151,10 @@ class Walker:
         continue
       outputs = self._execute(scope, instruction)
       values.update(zip(instruction.outputs, outputs))
+      if self.shapeless is None and any(map(_has_no_shape, outputs)):
+        self.shapeless = (
+          f'{instruction.type} (op {self.name_of(instruction)!r})'
+        )
 
   def program(self, graph: Any, ops: Sequence | None = None) -> Program:
     """The `Program` of a graph.
@@ -673,6 +680,11 @@ def _flat(inputs: Sequence) -> list:
 
 def _is_differentiable(dtype: tf.DType) -> bool:
   return dtype.is_floating or dtype.is_complex
+
+
+def _has_no_shape(value: Any) -> bool:
+  """Whether it depends on xs, and its shape is not known."""
+  return isinstance(value, Value) and value.depends and value.shape is None
 
 
 def _is_opaque(dtype: tf.DType) -> bool:

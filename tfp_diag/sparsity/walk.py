@@ -369,7 +369,7 @@ def _walk_on(
     _with_shape(value, y, sample_shape)
     for value, y in zip(walker.walk(values), graph.ys)
   ]
-  _check_known(outputs, is_open=bool(put_in))
+  _check_known(outputs, bool(put_in), walker.shapeless)
   cancel(walker.tape, tuple(sample_shape))
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
     raise _SharedIntegersError(walker.integers)
@@ -398,15 +398,19 @@ def _with_shape(value: Value, y: tf.Tensor, sample_shape: Sequence) -> Value:
   return Value((*sample_shape, *event.as_list()), value.dtype)
 
 
-def _check_known(outputs: Sequence, is_open: bool) -> None:
+def _check_known(
+  outputs: Sequence, is_open: bool, shapeless: str | None
+) -> None:
   if any(value.shape is None for value in outputs):
     way_out = 'Set the shape with tf.ensure_shape'
     if is_open:
-      way_out += (
-        ', or plan for a given number of samples: otherwise it is not known '
-        'how often a loop over samples, as in tf.map_fn, runs'
+      way_out = (
+        'Plan for a given number of samples: otherwise it is not known how '
+        'often a loop over samples runs, as in tf.map_fn, or what is computed '
+        'from their number'
       )
+    since = f', that of {shapeless} first' if shapeless else ''
     raise UnknownShapeError(
-      'fn must return Tensors whose shape is known when it is traced. '
-      f'{way_out}.'
+      'fn must return Tensors whose shape can be told from the graph; here it '
+      f'cannot be{since}. {way_out}.'
     )
