@@ -502,7 +502,7 @@ def test_a_plan_op_by_op_is_followed():
   directions = tf.constant(np.random.default_rng(3).normal(size=[5, 4]))
   score = gradient_of(lambda x: tf.reduce_logsumexp(x @ directions, -1))
   plan = tfp_diag.plan_diag_jacobian(
-    score, tf.TensorSpec([None, 5], tf.float64), sample_shape=[None]
+    score, tf.TensorSpec([32, 5], tf.float64), sample_shape=[32]
   )
   assert plan.how == 'op by op, as a Hessian'
   for size in (1, 5):
