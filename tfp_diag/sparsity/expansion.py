@@ -14,8 +14,8 @@
 # ============================================================================
 """Replaces ops by simpler ones.
 
-Calls of functions and ops with a normalizer are written out, and what is
-computed twice is computed once.
+Calls of functions, ops with a normalizer and some sums of products are written
+out, and what is computed twice is computed once.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -40,12 +40,15 @@ from tfp_diag.sparsity.tape import Loop
 from tfp_diag.sparsity.walk import Walked
 
 
-def expandable(walked: Walked, graph: Graph) -> list[int]:
+def expandable(
+  walked: Walked, graph: Graph, meeting: Collection = ()
+) -> list[int]:
   """Which ops of a function can be written out as several simpler ops.
 
   Args:
     walked: `Walked`.
     graph: `Graph` at hand.
+    meeting: the steps that are sums of products to write out; no others are.
 
   Returns:
     list of int: their positions in `graph.ops`.
@@ -55,9 +58,11 @@ def expandable(walked: Walked, graph: Graph) -> list[int]:
     if isinstance(step, Loop):
       continue
     known = facts(step.op_type)
-    if known.written_out is not None and not any(
+    if known.written_out is None or any(
       step.inputs[k].depends for k in known.written_out_but_for
     ):
+      continue
+    if known.products is None or step in meeting:
       found.add(walked.at_hand(step.op))
   return [place for place, op in enumerate(graph.ops) if op in found]
 

@@ -130,6 +130,22 @@ class Paths:
         pairs, _ = self.sets.pairs(*sides)
         yield tuple(self.sets.dependency(side) for side in pairs.T)
 
+  def entangled(self, step: Step | Loop, alive: dict) -> np.ndarray:
+    """The coordinates by which an op can have an unmixed second derivative.
+
+    Args:
+      step: `Step` or `Loop`.
+      alive: dict from `Value` to bool array: the elements that matter.
+
+    Returns:
+      bool array over coordinates.
+    """
+    found = np.zeros(self.sets.num_coordinates, bool)
+    for sides in self.curved(step, alive, self.sets, self.numbers):
+      one = len(sides) == 1
+      found |= (self.sets.members if one else self.sets.common)(*sides)
+    return found
+
   def curved(
     self, step: Step | Loop, alive: dict, sets: Multisets, numbers: dict
   ) -> Iterator[tuple]:

@@ -18,6 +18,7 @@ import functools
 import math
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
@@ -48,8 +49,16 @@ def _register(labels_of, squares, *op_types):
       for a in axes
     ]
 
+  def written_out(op, *factors):
+    operands, result = labels_of(op.get_attr, [x.shape.rank for x in factors])
+    return _multiplied(factors, operands, result)
+
   @register_rule(
-    *op_types, linear_in=((0,), (1,)), squares=squares, products=products
+    *op_types,
+    linear_in=((0,), (1,)),
+    squares=squares,
+    products=products,
+    written_out=written_out,
   )
   def contraction(op):
     ranks = [len(value.shape) for value in op.inputs]
@@ -154,6 +163,50 @@ def _contraction(op, operands, result):
     meet = [_summed(each, shared, sizes) for each in axes]
     pairs = (Pair((0,), meet[0], (1,), meet[1]),)
   return Structure.linear(flows, pairs=pairs)
+
+
+def _multiplied(factors, operands, result):
+  """A sum of products of two tensors, by a tensor of its products.
+
+  Axes of size one are left out before, so that a vector is the same as a row
+  and as a column of it: a tensor that is both factors is one argument then.
+  """
+  sizes, known, aligned = {}, {}, []
+  for labels, x in zip(operands, factors):
+    for label, size in zip(labels, x.shape):
+      if size != 1:
+        sizes[label] = size
+  summed = [label for label in sizes if label not in result]
+  order = [label for label in result if label in sizes] + summed
+  for labels, x in zip(operands, factors):
+    key = x.ref(), tuple(label for label in labels if label in sizes)
+    if key not in known:
+      known[key] = _with_axes(x, labels, order)
+    aligned.append(known[key])
+  total = tf.multiply(*aligned)
+  if summed:
+    total = tf.reduce_sum(total, range(-len(summed), 0))
+  for axis, label in enumerate(result):
+    if label not in sizes:
+      total = tf.expand_dims(total, axis)
+  return total
+
+
+def _with_axes(x, labels, order):
+  """A tensor with one axis for each of some labels, in their order."""
+  kept = [label for label, size in zip(labels, x.shape) if size != 1]
+  distinct = list(dict.fromkeys(kept))
+  if single := [k for k, size in enumerate(x.shape) if size == 1]:
+    x = tf.squeeze(x, single)  # Without numbers it would leave out any.
+  if len(kept) > len(distinct):  # Only the diagonal counts.
+    names = [chr(ord('a') + distinct.index(label)) for label in kept]
+    x = tf.einsum(f'{"".join(names)}->{"".join(sorted(set(names)))}', x)
+  found = [label for label in order if label in distinct]
+  x = tf.transpose(x, [distinct.index(label) for label in found])
+  for axis, label in enumerate(order):
+    if label not in distinct:
+      x = tf.expand_dims(x, axis)
+  return x
 
 
 class _Axes:
