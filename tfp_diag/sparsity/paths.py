@@ -226,7 +226,11 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   squares = known.squares
   if squares is not None and not isinstance(squares, Squares):
     squares = squares(op)
-  if squares is Squares.INVERSE and (number != 1 or step.inputs[0].depends):
+  if squares is Squares.INVERSE and number != 1:
+    # By the matrix a solution is curved. Each coordinate that reaches it is
+    # `entangled` at the op, by the second derivative by two entries or by an
+    # entry and a right-hand side, unless nothing depends on the solution. For
+    # all others the matrix is a constant, and the op is linear.
     return None
   if squares is not None:
     return squares
