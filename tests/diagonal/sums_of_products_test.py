@@ -195,6 +195,23 @@ def test_forms_of_sums(fn, size, num_passes, prefers_sweeps):
   check(fn, constant(SAMPLES, size), num_passes)
 
 
+def test_a_fixed_matrix_for_one_sample():
+  """The axis of the sample is seen where its size is one, too."""
+  counts = tf.range(24, dtype=tf.float64)
+  weights = constant(24, 24)
+
+  def form(inner):
+    return lambda x: tf.reduce_sum(counts * x - tf.exp(x), -1) - inner(x)
+
+  spec = tf.TensorSpec([1, 24], tf.float64)
+  ways = [
+    tfp_diag.plan_diag_hessian(form(lambda x, f=f: f(x, weights)), spec).ways[0]
+    for f in (by_element, by_one_einsum, by_einsum)
+  ]
+  assert {way.name for way in ways} == {'squared sweeps'}
+  assert max(way.cost for way in ways) < 1.1 * ways[0].cost
+
+
 def tied(x):
   """The same weights in two layers: a product of matrices is left as it is."""
   weights = tf.reshape(x, [-1, SIZE, SIZE])

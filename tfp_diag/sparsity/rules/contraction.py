@@ -168,37 +168,42 @@ def _contraction(op, operands, result):
 def _multiplied(factors, operands, result):
   """A sum of products of two tensors, by a tensor of its products.
 
-  Axes of size one are left out before, so that a vector is the same as a row
-  and as a column of it: a tensor that is both factors is one argument then.
+  An axis of size one that only one of them has is left out before, so that a
+  vector is the same as a row and as a column of it: a tensor that is both
+  factors is one argument then.
   """
-  sizes, known, aligned = {}, {}, []
-  for labels, x in zip(operands, factors):
-    for label, size in zip(labels, x.shape):
-      if size != 1:
-        sizes[label] = size
-  summed = [label for label in sizes if label not in result]
-  order = [label for label in result if label in sizes] + summed
-  for labels, x in zip(operands, factors):
-    key = x.ref(), tuple(label for label in labels if label in sizes)
+  known, aligned = {}, []
+  one, other = map(set, operands)
+  labels = {
+    label
+    for axes, x in zip(operands, factors)
+    for label, size in zip(axes, x.shape)
+    if size != 1 or label in one & other
+  }
+  kept = [label for label in result if label in labels]
+  summed = sorted(labels.difference(result), key=str)
+  for axes, x in zip(operands, factors):
+    key = x.ref(), tuple(label for label in axes if label in labels)
     if key not in known:
-      known[key] = _with_axes(x, labels, order)
+      known[key] = _with_axes(x, axes, kept + summed)
     aligned.append(known[key])
   total = tf.multiply(*aligned)
   if summed:
     total = tf.reduce_sum(total, range(-len(summed), 0))
   for axis, label in enumerate(result):
-    if label not in sizes:
+    if label not in labels:
       total = tf.expand_dims(total, axis)
   return total
 
 
 def _with_axes(x, labels, order):
   """A tensor with one axis for each of some labels, in their order."""
-  kept = [label for label, size in zip(labels, x.shape) if size != 1]
+  kept = [label for label in labels if label in order]
   distinct = list(dict.fromkeys(kept))
-  if single := [k for k, size in enumerate(x.shape) if size == 1]:
-    x = tf.squeeze(x, single)  # Without numbers it would leave out any.
-  if len(kept) > len(distinct):  # Only the diagonal counts.
+  if len(kept) < len(labels):  # Without numbers it would leave out any.
+    others = [k for k, label in enumerate(labels) if label not in order]
+    x = tf.squeeze(x, others)
+  if len(distinct) < len(kept):  # Only the diagonal counts.
     names = [chr(ord('a') + distinct.index(label)) for label in kept]
     x = tf.einsum(f'{"".join(names)}->{"".join(sorted(set(names)))}', x)
   found = [label for label in order if label in distinct]
