@@ -18,6 +18,7 @@ Calls of functions, ops with a normalizer and some sums of products are written
 out, and what is computed twice is computed once.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -179,8 +180,10 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
       again.add(op)
       same.update((y.ref(), x) for y, x in zip(op.outputs, before.outputs))
   # Equal constants are equal inputs, and stay as they are.
-  again.intersection_update(ops_between(graph, targets))
-  if not any(map(_joins, again)):
+  between = ops_between(graph, targets)
+  again.intersection_update(between)
+  reached = {x.ref() for op in between for x in (*graph.xs, *op.outputs)}
+  if not any(_joins(op) or _spreads(op, reached) for op in again):
     return None
   if any(facts(op.type).read is not None for op in first.values()):
     _check_writes_nothing(graph)
@@ -208,6 +211,22 @@ def _joins(op: tf.Operation) -> bool:
   """Whether each of its results may depend on several elements of an input."""
   known = facts(op.type)
   return known.elementwise is None and not known.moved(len(op.inputs))
+
+
+def _spreads(op: tf.Operation, reached: Collection) -> bool:
+  """Whether several of its results may depend on one element that counts."""
+
+  def size(tensor):
+    # An axis of unknown size is that of the samples, in each of them.
+    rank = tensor.shape.rank
+    return None if rank is None else math.prod(n or 1 for n in tensor.shape)
+
+  sizes = [size(x) for x in op.inputs if x.ref() in reached]
+  return any(
+    after is not None and before is not None and before < after
+    for before in sizes
+    for after in map(size, op.outputs)
+  )
 
 
 def _calls(graph: Graph) -> set[tf.Operation]:
