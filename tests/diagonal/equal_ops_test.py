@@ -80,6 +80,25 @@ def test_one_sweep(name):
     close(found[2], want)
 
 
+def test_differences_that_are_broadcast():
+  """No two differences by an element are on the way to one component."""
+  centers = tf.constant(RNG.normal(size=[4, SIZE]))
+  weights = tf.constant(RNG.normal(size=[4, SIZE, SIZE]) / 9.0)
+
+  def differences(x):
+    return x[:, tf.newaxis] - centers
+
+  def fn(x):
+    products = tf.linalg.matvec(weights, differences(x))
+    return tf.reduce_logsumexp(-total(products * differences(x)), axis=-1)
+
+  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, SIZE], X.dtype))
+  assert (plan.num_passes, plan.how) == (2, 'squared sweeps'), plan
+  close(plan(X)[2], hessian_by_copies(fn, X))
+  compiled = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])
+  close(compiled(X), hessian_by_copies(fn, X))
+
+
 def assert_apart(fn, x=X):
   """Two products stay two, so that more than a sweep is needed."""
   plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec(x.shape, x.dtype))

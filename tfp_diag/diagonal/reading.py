@@ -161,12 +161,25 @@ class Reading(NamedTuple):
   def written_out(self) -> 'Reading | None':
     """The same function, with more ops in place of some, or None.
 
-    What a fused normalizer couples can be followed through its parts.
+    What a fused normalizer couples can be followed through its parts, and so
+    can what meets in a sum of products.
     """
-    evaluation, retrace = self.evaluation, self.retrace
     assert self.analysis is not None
-    places = expandable(self.analysis.walked, evaluation.graph)
-    if not places or self.problem.linear_ops(evaluation.result):
+    walked, graph = self.analysis.walked, self.evaluation.graph
+    if self.problem.linear_ops(self.evaluation.result):
+      return None
+    normalizers = expandable(walked, graph)
+    places = expandable(walked, graph, self.analysis.meeting)
+    found = self._with_more(places)
+    if found is None and normalizers != places:
+      # An op after such a sum may be one that cannot be repeated.
+      found = self._with_more(normalizers)
+    return found
+
+  def _with_more(self, places: Sequence) -> 'Reading | None':
+    """The same function with more ops in place of those at some places."""
+    evaluation, retrace = self.evaluation, self.retrace
+    if not places:
       return None
     try:
       expanded = evaluation.written_out(places)

@@ -694,7 +694,11 @@ class _Walk:
       needed |= through
       if isinstance(step, Loop) or op_of(step, self._walked) is None:
         return False
-      if through - {value for value, *_ in self._groups(step)}:
+      # Not by value: one may be the matrix of a system and its right side.
+      if any(
+        value in through and kind_of_squares(step, k, self._walked) is None
+        for k, value in enumerate(step.inputs)
+      ):
         return False
     return True
 

@@ -39,6 +39,7 @@ from tfp_diag.sparsity.graph import Graph
 from tfp_diag.sparsity.groups import Groups
 from tfp_diag.sparsity.paths import Paths
 from tfp_diag.sparsity.pattern import SparsityPattern
+from tfp_diag.sparsity.registry import facts
 from tfp_diag.sparsity.returning import find_returning
 from tfp_diag.sparsity.samples import (
   SampleMixingError,
@@ -47,7 +48,7 @@ from tfp_diag.sparsity.samples import (
   check_samples,
 )
 from tfp_diag.sparsity.second_order import SecondOrder
-from tfp_diag.sparsity.tape import Loop, Tape, on_themselves
+from tfp_diag.sparsity.tape import Loop, Step, Tape, on_themselves
 from tfp_diag.sparsity.traits import Facts, FixedMatrices
 from tfp_diag.sparsity.unique_paths import Sweeps, find_sweeps
 from tfp_diag.sparsity.walk import Walked, walk
@@ -272,6 +273,30 @@ class Analysis:
     """How many paths lead from each coordinate to each element."""
     return Paths(self._few.walked, self._few.wholes)
 
+  @functools.cached_property
+  def meeting(self) -> set[Step]:
+    """The sums of products in which some coordinate meets itself.
+
+    Those of a Hessian, with no more products than elements: written out, they
+    take no more room than they do.
+    """
+    candidates = {
+      step for step in self.walked.tape.steps if _is_short_sum(step)
+    }
+    if not self._is_hessian or not candidates:
+      return set()
+    try:
+      paths = self.paths
+    except PatternTooDenseError:
+      return set()
+    alive = paths.walked.tape.alive(paths.walked.outputs)
+    few = self._few.steps
+    return {
+      step
+      for step in candidates
+      if paths.entangled(few.get(step, step), alive).any()
+    }
+
   def sweeps(
     self, num_passes: float = np.inf, num_samples: int = 1
   ) -> Iterator[Sweeps]:
@@ -357,6 +382,23 @@ class Analysis:
       fallback_ops=walked.fallbacks,
       notes=(*walked.notes, *notes),
     )
+
+
+def _is_short_sum(step: Step | Loop) -> bool:
+  """Whether both factors of a sum of products depend on xs, and it is short.
+
+  No tensor of its products is larger than the largest one that is there.
+  """
+  if isinstance(step, Loop) or step.is_fallback:
+    return False
+  find = facts(step.op_type).products
+  if find is None or not all(value.depends for value in step.inputs):
+    return False
+  values = (step.outputs[0], *step.inputs)
+  if len({value.dtype for value in values}) > 1 or values[0].dtype.is_complex:
+    return False
+  most = max(value.rows for value in values)
+  return find(step.op, [v.known_shape for v in values], most) is not None
 
 
 def _jacobian(

@@ -14,10 +14,11 @@
 # ============================================================================
 """Replaces ops by simpler ones.
 
-Calls of functions and ops with a normalizer are written out, and what is
-computed twice is computed once.
+Calls of functions, ops with a normalizer and some sums of products are written
+out, and what is computed twice is computed once.
 """
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -40,12 +41,15 @@ from tfp_diag.sparsity.tape import Loop
 from tfp_diag.sparsity.walk import Walked
 
 
-def expandable(walked: Walked, graph: Graph) -> list[int]:
+def expandable(
+  walked: Walked, graph: Graph, meeting: Collection = ()
+) -> list[int]:
   """Which ops of a function can be written out as several simpler ops.
 
   Args:
     walked: `Walked`.
     graph: `Graph` at hand.
+    meeting: the steps that are sums of products to write out; no others are.
 
   Returns:
     list of int: their positions in `graph.ops`.
@@ -55,9 +59,11 @@ def expandable(walked: Walked, graph: Graph) -> list[int]:
     if isinstance(step, Loop):
       continue
     known = facts(step.op_type)
-    if known.written_out is not None and not any(
+    if known.written_out is None or any(
       step.inputs[k].depends for k in known.written_out_but_for
     ):
+      continue
+    if known.products is None or step in meeting:
       found.add(walked.at_hand(step.op))
   return [place for place, op in enumerate(graph.ops) if op in found]
 
@@ -174,8 +180,10 @@ def _merged(graph: Graph, more: Sequence) -> tuple[Graph, Callable] | None:
       again.add(op)
       same.update((y.ref(), x) for y, x in zip(op.outputs, before.outputs))
   # Equal constants are equal inputs, and stay as they are.
-  again.intersection_update(ops_between(graph, targets))
-  if not any(map(_joins, again)):
+  between = ops_between(graph, targets)
+  again.intersection_update(between)
+  reached = {x.ref() for op in between for x in (*graph.xs, *op.outputs)}
+  if not any(_joins(op) or _spreads(op, reached) for op in again):
     return None
   if any(facts(op.type).read is not None for op in first.values()):
     _check_writes_nothing(graph)
@@ -203,6 +211,22 @@ def _joins(op: tf.Operation) -> bool:
   """Whether each of its results may depend on several elements of an input."""
   known = facts(op.type)
   return known.elementwise is None and not known.moved(len(op.inputs))
+
+
+def _spreads(op: tf.Operation, reached: Collection) -> bool:
+  """Whether several of its results may depend on one element that counts."""
+
+  def size(tensor):
+    # An axis of unknown size is that of the samples, in each of them.
+    rank = tensor.shape.rank
+    return None if rank is None else math.prod(n or 1 for n in tensor.shape)
+
+  sizes = [size(x) for x in op.inputs if x.ref() in reached]
+  return any(
+    after is not None and before is not None and before < after
+    for before in sizes
+    for after in map(size, op.outputs)
+  )
 
 
 def _calls(graph: Graph) -> set[tf.Operation]:

@@ -130,6 +130,22 @@ class Paths:
         pairs, _ = self.sets.pairs(*sides)
         yield tuple(self.sets.dependency(side) for side in pairs.T)
 
+  def entangled(self, step: Step | Loop, alive: dict) -> np.ndarray:
+    """The coordinates by which an op can have an unmixed second derivative.
+
+    Args:
+      step: `Step` or `Loop`.
+      alive: dict from `Value` to bool array: the elements that matter.
+
+    Returns:
+      bool array over coordinates.
+    """
+    found = np.zeros(self.sets.num_coordinates, bool)
+    for sides in self.curved(step, alive, self.sets, self.numbers):
+      one = len(sides) == 1
+      found |= (self.sets.members if one else self.sets.common)(*sides)
+    return found
+
   def curved(
     self, step: Step | Loop, alive: dict, sets: Multisets, numbers: dict
   ) -> Iterator[tuple]:
@@ -210,7 +226,11 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   squares = known.squares
   if squares is not None and not isinstance(squares, Squares):
     squares = squares(op)
-  if squares is Squares.INVERSE and (number != 1 or step.inputs[0].depends):
+  if squares is Squares.INVERSE and number != 1:
+    # By the matrix a solution is curved. Each coordinate that reaches it is
+    # `entangled` at the op, by the second derivative by two entries or by an
+    # entry and a right-hand side, unless nothing depends on the solution. For
+    # all others the matrix is a constant, and the op is linear.
     return None
   if squares is not None:
     return squares

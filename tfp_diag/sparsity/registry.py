@@ -159,7 +159,7 @@ class OpFacts:
     on_integers: A NumPy function that does the same with integers and bools.
     written_out: A function of a `tf.Operation` and of the Tensors that replace
       its inputs. It computes the first result by simpler ops, with the
-      normalizer as a Tensor of its own.
+      normalizer, or the `products`, as a Tensor of its own.
     written_out_but_for: Numbers of inputs that must be constant for that.
     linear_in: Tuples of numbers of inputs. The op is a linear map of the inputs
       in a tuple together, zero where these are, and TensorFlow differentiates

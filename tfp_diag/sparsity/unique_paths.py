@@ -306,12 +306,8 @@ class _Finder:
     return not self._entangled(step).any()
 
   def _entangled(self, step: Any) -> np.ndarray:
-    """The coordinates by which an op can have an unmixed second derivative."""
-    found = np.zeros(self._size, bool)
-    for sides in self._curved(step):
-      one = len(sides) == 1
-      found |= (self._sets.members if one else self._sets.common)(*sides)
-    return found
+    """As `Paths.entangled`."""
+    return self._paths.entangled(step, self._alive)
 
   def _curved(self, step: Any) -> list[tuple]:
     """As `Paths.curved`, in a list."""

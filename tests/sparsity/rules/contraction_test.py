@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.detect import hessian_sparsity, jacobian_sparsity
 from tfp_diag.sparsity.rules import contraction
 
@@ -131,3 +132,52 @@ def test_variables_are_not_read():
     lambda x: x @ kernel, tf.TensorSpec([1, 3], tf.float64)
   )
   assert pattern.nnz == 6
+
+
+# Beside those above: orders of axes, diagonals, sums of one operand alone.
+EQUATIONS = [
+  ('ik,kjl->jli', [(2, 3), (3, 4, 2)]),
+  ('...i,j...->...ji', [(2, 5, 3), (4, 2, 5)]),
+  ('iik,ki->k', [(3, 3, 2), (2, 3)]),
+  ('ij,kk->i', [(3, 2), (2, 2)]),
+  ('ki,kj->ij', [(4, 1), (4, 1)]),
+  ('a...b,b...->...a', [(1, 1, 3, 2), (2, 5, 3)]),
+]
+
+
+@pytest.mark.parametrize('has_sizes', [True, False])
+@pytest.mark.parametrize(
+  'fn, shapes',
+  [
+    (fn, shapes)
+    for op_type, fn, shapes in CASES
+    if op_type not in ROUGH and len(shapes) == 2
+  ]
+  + [
+    (
+      lambda x, y, equation=equation: raw.Einsum(
+        inputs=[x, y], equation=equation
+      ),
+      shapes,
+    )
+    for equation, shapes in EQUATIONS
+  ],
+)
+def test_written_out(fn, shapes, has_sizes):
+  """The same values, also where sizes are not known while a graph is built."""
+  rng = np.random.default_rng(4)
+  factors = [tf.constant(rng.normal(size=shape)) for shape in shapes]
+  specs = [
+    tf.TensorSpec(shape if has_sizes else [None] * len(shape), tf.float64)
+    for shape in shapes
+  ]
+
+  @tf.function(input_signature=specs, autograph=False)
+  def both(*factors):
+    result = fn(*factors)
+    ops = tf.compat.v1.get_default_graph().get_operations()
+    (op,) = [op for op in ops if registry.facts(op.type).products]
+    written_out = registry.facts(op.type).written_out
+    return tf.reshape(written_out(op, *op.inputs), tf.shape(result)), result
+
+  np.testing.assert_allclose(*both(*factors), rtol=1e-13)

@@ -18,6 +18,7 @@ import functools
 import math
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.registry import CannotSay, Squares, register_rule
@@ -48,8 +49,16 @@ def _register(labels_of, squares, *op_types):
       for a in axes
     ]
 
+  def written_out(op, *factors):
+    operands, result = labels_of(op.get_attr, [x.shape.rank for x in factors])
+    return _multiplied(factors, operands, result)
+
   @register_rule(
-    *op_types, linear_in=((0,), (1,)), squares=squares, products=products
+    *op_types,
+    linear_in=((0,), (1,)),
+    squares=squares,
+    products=products,
+    written_out=written_out,
   )
   def contraction(op):
     ranks = [len(value.shape) for value in op.inputs]
@@ -154,6 +163,55 @@ def _contraction(op, operands, result):
     meet = [_summed(each, shared, sizes) for each in axes]
     pairs = (Pair((0,), meet[0], (1,), meet[1]),)
   return Structure.linear(flows, pairs=pairs)
+
+
+def _multiplied(factors, operands, result):
+  """A sum of products of two tensors, by a tensor of its products.
+
+  An axis of size one that only one of them has is left out before, so that a
+  vector is the same as a row and as a column of it: a tensor that is both
+  factors is one argument then.
+  """
+  known, aligned = {}, []
+  one, other = map(set, operands)
+  labels = {
+    label
+    for axes, x in zip(operands, factors)
+    for label, size in zip(axes, x.shape)
+    if size != 1 or label in one & other
+  }
+  kept = [label for label in result if label in labels]
+  summed = sorted(labels.difference(result), key=str)
+  for axes, x in zip(operands, factors):
+    key = x.ref(), tuple(label for label in axes if label in labels)
+    if key not in known:
+      known[key] = _with_axes(x, axes, kept + summed)
+    aligned.append(known[key])
+  total = tf.multiply(*aligned)
+  if summed:
+    total = tf.reduce_sum(total, range(-len(summed), 0))
+  for axis, label in enumerate(result):
+    if label not in labels:
+      total = tf.expand_dims(total, axis)
+  return total
+
+
+def _with_axes(x, labels, order):
+  """A tensor with one axis for each of some labels, in their order."""
+  kept = [label for label in labels if label in order]
+  distinct = list(dict.fromkeys(kept))
+  if len(kept) < len(labels):  # Without numbers it would leave out any.
+    others = [k for k, label in enumerate(labels) if label not in order]
+    x = tf.squeeze(x, others)
+  if len(distinct) < len(kept):  # Only the diagonal counts.
+    names = [chr(ord('a') + distinct.index(label)) for label in kept]
+    x = tf.einsum(f'{"".join(names)}->{"".join(sorted(set(names)))}', x)
+  found = [label for label in order if label in distinct]
+  x = tf.transpose(x, [distinct.index(label) for label in found])
+  for axis, label in enumerate(order):
+    if label not in distinct:
+      x = tf.expand_dims(x, axis)
+  return x
 
 
 class _Axes:

@@ -1,0 +1,224 @@
+# Copyright 2026 The tfp_diag Authors.
+#
+# Licensed under the Apache License, Version 2.0 (the "License");
+# you may not use this file except in compliance with the License.
+# You may obtain a copy of the License at
+#
+#     https://www.apache.org/licenses/LICENSE-2.0
+#
+# Unless required by applicable law or agreed to in writing, software
+# distributed under the License is distributed on an "AS IS" BASIS,
+# WITHOUT WARRANTIES OR CONDITIONS OF ANY KIND, either express or implied.
+# See the License for the specific language governing permissions and
+# limitations under the License.
+# ============================================================================
+"""Sweeps through the solution of a linear system with a matrix of its own.
+
+The first coordinates of `x` are right-hand sides, the last two make the matrix.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_probability as tfp
+
+import tfp_diag
+from tests.oracles import hessian_by_copies, unmixed_diagonals
+
+tfd = tfp.distributions
+RNG = np.random.default_rng(29)
+SAMPLES, SIZE = 3, 10
+TIMES = tf.constant(np.linspace(0.0, 1.0, SIZE)[:, np.newaxis])
+COUNTS = tf.constant(RNG.poisson(2.0, SIZE).astype(np.float64))
+FULL = tf.constant(RNG.normal(size=[SIZE, SIZE]) / 5.0 + 2.0 * np.eye(SIZE))
+COLUMNS = tf.constant([1.0, -2.0, 0.5], tf.float64)
+X = tf.constant(RNG.normal(size=[SAMPLES, SIZE + 2]) / 2.0)
+
+
+def total(x):
+  return tf.reduce_sum(x, axis=range(1, x.shape.rank))
+
+
+def kernel(x):
+  """A covariance for each sample."""
+  size, scale = tf.unstack(tf.exp(x[:, SIZE:]), axis=-1)
+  times = tf.cast(TIMES, x.dtype)
+  apart = (times - tf.transpose(times)) ** 2
+  apart = apart / scale[:, tf.newaxis, tf.newaxis] ** 2
+  matrix = size[:, tf.newaxis, tf.newaxis] * tf.exp(-0.5 * apart)
+  return matrix + 0.1 * tf.eye(SIZE, dtype=x.dtype)
+
+
+def factor(x):
+  return tf.linalg.cholesky(kernel(x))
+
+
+def general(x):
+  """A matrix for each sample, not symmetric."""
+  bent = tf.sin(x[:, SIZE:, tf.newaxis, tf.newaxis])
+  return FULL + bent[:, 0] * tf.transpose(FULL) + bent[:, 1] * FULL**2
+
+
+def right(x):
+  return x[:, :SIZE, tf.newaxis]
+
+
+def gaussian_process(x):
+  prior = tfd.MultivariateNormalTriL(
+    tf.zeros([SIZE], x.dtype), factor(x)
+  ).log_prob(x[:, :SIZE])
+  likelihood = tfd.Poisson(log_rate=x[:, :SIZE]).log_prob(COUNTS)
+  return prior + total(likelihood) - total(x[:, SIZE:] ** 2)
+
+
+def upper(x):
+  matrix = tf.linalg.matrix_transpose(factor(x))
+  z = tf.linalg.triangular_solve(matrix, tf.sinh(right(x)), lower=False)
+  return total(tf.cos(z))
+
+
+def adjoint(x):
+  return total(
+    tf.cos(tf.linalg.triangular_solve(factor(x), right(x), adjoint=True))
+  )
+
+
+def solved(x):
+  return total(tf.cos(tf.linalg.solve(general(x), tf.sinh(right(x)))))
+
+
+def adjoint_solved(x):
+  return total(tf.cos(tf.linalg.solve(general(x), right(x), adjoint=True)))
+
+
+def several_right_hand_sides(x):
+  z = tf.linalg.triangular_solve(factor(x), tf.sinh(right(x)) * COLUMNS)
+  return -total(z**4)
+
+
+def both_for_several_samples(x):
+  """The right-hand sides are broadcast to matrices of three orders."""
+  matrices = tf.stack([factor(x), 2.0 * factor(x)])
+  z = tf.linalg.triangular_solve(matrices, right(x))
+  return total(tf.cos(z[0]) * tf.sin(z[1]))
+
+
+MODELS = [
+  gaussian_process,
+  upper,
+  adjoint,
+  solved,
+  adjoint_solved,
+  several_right_hand_sides,
+]
+
+
+@pytest.mark.parametrize('fn', MODELS)
+def test_the_right_hand_side_takes_a_sweep(fn):
+  """A sweep, and two passes for the coordinates of the matrix, no more."""
+  spec = tf.TensorSpec([None, SIZE + 2], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(fn, spec)
+  assert (plan.num_passes, plan.how) == (3, 'squared sweeps'), plan
+  assert plan.ways[0].cost < 3.1
+  np.testing.assert_allclose(
+    plan(X)[2], hessian_by_copies(fn, X), rtol=1e-9, atol=1e-10
+  )
+  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(X)
+  second, third = unmixed_diagonals(fn, X)
+  for got, want in ((found.second, second), (found.third, third)):
+    np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+
+
+def test_a_large_matrix():
+  """Of which no product with a Hessian for each row could be had."""
+  size = 70
+  times = tf.range(size, dtype=tf.float64)[:, tf.newaxis] / 10.0
+
+  def fn(x):
+    scale = tf.exp(x[:, size:, tf.newaxis])
+    matrix = tf.exp(-(((times - tf.transpose(times)) / scale) ** 2))
+    root = tf.linalg.cholesky(matrix + 0.1 * tf.eye(size, dtype=x.dtype))
+    z = tf.linalg.triangular_solve(root, x[:, :size, tf.newaxis])
+    return -0.5 * total(z**2) - total(tf.exp(x))
+
+  x = tf.constant(RNG.normal(size=[1, size + 1]) / 2.0)
+  plan = tfp_diag.plan_diag_hessian(
+    fn, tf.TensorSpec([None, size + 1], tf.float64)
+  )
+  assert (plan.num_passes, plan.how) == (2, 'squared sweeps'), plan
+  np.testing.assert_allclose(
+    plan(x)[2], hessian_by_copies(fn, x), rtol=1e-9, atol=1e-10
+  )
+
+
+def of_both_for_one_row(x):
+  """One coordinate is in the matrix, and in the right-hand side."""
+  y = right(x) + x[:, SIZE:, tf.newaxis][:, :1] * tf.eye(SIZE, 1, dtype=x.dtype)
+  return total(tf.cos(tf.linalg.triangular_solve(factor(x), y)))
+
+
+def of_a_right_hand_side(x):
+  """The matrix depends on a coordinate of the right-hand side."""
+  scale = tf.exp(x[:, :1, tf.newaxis] / 5.0)
+  z = tf.linalg.triangular_solve(factor(x) * scale, right(x))
+  return total(tf.cos(z))
+
+
+def solved_twice(x):
+  """The solution is the right-hand side of the same matrix."""
+  matrix = factor(x)
+  z = tf.sin(tf.linalg.triangular_solve(matrix, right(x)))
+  return total(tf.linalg.triangular_solve(matrix, z, adjoint=True) ** 2)
+
+
+def of_its_own_matrix(x):
+  """The same Tensor is the matrix and the right-hand side."""
+  matrix = general(x) + tf.linalg.diag(tf.sin(x[:, :SIZE]))
+  z = tf.linalg.triangular_solve(matrix, matrix)
+  return total(tf.cos(z)) + total(tf.exp(x))
+
+
+def of_the_other_triangle(x):
+  """As a right-hand side all of it counts, as the matrix a triangle."""
+  above = tf.linalg.band_part(
+    tf.linalg.matmul(right(x), right(x), transpose_b=True), 0, -1
+  )
+  above -= tf.linalg.band_part(above, 0, 0)
+  matrix = general(x) + above
+  return total(tf.cos(tf.linalg.triangular_solve(matrix, matrix)))
+
+
+def of_another_sample_of_matrices(x):
+  """Each coordinate is in one matrix, and in the right side of the other."""
+  one, two = x[:, : SIZE // 2], x[:, SIZE // 2 : SIZE]
+  matrices = (
+    tf.linalg.diag(2.0 + tf.sin(tf.stack([one, two], 1))) + FULL[:5, :5]
+  )
+  sides = tf.stack([two, one], 1)[..., tf.newaxis]
+  return total(tf.cos(tf.linalg.triangular_solve(matrices, sides)))
+
+
+def with_a_frontier(x):
+  """Paths part before the right-hand side, and meet behind the solution."""
+  y = tf.sinh(tf.linalg.matvec(FULL, x[:, :SIZE]))[..., tf.newaxis]
+  z = tf.linalg.triangular_solve(factor(x), y)
+  return total(tf.math.log(1.0 + total(z**2)[:, tf.newaxis])) - total(y)
+
+
+ADVERSARIES = [
+  of_both_for_one_row,
+  of_a_right_hand_side,
+  solved_twice,
+  of_its_own_matrix,
+  of_the_other_triangle,
+  of_another_sample_of_matrices,
+  with_a_frontier,
+  both_for_several_samples,
+]
+
+
+@pytest.mark.parametrize('fn', ADVERSARIES)
+def test_coordinates_that_meet(fn, prefers_sweeps):
+  want = hessian_by_copies(fn, X)
+  found = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])(X)
+  np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-10)
