@@ -23,6 +23,8 @@ from tfp_diag.command_line.options import FIRST_DRAWS
 from tfp_diag.mcmc import StopWhen, summarize
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
   R_HAT_LIMIT,
+  TOO_MANY_FAULTS,
+  are_many_faults,
   sampler_warnings,
 )
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
@@ -36,12 +38,18 @@ class Verdict(typing.NamedTuple):
   Attributes:
     summary: `tfp_diag.mcmc.Summary` of the parameters.
     complaints: List of `str`: why the draws have not converged.
+    faults: List of `str`: which proposals diverged or were not finite, where
+      their share is too large; longer chains do not help.
     notes: List of `str`: what else happened while it sampled.
+    is_doubtful: Python `bool`, whether notes are of such a share that parts of
+      the target may be missing.
   """
 
   summary: typing.Any
   complaints: list
+  faults: list
   notes: list
+  is_doubtful: bool
 
 
 class Judge:
@@ -79,7 +87,7 @@ class Judge:
     }
 
   def is_enough(self, draws, trace):
-    """Whether draws would be reported as converged; for `sample_posterior`.
+    """Whether more draws would not help; for `sample_posterior`.
 
     Args:
       draws: Array [draws, chains, coordinates].
@@ -108,12 +116,15 @@ class Judge:
       A `Verdict`.
     """
     summary = summarize(parameters, trace, min_ess=_LEAST_ESS)
-    notes = sampler_warnings(
-      (),
-      0,
-      summary.num_draws * math.prod(summary.chain_shape),
-      summary.num_not_finite,
-      summary.num_divergences,
-    )
-    complaints = [text for text in summary.warnings if text not in notes]
-    return Verdict(summary, complaints, notes)
+    num_steps = summary.num_draws * math.prod(summary.chain_shape)
+    faults, notes, is_doubtful = [], [], False
+    counts = summary.num_not_finite or 0, summary.num_divergences or 0
+    for one in ((counts[0], 0), (0, counts[1])):
+      is_fault = are_many_faults(sum(one), num_steps, TOO_MANY_FAULTS)
+      is_doubtful |= are_many_faults(sum(one), num_steps)
+      (faults if is_fault else notes).extend(
+        sampler_warnings((), 0, num_steps, *one)
+      )
+    others = {*faults, *notes}
+    complaints = [text for text in summary.warnings if text not in others]
+    return Verdict(summary, complaints, faults, notes, is_doubtful)

@@ -38,12 +38,13 @@ from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
 from tfp_diag.examples import targets
 from tfp_diag.mcmc import sample_posterior
+from tfp_diag.mcmc.diagnose.convergence_warnings import ENDS_OF_FAULTS
 
 # What `sample_posterior` warns of, and the report says.
 _SAID_IN_THE_REPORT = (
-  '.* Draw more, (or )?warm up',
+  '.* [Dd]raw more, (or )?warm up',
   # Proposals, and nothing else.
-  r'.* (chains inside of it|without centering help)\.$',
+  rf'.* ({"|".join(ENDS_OF_FAULTS)})\.$',
   'The run was interrupted',
 )
 
@@ -55,8 +56,8 @@ def main_job(options):
     options: What `parse_options` returned.
 
   Returns:
-    The exit status: 0, 3 if the draws have not converged, or 130 if Ctrl-C
-    ended the drawing early.
+    The exit status: 0, 3 if the draws have not converged or too many proposals
+    failed, or 130 if Ctrl-C ended the drawing early.
 
   Raises:
     InputError: if a file or a function does not fit; before anything is

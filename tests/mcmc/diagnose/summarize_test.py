@@ -263,14 +263,16 @@ def test_proposals_that_are_not_finite_are_counted():
   assert found.num_not_finite == 3
   assert '3 proposals not finite (0.04%)' in str(found)
   (warning,) = found.warnings
-  assert warning.startswith('3 proposals were rejected since')
+  assert warning.startswith('3 proposals were rejected (0.04 %) since')
+  found = bad(log_accept_ratio=set_at((1, 4), np.nan))
+  assert found.warnings[0].startswith('1 proposal was rejected (0.01 %) since')
 
 
 def test_divergences_are_counted():
   found = bad(diverging=set_at(np.s_[10:12], True))
   assert found.num_divergences == 16
   assert found.warnings[0].startswith(
-    '16 of 8,000 recorded proposals diverged (0.2 %):'
+    '16 of 8,000 recorded proposals diverged (0.2 %): parts of the target'
   )
 
 
@@ -305,8 +307,8 @@ def test_means_of_a_tree_that_underflow_are_finite():
 @pytest.mark.parametrize(
   ('count', 'said'),
   [
-    (2, '2 of 32,000 recorded proposals diverged (0.006 %)'),
-    (5_000, '(15.6 %)'),
+    (2, '2 of 32,000 recorded proposals diverged (0.006 %), which is no more'),
+    (5_000, '(15.6 %): parts of the target'),
   ],
 )
 def test_divergences_are_a_share(count, said):
@@ -314,6 +316,26 @@ def test_divergences_are_a_share(count, said):
   diverging.ravel()[:count] = True
   (warning,) = summarize(draws, {'diverging': diverging}).warnings
   assert said in warning
+  is_many = 'does not help' in warning
+  assert is_many == ('which R-hat cannot see' in warning) == (count > 2)
+
+
+@pytest.mark.parametrize(
+  ('count', 'num_steps', 'are_many'),
+  [
+    (None, 100, False),
+    (1, 8_000, False),
+    (3, 8_000, False),
+    (4, 8_000, True),
+    (4, 38_400, True),
+    (6, 64_000, False),
+    (7, 64_000, True),
+    (21, 64_000, True),
+    (448, 64_000, True),
+  ],
+)
+def test_many_faults_are_several_and_a_share(count, num_steps, are_many):
+  assert convergence_warnings.are_many_faults(count, num_steps) == are_many
 
 
 def test_tuning_is_left_out():
@@ -344,8 +366,11 @@ def test_too_little_is_said():
 @pytest.mark.parametrize(
   'fault, says',
   [
-    ({'log_accept_ratio': -np.inf}, 'not finite .* chains inside of it'),
-    ({'diverging': True}, 'diverged .* a model without centering help'),
+    ({'log_accept_ratio': -np.inf}, 'not finite .* build it in float64.*of it'),
+    (
+      {'diverging': True},
+      'diverged .* Write the model .* does not help at all',
+    ),
   ],
 )
 def test_a_longer_run_is_advised_where_it_helps(fault, says):

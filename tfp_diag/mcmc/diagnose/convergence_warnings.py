@@ -35,6 +35,18 @@ IS_NOT_FINITE = 'was not finite there'
 
 IS_DIVERGENT = 'recorded proposals diverged'
 
+# How sentences about proposals end.
+_STAY_INSIDE = 'keep chains inside of it'
+_NO_MORE_DRAWS = 'drawing more does not help at all'
+_HELP_THEN = 'will help'
+ENDS_OF_FAULTS = (_STAY_INSIDE, _NO_MORE_DRAWS, _HELP_THEN)
+
+# More proposals than so many, and than this share of all, that diverged or were
+# not finite are a fault of the run; of fewer no share is known.
+_FEW_FAULTS, _MOST_FAULTS = 3, 1e-4
+# Of a larger share no number is to be used.
+TOO_MANY_FAULTS = 2e-3
+
 # Chains that are moved are no mode if they are fewer than so many, and fewer
 # than this share; nor is what lies beside the draws by less than this share of
 # their range.
@@ -151,6 +163,23 @@ def _of_parts(flags, sizes):
   return np.concatenate([np.full(len(part), np.any(part)) for part in parts])
 
 
+def are_many_faults(count, num_steps, share=_MOST_FAULTS):
+  """Whether divergences, or proposals that are not finite, are a real share.
+
+  A few may happen to any run: a single one of 8,000 steps is more than one in
+  10,000. So there must be several, too.
+
+  Args:
+    count: Python `int`, how many there are, or None.
+    num_steps: Python `int`, of all chains together.
+    share: Python `float`, of which share on they are many.
+
+  Returns:
+    Python `bool`.
+  """
+  return (count or 0) > max(_FEW_FAULTS, share * num_steps)
+
+
 def sampler_warnings(
   stuck_chains,
   num_chains,
@@ -188,20 +217,40 @@ def sampler_warnings(
       'where they are, or their start is far out.'
     )
   if num_not_finite:
-    found.append(
-      f'{num_not_finite:,} proposals were rejected since the log density, its '
-      f'gradient or the scale {IS_NOT_FINITE}: what lies behind is '
-      'missing. In float64 numbers reach farther; where nothing lies behind, '
-      'at an edge of the support, bijectors keep chains inside of it.'
-    )
+    found.append(_not_finite(num_not_finite, num_steps))
   if num_divergences:
-    found.append(
-      f'{num_divergences:,} of {num_steps:,} {IS_DIVERGENT} '
-      f'({_percent(num_divergences / num_steps)}): where the curvature is '
-      'strong, parts of the target may be missing. Smaller steps, by a higher '
-      'acceptance rate, or a model without centering help.'
-    )
+    found.append(_diverged(num_divergences, num_steps))
   return found
+
+
+def _not_finite(count, num_steps):
+  were = 'proposal was' if count == 1 else 'proposals were'
+  return (
+    f'{count:,} {were} rejected ({_percent(count / num_steps)}) since the log '
+    f'density, its gradient or the scale {IS_NOT_FINITE}: what lies behind is '
+    'missing. A model rounds its variables, in float32 soon to the edge of '
+    'their support: build it in float64. A log density of your own that ends '
+    f'at an edge needs bijectors, which {_STAY_INSIDE}.'
+  )
+
+
+def _diverged(count, num_steps):
+  text = (
+    f'{count:,} of {num_steps:,} {IS_DIVERGENT} ({_percent(count / num_steps)})'
+  )
+  if are_many_faults(count, num_steps):
+    return (
+      f'{text}: parts of the target where the curvature is strong are visited '
+      'too rarely, which R-hat cannot see. Write the model without centering. '
+      'Smaller steps, by a higher `target_accept_prob` (0.99), help less, and '
+      f'{_NO_MORE_DRAWS}.'
+    )
+  return (
+    f'{text}, which is no more than may happen. If there are many in a longer '
+    'run, parts of the target where the curvature is strong may be missing: '
+    'a model without centering, or smaller steps by a higher '
+    f'`target_accept_prob`, {_HELP_THEN}.'
+  )
 
 
 def unreached(places, draws):
