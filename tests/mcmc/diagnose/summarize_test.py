@@ -240,6 +240,45 @@ def test_short_chains_that_agree_are_told_what_the_limit_takes():
   assert 'the chains do not agree yet' in ' '.join(summarize(draws).warnings)
 
 
+def test_very_many_chains_of_few_draws_are_too_short_and_agree():
+  """Fewer than 20 effective draws of each chain say nothing of that."""
+  draws = ar1(0.25, [20, 5000])
+  (sentence,) = summarize(draws).warnings
+  assert 'with 5,000 chains that takes an effective sample size of 4' in (
+    sentence
+  )
+  assert summarize(draws).ess_bulk[0] < 20 * 5000
+  offset, wider = draws.copy(), draws.copy()
+  offset[:, :1000] += 0.5
+  wider[:, :1000] *= 2.0
+  for other in (offset, wider):
+    (sentence,) = summarize(other).warnings
+    assert 'the chains do not agree' in sentence
+
+
+@pytest.mark.parametrize(('size', 'said'), [(15.0, 1), (5.0, 1), (200.0, 0)])
+def test_what_lasts_decides_where_chains_are_short(size, said):
+  """Made-up statistics of 100 chains."""
+  columns = {
+    'mean': np.zeros(1),
+    'sd': np.ones(1),
+    'spacing': np.zeros(1),
+    'r_hat': np.array([1.05]),
+    'ess_bulk': np.array([100.0 * size]),
+    'ess_tail': np.array([100.0 * size]),
+  }
+
+  def sentence(lasting):
+    (text,) = convergence_warnings.parameter_warnings(
+      ['x'], [1], {**columns, 'lasting': np.array([lasting])}, 20, 100, 100, 400
+    )
+    return text
+
+  is_short = 'takes an effective sample size of 9,950' in sentence(1.005)
+  assert is_short == bool(said)
+  assert 'the chains do not agree' in sentence(1.03)
+
+
 def test_chains_that_differ_in_width_are_not_too_short():
   widths = np.linspace(0.5, 2.0, 64)
   draws = np.random.default_rng(0).normal(size=[500, 64]) * widths
@@ -568,8 +607,15 @@ def test_places_that_chains_were_moved_away_from():
   (sentence,) = convergence_warnings.unreached(far, draws)
   assert 'In the warm-up 4 chains' in sentence
   assert 'no draw is there' in sentence
-  # Draws are there; or two chains are no mode; or none was moved.
-  for places in (far / 9.0, far[:2], np.zeros([0, 2]), None):
+  # One of half the mass is enough.
+  for count, said in (1, 'up 1 chain did'), (2, 'up 2 chains did'):
+    (sentence,) = convergence_warnings.unreached(far[:count], draws)
+    assert said in sentence
+  # Of few chains, those not so far away are in the neck of a funnel.
+  near = far * 4.7 / 9.0
+  assert convergence_warnings.unreached(near, draws) != []
+  # Draws are there; or none was moved.
+  for places in (near[:2], far / 9.0, far[:1] / 9.0, np.zeros([0, 2]), None):
     assert convergence_warnings.unreached(places, draws) == []
 
 
@@ -580,7 +626,7 @@ def test_one_proposal_is_not_said_to_fail_twice():
   diverging[3, :7] = True
   statistics = {'log_accept_ratio': ratio, 'diverging': diverging}
   first, second = summarize(draws, statistics).warnings
-  assert first.startswith('5 proposals') and 'bijectors keep' in first
+  assert first.startswith('5 proposals') and 'which keep chains' in first
   assert second.startswith('2 of 8,000')
 
 

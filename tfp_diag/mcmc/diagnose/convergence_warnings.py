@@ -47,10 +47,10 @@ _FEW_FAULTS, _MOST_FAULTS = 3, 1e-4
 # Of a larger share no number is to be used.
 TOO_MANY_FAULTS = 2e-3
 
-# Chains that are moved are no mode if they are fewer than so many, and fewer
-# than this share; nor is what lies beside the draws by less than this share of
-# their range.
-_FEWEST, _LEAST_SHARE, _MARGIN = 3, 0.05, 0.1
+# A place is beside the draws by so much of their range. Of few chains, fewer
+# than so many or than this share, it is also so many standard deviations away:
+# in the neck of a funnel, where chains get stuck, they are fewer.
+_MARGIN, _FEWEST, _LEAST_SHARE, _FAR = 0.1, 3, 0.05, 5.0
 
 # Chains that have so many effective draws each agree, and are only too short
 # for the limit of R-hat.
@@ -80,7 +80,8 @@ def parameter_warnings(
       One that is the same in all draws is no fault where others of its part
       move, as the zeros of a triangular matrix.
     columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
-      'ess_tail'; 'spacing', how far numbers near the mean are apart; and
+      'ess_tail'; 'lasting', how large R-hat may stay in longer chains;
+      'spacing', how far numbers near the mean are apart; and
       'nested_r_hat', which is judged in the place of 'r_hat'
       where there is one.
     num_draws: Python `int`, of each chain.
@@ -118,15 +119,19 @@ def parameter_warnings(
     worst = int(np.argmax(np.where(bad, r_hat, 0.0)))
     why = 'the chains do not agree yet.'
     size = columns['ess_bulk'][worst]
-    if what == 'R-hat' and size >= _MANY_OF_A_CHAIN * num_chains:
+    if what == 'R-hat':
       # About sqrt(1 + 2 C / ESS), for the halves of C chains.
       needed = 2.0 * num_chains / (limit**2 - 1.0)
-      why = 'the chains do not agree, on where it is or on how wide.'
-      if size < needed:
+      are_long = size >= _MANY_OF_A_CHAIN * num_chains
+      # Without that sign: the effective sample size is small where chains do
+      # not agree, too.
+      if size < needed and (are_long or columns['lasting'][worst] < limit):
         why = (
           f'with {num_chains:,} chains that takes an effective sample size of '
           f'{needed:,.0f}, and there are {size:,.0f}.'
         )
+      elif are_long:
+        why = 'the chains do not agree, on where it is or on how wide.'
     found.append(
       f'{what} is {limit:.4g} or more for {_listed(names, bad)}, at worst '
       f'{r_hat[worst]:.3f} for {names[worst]}: {why}'
@@ -263,18 +268,23 @@ def unreached(places, draws):
   Returns:
     List of `str`.
   """
-  num_chains = draws.shape[1]
-  if places is None or len(places) < max(_FEWEST, _LEAST_SHARE * num_chains):
+  if places is None or not len(places):
     return []
+  num_chains = draws.shape[1]
   low, high = np.min(draws, axis=(0, 1)), np.max(draws, axis=(0, 1))
   margin = _MARGIN * (high - low)
-  beside = np.any((places < low - margin) | (places > high + margin), axis=1)
-  count = int(beside.sum())
-  if count < max(_FEWEST, _LEAST_SHARE * num_chains):
+  beside = (places < low - margin) | (places > high + margin)
+  if np.any(beside, axis=1).sum() < max(_FEWEST, _LEAST_SHARE * num_chains):
+    some = draws.astype(np.float64)
+    away = np.abs(places - np.mean(some, axis=(0, 1)))
+    beside &= away > _FAR * np.std(some, axis=(0, 1))
+  count = int(np.any(beside, axis=1).sum())
+  if not count:
     return []
+  chains = '1 chain' if count == 1 else f'{count} chains'
   return [
-    f'In the warm-up {count} chains did not move in places that may hold as '
-    f'much of the target, were moved to others, and {IS_UNREACHED} '
+    f'In the warm-up {chains} did not move in places that may hold as much of '
+    f'the target, went to where others are, and {IS_UNREACHED} '
     '(`warm_up.abandoned`): a narrow mode may be missing, which R-hat cannot '
     'see.'
   ]

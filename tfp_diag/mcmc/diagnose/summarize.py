@@ -190,7 +190,7 @@ def summarize(
     ),
   ]
   nested_r_hat = columns.pop('nested_r_hat', None)
-  del columns['spacing']
+  del columns['spacing'], columns['lasting']
   return Summary(
     names=names,
     probs=probs,
@@ -232,7 +232,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
   They are in float64 here, and were in `dtype`.
   """
   size = draws.shape[0] * draws.shape[1]
-  found = convergence(draws, ('r_hat', *ESS_KINDS))
+  found = convergence(draws, ('r_hat', 'lasting', *ESS_KINDS))
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
     mean = np.mean(draws, axis=(0, 1))
     # What never moved has no spread, whatever its mean is rounded to.
@@ -254,6 +254,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
       'ess_bulk': found['bulk'],
       'ess_tail': found['tail'],
       'r_hat': found['r_hat'],
+      'lasting': found['lasting'],
       'spacing': _spacing(mean, dtype),
     }
   if num_superchains is not None:
