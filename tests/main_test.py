@@ -40,7 +40,10 @@ from tfp_diag.command_line.main import main
 from tfp_diag.command_line.report import describe_report, make_report
 from tfp_diag.examples import targets
 from tfp_diag.internal.warn import warn
-from tfp_diag.mcmc.diagnose.convergence_warnings import sampler_warnings
+from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  sampler_warnings,
+  unreached,
+)
 from tfp_diag.mcmc.run import sample_posterior
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 
@@ -564,6 +567,13 @@ def test_many_failed_proposals_are_no_convergence(
   assert said in text
   assert '--draws' not in text
   assert judge.is_enough(draws, trace)
+  # A mode that no draw is near, whatever else there is.
+  missing = unreached(np.full([1, 3], 99.0), draws)
+  verdict = judge.verdict(parameters, trace, ['Something else.', *missing])
+  report = make_report(target, found, verdict, 1.0)
+  assert not report['converged']
+  assert set(missing) <= set(report['complaints'])
+  assert 'Something else.' not in describe_report(report)
 
 
 def interrupt_after(num_blocks, cls, monkeypatch):

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tfp_diag.command_line.options import FIRST_DRAWS
 from tfp_diag.mcmc import StopWhen, summarize
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  IS_UNREACHED,
   R_HAT_LIMIT,
   TOO_MANY_FAULTS,
   are_many_faults,
@@ -39,7 +40,8 @@ class Verdict(typing.NamedTuple):
     summary: `tfp_diag.mcmc.Summary` of the parameters.
     complaints: List of `str`: why the draws have not converged.
     faults: List of `str`: which proposals diverged or were not finite, where
-      their share is too large; longer chains do not help.
+      their share is too large, and which modes no draw is near; longer chains
+      do not help.
     notes: List of `str`: what else happened while it sampled.
     is_doubtful: Python `bool`, whether notes are of such a share that parts of
       the target may be missing.
@@ -105,19 +107,22 @@ class Judge:
       self.verdict(parameters, trace).complaints
     )
 
-  def verdict(self, parameters, trace):
+  def verdict(self, parameters, trace, warnings=()):
     """Judges draws.
 
     Args:
       parameters: Mapping from names to arrays [draws, chains].
       trace: As for `is_enough`.
+      warnings: Sequence of `str`, those of `sample_posterior`, which knows what
+        happened before the draws.
 
     Returns:
       A `Verdict`.
     """
     summary = summarize(parameters, trace, min_ess=_LEAST_ESS)
     num_steps = summary.num_draws * math.prod(summary.chain_shape)
-    faults, notes, is_doubtful = [], [], False
+    faults = [text for text in warnings if IS_UNREACHED in text]
+    notes, is_doubtful = [], False
     counts = summary.num_not_finite or 0, summary.num_divergences or 0
     for one in ((counts[0], 0), (0, counts[1])):
       is_fault = are_many_faults(sum(one), num_steps, TOO_MANY_FAULTS)

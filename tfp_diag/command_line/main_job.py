@@ -38,13 +38,17 @@ from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
 from tfp_diag.examples import targets
 from tfp_diag.mcmc import sample_posterior
-from tfp_diag.mcmc.diagnose.convergence_warnings import ENDS_OF_FAULTS
+from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  ENDS_OF_FAULTS,
+  IS_UNREACHED,
+)
 
 # What `sample_posterior` warns of, and the report says.
 _SAID_IN_THE_REPORT = (
   '.* [Dd]raw more, (or )?warm up',
   # Proposals, and nothing else.
   rf'.* ({"|".join(ENDS_OF_FAULTS)})\.$',
+  f'.*{IS_UNREACHED}',
   'The run was interrupted',
 )
 
@@ -102,7 +106,7 @@ def main_job(options):
       raise KeyboardInterrupt
     verdict = None
     if len(found.trace['is_accepted']) >= LEAST_DRAWS:
-      verdict = judge.verdict(parameters, found.trace)
+      verdict = judge.verdict(parameters, found.trace, found.summary.warnings)
     report = make_report(target, found, verdict, seconds)
     say(describe_report(report))
     if options.plot is not None and verdict is not None:
