@@ -509,7 +509,7 @@ def test_kernel_results_are_a_trace():
       (np.ones([5, 2]),),
       {'var_names': ['a', 'b']},
       ValueError,
-      'has 2 entries.*1 parts',
+      'has 2 entries.*1 part;',
     ),
     (
       ([np.ones([5, 2])] * 2,),

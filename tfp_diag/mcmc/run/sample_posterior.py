@@ -318,7 +318,13 @@ def sample_posterior(
   check_run_options(
     checkpoint, resume, False, stop_when, jit_compile, progress_bar
   )
-  num_draws = as_count('num_draws', num_draws, 1)
+  is_model = callable(num_draws) or hasattr(num_draws, 'event_shape')
+  num_draws = as_count(
+    'num_draws',
+    num_draws,
+    1,
+    'how many draws; the model is the first argument' if is_model else None,
+  )
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
   if preconditioner == 'local' and not (use_curvature and num_warmup_steps):
     given = (

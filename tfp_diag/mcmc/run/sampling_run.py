@@ -227,6 +227,10 @@ class SamplingRun:
     """Asks `stop_when`, when it is time to."""
     if not self._schedule.is_time_to_judge(self._progress.step):
       return False
+    return self.ask(stop_when)
+
+  def ask(self, stop_when):
+    """Asks `stop_when` whether the draws so far are enough."""
     # What it does to them must not be done to the draws.
     return bool(
       stop_when(
