@@ -286,7 +286,8 @@ class SamplingRun:
       raise refusal(
         directory.path,
         f'has made {progress.step:,} steps, but this call asks for '
-        f'{self._schedule.num_steps:,}. Ask for more draws',
+        f'{self._schedule.num_steps:,}. Ask for as many draws or more, or read '
+        f'what is there by `tfp_diag.mcmc.load_draws({str(directory.path)!r})`',
       )
     self._progress = progress._replace(
       state=[tf.constant(x) for x in progress.state],
