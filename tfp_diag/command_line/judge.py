@@ -42,7 +42,8 @@ class Verdict(typing.NamedTuple):
     faults: List of `str`: which proposals diverged or were not finite, where
       their share is too large, and which modes no draw is near; longer chains
       do not help.
-    notes: List of `str`: what else happened while it sampled.
+    notes: List of `str`: what else happened while it sampled, and which errors
+      cannot be trusted.
     is_doubtful: Python `bool`, whether notes are of such a share that parts of
       the target may be missing.
   """
@@ -130,6 +131,7 @@ class Judge:
       (faults if is_fault else notes).extend(
         sampler_warnings((), 0, num_steps, *one)
       )
+    notes += summary.notes
     others = {*faults, *notes}
     complaints = [text for text in summary.warnings if text not in others]
     return Verdict(summary, complaints, faults, notes, is_doubtful)
