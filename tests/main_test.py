@@ -528,7 +528,7 @@ def test_what_the_report_notes_is_not_said_before(fault, capsys):
   ('count', 'converged', 'said'),
   [
     (3, True, '\n\nConverged: every R-hat'),
-    (10, True, '\n\nR-hat and ESS are good, but see the note, which'),
+    (10, True, '\n\nDoubtful: every R-hat'),
     (40, False, '\n\nNOT CONVERGED. Do not use these numbers, good as'),
   ],
 )

@@ -149,7 +149,7 @@ def describe_report(report):
     if report['doubtful']:
       blocks.append(
         _wrapped(
-          f'R-hat and ESS are good, {but}, which they cannot see: {good}.'
+          f'Doubtful: {good}; {but}: R-hat and ESS do not see what is missing.'
         )
       )
     else:
