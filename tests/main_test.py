@@ -24,9 +24,11 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tfp_diag
 from tfp_diag.command_line import main_job as main_job_module
@@ -35,10 +37,13 @@ from tfp_diag.command_line.diagonals import compare_diagonals
 from tfp_diag.command_line.judge import Judge
 from tfp_diag.command_line.listed_targets import LISTED_TARGETS
 from tfp_diag.command_line.main import main
-from tfp_diag.command_line.report import describe_report
+from tfp_diag.command_line.report import describe_report, make_report
 from tfp_diag.examples import targets
 from tfp_diag.internal.warn import warn
-from tfp_diag.mcmc.diagnose.convergence_warnings import sampler_warnings
+from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  sampler_warnings,
+  unreached,
+)
 from tfp_diag.mcmc.run import sample_posterior
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 
@@ -514,6 +519,61 @@ def test_what_the_report_notes_is_not_said_before(fault, capsys):
     warn(f'{text} In the warm-up 8 chains did not move.')
   said = capsys.readouterr().err
   assert said == f'Note: {text} In the warm-up 8 chains did not move.\n'
+
+
+@pytest.mark.parametrize(
+  ('fault', 'value'), [('diverging', True), ('log_accept_ratio', -np.inf)]
+)
+@pytest.mark.parametrize(
+  ('count', 'converged', 'said'),
+  [
+    (3, True, '\n\nConverged: every R-hat'),
+    (10, True, '\n\nDoubtful: every R-hat'),
+    (40, False, '\n\nNOT CONVERGED. Do not use these numbers, good as'),
+  ],
+)
+def test_many_failed_proposals_are_no_convergence(
+  fault, value, count, converged, said
+):
+  """R-hat does not see them, and no longer run helps."""
+  target = targets.get('gaussian_3d')
+  judge = Judge(target, [tf.zeros([8, 3])])
+  draws = np.random.default_rng(0).normal(size=[1000, 8, 3])
+  trace = {
+    'is_accepted': np.ones([1000, 8], bool),
+    'log_accept_ratio': np.zeros([1000, 8]),
+    'diverging': np.zeros([1000, 8], bool),
+    'n_steps': np.ones([1000], int),
+  }
+  trace[fault].ravel()[:count] = value
+  parameters = judge.parameters([draws])
+  warm_up = types.SimpleNamespace(
+    windows=(),
+    integration_time=1.0,
+    damping=1.0,
+    step_size=1.0,
+    scale=types.SimpleNamespace(kind='dense'),
+  )
+  found = types.SimpleNamespace(
+    trace=trace,
+    warm_up=warm_up,
+    stopped_by='finished',
+    num_gradients=1000,
+    num_gradients_warmup=0,
+  )
+  report = make_report(target, found, judge.verdict(parameters, trace), 1.0)
+  assert report['converged'] == converged
+  text = describe_report(report)
+  assert said in text
+  assert '--draws' not in text
+  assert judge.is_enough(draws, trace)
+  # A mode that no draw is near, whatever else there is.
+  missing = unreached(np.full([1, 3], 99.0), draws)
+  verdict = judge.verdict(parameters, trace, ['Something else.', *missing])
+  report = make_report(target, found, verdict, 1.0)
+  assert not report['converged']
+  assert set(missing) <= set(report['complaints'])
+  assert 'Something else.' not in describe_report(report)
 
 
 def interrupt_after(num_blocks, cls, monkeypatch):

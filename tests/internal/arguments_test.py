@@ -16,6 +16,7 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tfp_diag.internal import arguments
 
@@ -55,6 +56,14 @@ def test_callables():
 def test_arrays_are_shown_by_shape_and_dtype():
   shown = arguments.shown(np.array([1.0, None]))
   assert shown == 'an ndarray of shape (2,) and dtype object'
+
+
+def test_numbers_of_bfloat16_are_real_and_text_is_not():
+  given = tf.constant([0.5, 2.0], tf.bfloat16)
+  assert arguments.as_array('x', given).tolist() == [0.5, 2.0]
+  for given in ('a', ['a', 'bcd'], b'a'):
+    with pytest.raises(TypeError, match=r'\(its entries are text\)'):
+      arguments.as_array('x', given)
 
 
 def test_a_reason_takes_a_line_or_two():

@@ -22,7 +22,10 @@ import tensorflow as tf
 from tfp_diag.command_line.options import FIRST_DRAWS
 from tfp_diag.mcmc import StopWhen, summarize
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  IS_UNREACHED,
   R_HAT_LIMIT,
+  TOO_MANY_FAULTS,
+  are_many_faults,
   sampler_warnings,
 )
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
@@ -36,12 +39,20 @@ class Verdict(typing.NamedTuple):
   Attributes:
     summary: `tfp_diag.mcmc.Summary` of the parameters.
     complaints: List of `str`: why the draws have not converged.
-    notes: List of `str`: what else happened while it sampled.
+    faults: List of `str`: which proposals diverged or were not finite, where
+      their share is too large, and which modes no draw is near; longer chains
+      do not help.
+    notes: List of `str`: what else happened while it sampled, and which errors
+      cannot be trusted.
+    is_doubtful: Python `bool`, whether notes are of such a share that parts of
+      the target may be missing.
   """
 
   summary: typing.Any
   complaints: list
+  faults: list
   notes: list
+  is_doubtful: bool
 
 
 class Judge:
@@ -79,7 +90,7 @@ class Judge:
     }
 
   def is_enough(self, draws, trace):
-    """Whether draws would be reported as converged; for `sample_posterior`.
+    """Whether more draws would not help; for `sample_posterior`.
 
     Args:
       draws: Array [draws, chains, coordinates].
@@ -97,23 +108,30 @@ class Judge:
       self.verdict(parameters, trace).complaints
     )
 
-  def verdict(self, parameters, trace):
+  def verdict(self, parameters, trace, warnings=()):
     """Judges draws.
 
     Args:
       parameters: Mapping from names to arrays [draws, chains].
       trace: As for `is_enough`.
+      warnings: Sequence of `str`, those of `sample_posterior`, which knows what
+        happened before the draws.
 
     Returns:
       A `Verdict`.
     """
     summary = summarize(parameters, trace, min_ess=_LEAST_ESS)
-    notes = sampler_warnings(
-      (),
-      0,
-      summary.num_draws * math.prod(summary.chain_shape),
-      summary.num_not_finite,
-      summary.num_divergences,
-    )
-    complaints = [text for text in summary.warnings if text not in notes]
-    return Verdict(summary, complaints, notes)
+    num_steps = summary.num_draws * math.prod(summary.chain_shape)
+    faults = [text for text in warnings if IS_UNREACHED in text]
+    notes, is_doubtful = [], False
+    counts = summary.num_not_finite or 0, summary.num_divergences or 0
+    for one in ((counts[0], 0), (0, counts[1])):
+      is_fault = are_many_faults(sum(one), num_steps, TOO_MANY_FAULTS)
+      is_doubtful |= are_many_faults(sum(one), num_steps)
+      (faults if is_fault else notes).extend(
+        sampler_warnings((), 0, num_steps, *one)
+      )
+    notes += summary.notes
+    others = {*faults, *notes}
+    complaints = [text for text in summary.warnings if text not in others]
+    return Verdict(summary, complaints, faults, notes, is_doubtful)

@@ -38,12 +38,17 @@ from tfp_diag.command_line.starting_points import starting_points
 from tfp_diag.command_line.user_target import user_target
 from tfp_diag.examples import targets
 from tfp_diag.mcmc import sample_posterior
+from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  ENDS_OF_FAULTS,
+  IS_UNREACHED,
+)
 
 # What `sample_posterior` warns of, and the report says.
 _SAID_IN_THE_REPORT = (
-  '.* Draw more, (or )?warm up',
+  '.* [Dd]raw more, (or )?warm up',
   # Proposals, and nothing else.
-  r'.* (chains inside of it|without centering help)\.$',
+  rf'.* ({"|".join(ENDS_OF_FAULTS)})\.$',
+  f'.*{IS_UNREACHED}',
   'The run was interrupted',
 )
 
@@ -55,8 +60,8 @@ def main_job(options):
     options: What `parse_options` returned.
 
   Returns:
-    The exit status: 0, 3 if the draws have not converged, or 130 if Ctrl-C
-    ended the drawing early.
+    The exit status: 0, 3 if the draws have not converged or too many proposals
+    failed, or 130 if Ctrl-C ended the drawing early.
 
   Raises:
     InputError: if a file or a function does not fit; before anything is
@@ -101,7 +106,7 @@ def main_job(options):
       raise KeyboardInterrupt
     verdict = None
     if len(found.trace['is_accepted']) >= LEAST_DRAWS:
-      verdict = judge.verdict(parameters, found.trace)
+      verdict = judge.verdict(parameters, found.trace, found.summary.warnings)
     report = make_report(target, found, verdict, seconds)
     say(describe_report(report))
     if options.plot is not None and verdict is not None:

@@ -188,7 +188,8 @@ _EXIT_STATUS = """exit status:
   0    the draws have converged
   1    what is printed cannot be written
   2    an option, a file or a function does not fit
-  3    the draws have not converged
+  3    the draws have not converged, or more than 0.2 % of the proposals
+       diverged or were not finite (from 0.01 % on the report doubts the draws)
   130  Ctrl-C; what was drawn until then is reported and saved"""
 
 

@@ -39,11 +39,13 @@ def make_report(target, found, verdict, seconds):
   num_draws, num_chains = found.trace['is_accepted'].shape
   warm_up = found.warm_up
   num_steps = int(np.sum(found.trace['n_steps']))
-  complaints = (
-    ['There are too few draws to judge.']
-    if verdict is None
-    else verdict.complaints
+  complaints, faults, is_doubtful = (
+    ['There are too few draws to judge.'],
+    [],
+    False,
   )
+  if verdict is not None:
+    _, complaints, faults, _, is_doubtful = verdict
   return {
     'target': target.name,
     'description': target.description,
@@ -64,8 +66,10 @@ def make_report(target, found, verdict, seconds):
     'gradients': found.num_gradients,
     'warmup_gradients': found.num_gradients_warmup,
     'seconds': seconds,
-    'converged': not complaints,
-    'complaints': complaints,
+    'converged': not complaints and not faults,
+    'complaints': [*faults, *complaints],
+    'longer_runs_help': bool(complaints),
+    'doubtful': is_doubtful,
     'notes': [] if verdict is None else verdict.notes,
     'parameters': []
     if verdict is None
@@ -139,20 +143,28 @@ def describe_report(report):
   )
   blocks += [_wrapped(f'Note: {text}') for text in report['notes']]
   if report['converged']:
-    but = '; but see the note' if report['notes'] else ''
+    but = 'but see the note' if report['notes'] else ''
     but += 's' if len(report['notes']) > 1 else ''
-    blocks.append(
-      f'Converged: every R-hat is below 1.01, every ESS above 400{but}.'
-    )
-  else:
-    sentences = [*report['complaints'], _way_out(report)]
-    blocks.append(
-      '\n'.join(
-        [
-          'NOT CONVERGED. Do not use these numbers yet.',
-          *(_wrapped(text, '  ') for text in sentences),
-        ]
+    good = 'every R-hat is below 1.01, every ESS above 400'
+    if report['doubtful']:
+      blocks.append(
+        _wrapped(
+          f'Doubtful: {good}; {but}: R-hat and ESS do not see what is missing.'
+        )
       )
+    else:
+      blocks.append(f'Converged: {good}{but and "; "}{but}.')
+  else:
+    title = 'NOT CONVERGED. Do not use these numbers yet.'
+    sentences = [*report['complaints']]
+    if report['longer_runs_help']:
+      sentences.append(_way_out(report))
+    else:
+      title = (
+        'NOT CONVERGED. Do not use these numbers, good as R-hat and ESS are.'
+      )
+    blocks.append(
+      '\n'.join([title, *(_wrapped(text, '  ') for text in sentences)])
     )
   return '\n\n'.join(blocks)
 

@@ -458,8 +458,11 @@ def as_array(name: str, value: Any, may_be_nan: bool = False) -> np.ndarray:
   """
   try:
     array = np.array(value)
-    if array.dtype.kind not in 'biuf':
-      raise TypeError(f'its entries are {array.dtype.name}')
+    # Of bfloat16 NumPy knows no more than the name.
+    if array.dtype.kind not in 'biuf' and array.dtype.name != 'bfloat16':
+      is_text = array.dtype.kind in 'US'
+      kind = 'text' if is_text else array.dtype.name
+      raise TypeError(f'its entries are {kind}')
   except (TypeError, ValueError) as e:
     raise TypeError(
       f'`{name}` is {shown(value)}, which is not an array of real numbers '

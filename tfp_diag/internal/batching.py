@@ -346,7 +346,8 @@ def check_value(value, xs, rank, name='fn'):
   """
   if value.shape.rank is None or not value.dtype.is_floating:
     raise ValueError(
-      f'`{name}` returned {value}; one floating scalar per sample is needed, '
+      f'`{name}` returned {value} of dtype {value.dtype.name}; one floating '
+      'scalar per sample is needed, '
       'in a Tensor of known rank.'
     )
   if rank is not None and value.shape.rank != rank:

@@ -240,6 +240,45 @@ def test_short_chains_that_agree_are_told_what_the_limit_takes():
   assert 'the chains do not agree yet' in ' '.join(summarize(draws).warnings)
 
 
+def test_very_many_chains_of_few_draws_are_too_short_and_agree():
+  """Fewer than 20 effective draws of each chain say nothing of that."""
+  draws = ar1(0.25, [20, 5000])
+  (sentence,) = summarize(draws).warnings
+  assert 'with 5,000 chains that takes an effective sample size of 4' in (
+    sentence
+  )
+  assert summarize(draws).ess_bulk[0] < 20 * 5000
+  offset, wider = draws.copy(), draws.copy()
+  offset[:, :1000] += 0.5
+  wider[:, :1000] *= 2.0
+  for other in (offset, wider):
+    (sentence,) = summarize(other).warnings
+    assert 'the chains do not agree' in sentence
+
+
+@pytest.mark.parametrize(('size', 'said'), [(15.0, 1), (5.0, 1), (200.0, 0)])
+def test_what_lasts_decides_where_chains_are_short(size, said):
+  """Made-up statistics of 100 chains."""
+  columns = {
+    'mean': np.zeros(1),
+    'sd': np.ones(1),
+    'spacing': np.zeros(1),
+    'r_hat': np.array([1.05]),
+    'ess_bulk': np.array([100.0 * size]),
+    'ess_tail': np.array([100.0 * size]),
+  }
+
+  def sentence(lasting):
+    (text,) = convergence_warnings.parameter_warnings(
+      ['x'], [1], {**columns, 'lasting': np.array([lasting])}, 20, 100, 100, 400
+    )
+    return text
+
+  is_short = 'takes an effective sample size of 9,950' in sentence(1.005)
+  assert is_short == bool(said)
+  assert 'the chains do not agree' in sentence(1.03)
+
+
 def test_chains_that_differ_in_width_are_not_too_short():
   widths = np.linspace(0.5, 2.0, 64)
   draws = np.random.default_rng(0).normal(size=[500, 64]) * widths
@@ -263,14 +302,16 @@ def test_proposals_that_are_not_finite_are_counted():
   assert found.num_not_finite == 3
   assert '3 proposals not finite (0.04%)' in str(found)
   (warning,) = found.warnings
-  assert warning.startswith('3 proposals were rejected since')
+  assert warning.startswith('3 proposals were rejected (0.04 %) since')
+  found = bad(log_accept_ratio=set_at((1, 4), np.nan))
+  assert found.warnings[0].startswith('1 proposal was rejected (0.01 %) since')
 
 
 def test_divergences_are_counted():
   found = bad(diverging=set_at(np.s_[10:12], True))
   assert found.num_divergences == 16
   assert found.warnings[0].startswith(
-    '16 of 8,000 recorded proposals diverged (0.2 %):'
+    '16 of 8,000 recorded proposals diverged (0.2 %): parts of the target'
   )
 
 
@@ -305,8 +346,8 @@ def test_means_of_a_tree_that_underflow_are_finite():
 @pytest.mark.parametrize(
   ('count', 'said'),
   [
-    (2, '2 of 32,000 recorded proposals diverged (0.006 %)'),
-    (5_000, '(15.6 %)'),
+    (2, '2 of 32,000 recorded proposals diverged (0.006 %), which is no more'),
+    (5_000, '(15.6 %): parts of the target'),
   ],
 )
 def test_divergences_are_a_share(count, said):
@@ -314,6 +355,26 @@ def test_divergences_are_a_share(count, said):
   diverging.ravel()[:count] = True
   (warning,) = summarize(draws, {'diverging': diverging}).warnings
   assert said in warning
+  is_many = 'does not help' in warning
+  assert is_many == ('which R-hat cannot see' in warning) == (count > 2)
+
+
+@pytest.mark.parametrize(
+  ('count', 'num_steps', 'are_many'),
+  [
+    (None, 100, False),
+    (1, 8_000, False),
+    (3, 8_000, False),
+    (4, 8_000, True),
+    (4, 38_400, True),
+    (6, 64_000, False),
+    (7, 64_000, True),
+    (21, 64_000, True),
+    (448, 64_000, True),
+  ],
+)
+def test_many_faults_are_several_and_a_share(count, num_steps, are_many):
+  assert convergence_warnings.are_many_faults(count, num_steps) == are_many
 
 
 def test_tuning_is_left_out():
@@ -344,8 +405,11 @@ def test_too_little_is_said():
 @pytest.mark.parametrize(
   'fault, says',
   [
-    ({'log_accept_ratio': -np.inf}, 'not finite .* chains inside of it'),
-    ({'diverging': True}, 'diverged .* a model without centering help'),
+    ({'log_accept_ratio': -np.inf}, 'not finite .* build it in float64.*of it'),
+    (
+      {'diverging': True},
+      'diverged .* Write the model .* does not help at all',
+    ),
   ],
 )
 def test_a_longer_run_is_advised_where_it_helps(fault, says):
@@ -445,7 +509,7 @@ def test_kernel_results_are_a_trace():
       (np.ones([5, 2]),),
       {'var_names': ['a', 'b']},
       ValueError,
-      'has 2 entries.*1 parts',
+      'has 2 entries.*1 part;',
     ),
     (
       ([np.ones([5, 2])] * 2,),
@@ -543,8 +607,15 @@ def test_places_that_chains_were_moved_away_from():
   (sentence,) = convergence_warnings.unreached(far, draws)
   assert 'In the warm-up 4 chains' in sentence
   assert 'no draw is there' in sentence
-  # Draws are there; or two chains are no mode; or none was moved.
-  for places in (far / 9.0, far[:2], np.zeros([0, 2]), None):
+  # One of half the mass is enough.
+  for count, said in (1, 'up 1 chain did'), (2, 'up 2 chains did'):
+    (sentence,) = convergence_warnings.unreached(far[:count], draws)
+    assert said in sentence
+  # Of few chains, those not so far away are in the neck of a funnel.
+  near = far * 4.7 / 9.0
+  assert convergence_warnings.unreached(near, draws) != []
+  # Draws are there; or none was moved.
+  for places in (near[:2], far / 9.0, far[:1] / 9.0, np.zeros([0, 2]), None):
     assert convergence_warnings.unreached(places, draws) == []
 
 
@@ -555,7 +626,7 @@ def test_one_proposal_is_not_said_to_fail_twice():
   diverging[3, :7] = True
   statistics = {'log_accept_ratio': ratio, 'diverging': diverging}
   first, second = summarize(draws, statistics).warnings
-  assert first.startswith('5 proposals') and 'bijectors keep' in first
+  assert first.startswith('5 proposals') and 'which keep chains' in first
   assert second.startswith('2 of 8,000')
 
 

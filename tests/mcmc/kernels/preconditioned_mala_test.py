@@ -629,7 +629,7 @@ _LOWER_2 = tf.linalg.LinearOperatorDiag([1.0, 2.0])
     (
       {'volatility_fn': lambda x: [x, x]},
       ValueError,
-      'returned 2 values for a state of 1 parts',
+      'returned 2 values for a state of 1 part;',
     ),
     (
       {'target_log_prob_fn': lambda x: -tf.reduce_sum(x**2)[tf.newaxis]},

@@ -600,6 +600,26 @@ def test_all_parts_of_a_start_have_one_dtype():
     )
 
 
+def test_the_dtype_of_a_log_density_of_integers_is_named():
+  with pytest.raises(ValueError, match='of dtype int32; one floating scalar'):
+    sample_posterior(
+      lambda x: tf.zeros([8], tf.int32), 5, init=tf.zeros([8, 2])
+    )
+
+
+@pytest.mark.parametrize(
+  ('call', 'match'),
+  [
+    (lambda m: sample_posterior(5, m), 'model is the first argument'),
+    (lambda m: windowed_adaptive_mala(m, 5), 'model is the second argument'),
+  ],
+)
+@pytest.mark.parametrize('model', [tf.square, tfd.Normal(0.0, 1.0)])
+def test_a_model_in_the_place_of_a_number(call, match, model):
+  with pytest.raises(ValueError, match=match):
+    call(model)
+
+
 def test_a_log_density_has_the_dtype_of_the_start():
   def log_prob(x):
     return -0.5 * tf.reduce_sum(tf.cast(x, tf.float64) ** 2, -1)

@@ -249,7 +249,7 @@ def test_some_arguments_need_a_checkpoint(name):
     (dict(trace_fn=lambda *_: ()), 'another `trace_fn`'),
     (dict(kernel=Walk(1.01)), 'another target: at a state of it'),
     (dict(kernel=BlindWalk(), seed=2), 'another kernel: it has Results'),
-    (dict(num_results=2), 'has made 10 steps, but .* asks for 6'),
+    (dict(num_results=2), 'has made 10 steps, but .* asks for 6.*load_draws'),
   ],
   ids=[
     'seed',

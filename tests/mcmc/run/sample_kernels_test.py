@@ -139,6 +139,24 @@ def test_results_of_another_state_or_target_are_refused():
   goes_on(lambda x: log_prob(x) + tf.random.normal([3], 0.0, 9.0))
 
 
+def test_replicas_of_another_state_are_refused():
+  """They hold the states, and the one that is given would not count."""
+  kernel = tfp.mcmc.ReplicaExchangeMC(
+    log_prob,
+    tf.constant([1.0, 0.3]),
+    lambda fn: tfp_diag.mcmc.PreconditionedMALA(fn, step_size=0.3),
+  )
+
+  def go_on(state, **before):
+    return tfp_diag.mcmc.sample(kernel, state, 4, jit_compile=False, **before)
+
+  first = go_on(tf.zeros([3, 2]))
+  before = dict(previous_kernel_results=first.final_kernel_results)
+  assert np.all(np.isfinite(go_on(first.final_state, **before).draws))
+  with pytest.raises(ValueError, match='states of the replicas, and that of'):
+    go_on(tf.fill([3, 2], 50.0), **before)
+
+
 def test_each_part_may_have_a_step_size():
   kernel = tfp_diag.mcmc.PreconditionedMALA(
     lambda x, y: log_prob(x) - y**2, step_size=[0.5, 0.25]

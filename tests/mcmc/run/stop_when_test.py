@@ -114,6 +114,37 @@ def test_a_run_ends_at_the_first_block_that_has_enough():
   np.testing.assert_array_equal(found.final_state, found.draws[-1])
 
 
+def test_a_run_of_one_block_asks_at_its_end():
+  """Or what is wrong with a function would show in long runs alone."""
+  seen = []
+
+  def stop_when(draws, trace):
+    seen.append(len(draws))
+    return True
+
+  for num_results in (7, 20, 0):
+    assert sample(num_results, stop_when).stopped_by == 'finished'
+  assert seen == [7, 20]
+  with pytest.raises(ZeroDivisionError):
+    sample(7, lambda draws, trace: 1 / 0)
+
+
+def test_a_result_is_shown_on_one_line():
+  found = sample(
+    30, None, trace_fn=lambda state, _: {'first': state[0, 0], 'all': state}
+  )
+  assert repr(found) == (
+    '<SampleResults finished: draws x [30, 4, 2]; '
+    'trace all [30, 4, 2], first [30]>'
+  )
+  nothing = sample(30, None, trace_fn=lambda *_: {})
+  assert repr(nothing).endswith('trace of nothing>')
+  many = found._replace(trace=[np.zeros([30])] * 20)
+  assert repr(many).endswith('x7 [30], and 12 more>')
+  pair = tfp_diag.mcmc.DrawsAndTrace(found.draws, found.trace)
+  assert repr(pair).startswith('<DrawsAndTrace: draws x [30, 4, 2]; trace all ')
+
+
 def test_a_callable_sees_draws_and_trace():
   seen = []
 

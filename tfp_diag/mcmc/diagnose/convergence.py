@@ -26,6 +26,9 @@ ESS_KINDS = get_args(EssKind)
 LEAST_DRAWS = 4
 _TAIL = (0.05, 0.95)
 
+# They compare chains.
+_OF_SEVERAL = ('r_hat', 'lasting')
+
 # 32 MiB of draws; the Fourier transforms take four times as much.
 _NUMBERS_AT_A_TIME = 2**22
 
@@ -35,7 +38,9 @@ def convergence(draws, kinds):
 
   Args:
     draws: Array [draw, chain, parameter].
-    kinds: Sequence of Python `str`s: 'r_hat', or some of `ESS_KINDS`.
+    kinds: Sequence of Python `str`s: 'r_hat', 'lasting', or some of
+      `ESS_KINDS`. 'lasting' is how large R-hat at most stays in longer chains:
+      of what the first and the second halves of chains have in common.
 
   Returns:
     Dict from each of them to a float64 array [parameter]. NaN if there are
@@ -45,7 +50,7 @@ def convergence(draws, kinds):
   """
   num_draws, num_chains, _ = draws.shape
   values = {kind: [] for kind in kinds}
-  possible = [k for k in kinds if k != 'r_hat' or num_chains > 1]
+  possible = [k for k in kinds if k not in _OF_SEVERAL or num_chains > 1]
   for some in in_groups(draws):
     found = {kind: np.full([some.shape[-1]], np.nan) for kind in kinds}
     if num_draws >= LEAST_DRAWS and possible:
@@ -105,16 +110,19 @@ def _by_arviz_stats(draws, kinds):
   chains = np.ascontiguousarray(np.transpose(draws, [2, 1, 0]))
   # Scores may be constant within half-chains.
   with np.errstate(divide='ignore', invalid='ignore'):
-    if 'r_hat' in kinds or 'bulk' in kinds:
+    if {'r_hat', 'lasting', 'bulk'} & set(kinds):
       halves = _without_middle(chains)
       scores = _scores(halves)
     if 'bulk' in kinds:
       found['bulk'] = ess(scores)
-    if 'r_hat' in kinds:
+    if {'r_hat', 'lasting'} & set(kinds):
       median = np.median(halves, axis=(1, 2), keepdims=True)
       folded = _scores(np.abs(halves - median))
-      # Distances from the median may all be the same, the places not.
+    # Distances from the median may all be the same, the places not.
+    if 'r_hat' in kinds:
       found['r_hat'] = np.fmax(r_hat(scores), r_hat(folded))
+    if 'lasting' in kinds:
+      found['lasting'] = np.fmax(_lasting(scores), _lasting(folded))
     if 'tail' in kinds:
       found['tail'] = ess(chains, 'tail', _TAIL)
     if 'mean' in kinds or 'sd' in kinds:
@@ -127,6 +135,29 @@ def _by_arviz_stats(draws, kinds):
       # Releases of arviz-stats before 0.6 mean something else by 'sd'.
       found['sd'] = ess(centered**2)
   return found
+
+
+def _lasting(chains):
+  """What R-hat comes to by what lasts, two standard errors up.
+
+  Means of halves of chains vary while chains are short, those of one chain
+  independently of each other but for a few draws where they meet. What chains
+  disagree on both have in common.
+
+  Args:
+    chains: Array [parameter, chain, draw].
+
+  Returns:
+    Array [parameter].
+  """
+  halves = np.stack(np.split(chains, 2, axis=-1))
+  means = np.mean(halves, axis=-1)
+  means -= np.mean(means, axis=-1, keepdims=True)
+  within = np.mean(np.var(halves, axis=-1, ddof=1), axis=(0, 2))
+  common = means[0] * means[1]
+  error = np.std(common, axis=-1) / np.sqrt(common.shape[-1])
+  between = np.mean(common, axis=-1) + 2.0 * error
+  return np.sqrt(1.0 + np.maximum(between, 0.0) / within)
 
 
 def _without_middle(chains):

@@ -35,10 +35,22 @@ IS_NOT_FINITE = 'was not finite there'
 
 IS_DIVERGENT = 'recorded proposals diverged'
 
-# Chains that are moved are no mode if they are fewer than so many, and fewer
-# than this share; nor is what lies beside the draws by less than this share of
-# their range.
-_FEWEST, _LEAST_SHARE, _MARGIN = 3, 0.05, 0.1
+# How sentences about proposals end.
+_STAY_INSIDE = 'keep chains inside of it'
+_NO_MORE_DRAWS = 'drawing more does not help at all'
+_HELP_THEN = 'will help'
+ENDS_OF_FAULTS = (_STAY_INSIDE, _NO_MORE_DRAWS, _HELP_THEN)
+
+# More proposals than so many, and than this share of all, that diverged or were
+# not finite are a fault of the run; of fewer no share is known.
+_FEW_FAULTS, _MOST_FAULTS = 3, 1e-4
+# Of a larger share no number is to be used.
+TOO_MANY_FAULTS = 2e-3
+
+# A place is beside the draws by so much of their range. Of few chains, fewer
+# than so many or than this share, it is also so many standard deviations away:
+# in the neck of a funnel, where chains get stuck, they are fewer.
+_MARGIN, _FEWEST, _LEAST_SHARE, _FAR = 0.1, 3, 0.05, 5.0
 
 # Chains that have so many effective draws each agree, and are only too short
 # for the limit of R-hat.
@@ -68,7 +80,8 @@ def parameter_warnings(
       One that is the same in all draws is no fault where others of its part
       move, as the zeros of a triangular matrix.
     columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
-      'ess_tail'; 'spacing', how far numbers near the mean are apart; and
+      'ess_tail'; 'lasting', how large R-hat may stay in longer chains;
+      'spacing', how far numbers near the mean are apart; and
       'nested_r_hat', which is judged in the place of 'r_hat'
       where there is one.
     num_draws: Python `int`, of each chain.
@@ -106,15 +119,19 @@ def parameter_warnings(
     worst = int(np.argmax(np.where(bad, r_hat, 0.0)))
     why = 'the chains do not agree yet.'
     size = columns['ess_bulk'][worst]
-    if what == 'R-hat' and size >= _MANY_OF_A_CHAIN * num_chains:
+    if what == 'R-hat':
       # About sqrt(1 + 2 C / ESS), for the halves of C chains.
       needed = 2.0 * num_chains / (limit**2 - 1.0)
-      why = 'the chains do not agree, on where it is or on how wide.'
-      if size < needed:
+      are_long = size >= _MANY_OF_A_CHAIN * num_chains
+      # Without that sign: the effective sample size is small where chains do
+      # not agree, too.
+      if size < needed and (are_long or columns['lasting'][worst] < limit):
         why = (
           f'with {num_chains:,} chains that takes an effective sample size of '
           f'{needed:,.0f}, and there are {size:,.0f}.'
         )
+      elif are_long:
+        why = 'the chains do not agree, on where it is or on how wide.'
     found.append(
       f'{what} is {limit:.4g} or more for {_listed(names, bad)}, at worst '
       f'{r_hat[worst]:.3f} for {names[worst]}: {why}'
@@ -149,6 +166,23 @@ def _of_parts(flags, sizes):
   """Whether any parameter of the same part has the flag."""
   parts = np.split(flags, np.cumsum(sizes)[:-1])
   return np.concatenate([np.full(len(part), np.any(part)) for part in parts])
+
+
+def are_many_faults(count, num_steps, share=_MOST_FAULTS):
+  """Whether divergences, or proposals that are not finite, are a real share.
+
+  A few may happen to any run: a single one of 8,000 steps is more than one in
+  10,000. So there must be several, too.
+
+  Args:
+    count: Python `int`, how many there are, or None.
+    num_steps: Python `int`, of all chains together.
+    share: Python `float`, of which share on they are many.
+
+  Returns:
+    Python `bool`.
+  """
+  return (count or 0) > max(_FEW_FAULTS, share * num_steps)
 
 
 def sampler_warnings(
@@ -188,20 +222,40 @@ def sampler_warnings(
       'where they are, or their start is far out.'
     )
   if num_not_finite:
-    found.append(
-      f'{num_not_finite:,} proposals were rejected since the log density, its '
-      f'gradient or the scale {IS_NOT_FINITE}: what lies behind is '
-      'missing. In float64 numbers reach farther; where nothing lies behind, '
-      'at an edge of the support, bijectors keep chains inside of it.'
-    )
+    found.append(_not_finite(num_not_finite, num_steps))
   if num_divergences:
-    found.append(
-      f'{num_divergences:,} of {num_steps:,} {IS_DIVERGENT} '
-      f'({_percent(num_divergences / num_steps)}): where the curvature is '
-      'strong, parts of the target may be missing. Smaller steps, by a higher '
-      'acceptance rate, or a model without centering help.'
-    )
+    found.append(_diverged(num_divergences, num_steps))
   return found
+
+
+def _not_finite(count, num_steps):
+  were = 'proposal was' if count == 1 else 'proposals were'
+  return (
+    f'{count:,} {were} rejected ({_percent(count / num_steps)}) since the log '
+    f'density, its gradient or the scale {IS_NOT_FINITE}: what lies behind is '
+    'missing. A model rounds its variables, in float32 soon to the edge of '
+    'their support: build it in float64. A log density of your own that ends '
+    f'at an edge needs bijectors, which {_STAY_INSIDE}.'
+  )
+
+
+def _diverged(count, num_steps):
+  text = (
+    f'{count:,} of {num_steps:,} {IS_DIVERGENT} ({_percent(count / num_steps)})'
+  )
+  if are_many_faults(count, num_steps):
+    return (
+      f'{text}: parts of the target where the curvature is strong are visited '
+      'too rarely, which R-hat cannot see. Write the model without centering. '
+      'Smaller steps, by a higher `target_accept_prob` (0.99), help less, and '
+      f'{_NO_MORE_DRAWS}.'
+    )
+  return (
+    f'{text}, which is no more than may happen. If there are many in a longer '
+    'run, parts of the target where the curvature is strong may be missing: '
+    'a model without centering, or smaller steps by a higher '
+    f'`target_accept_prob`, {_HELP_THEN}.'
+  )
 
 
 def unreached(places, draws):
@@ -214,18 +268,23 @@ def unreached(places, draws):
   Returns:
     List of `str`.
   """
-  num_chains = draws.shape[1]
-  if places is None or len(places) < max(_FEWEST, _LEAST_SHARE * num_chains):
+  if places is None or not len(places):
     return []
+  num_chains = draws.shape[1]
   low, high = np.min(draws, axis=(0, 1)), np.max(draws, axis=(0, 1))
   margin = _MARGIN * (high - low)
-  beside = np.any((places < low - margin) | (places > high + margin), axis=1)
-  count = int(beside.sum())
-  if count < max(_FEWEST, _LEAST_SHARE * num_chains):
+  beside = (places < low - margin) | (places > high + margin)
+  if np.any(beside, axis=1).sum() < max(_FEWEST, _LEAST_SHARE * num_chains):
+    some = draws.astype(np.float64)
+    away = np.abs(places - np.mean(some, axis=(0, 1)))
+    beside &= away > _FAR * np.std(some, axis=(0, 1))
+  count = int(np.any(beside, axis=1).sum())
+  if not count:
     return []
+  chains = '1 chain' if count == 1 else f'{count} chains'
   return [
-    f'In the warm-up {count} chains did not move in places that may hold as '
-    f'much of the target, were moved to others, and {IS_UNREACHED} '
+    f'In the warm-up {chains} did not move in places that may hold as much of '
+    f'the target, went to where others are, and {IS_UNREACHED} '
     '(`warm_up.abandoned`): a narrow mode may be missing, which R-hat cannot '
     'see.'
   ]

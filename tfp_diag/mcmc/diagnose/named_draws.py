@@ -78,9 +78,10 @@ def named_draws(draws, chain_ndims, var_names):
   if var_names is not None:
     names = arguments.as_names('var_names', var_names)
     if len(names) != len(leaves):
+      parts = '1 part' if len(leaves) == 1 else f'{len(leaves)} parts'
       raise ValueError(
         f'`var_names` has {len(names)} entries, {names}, but `draws` has '
-        f'{len(leaves)} parts; give one name for each.'
+        f'{parts}; give one name for each.'
       )
   if len(set(names)) < len(names):
     raise ValueError(

@@ -44,6 +44,7 @@ from tfp_diag.mcmc.diagnose.sampler_statistics import (
   sampler_statistics,
 )
 from tfp_diag.mcmc.diagnose.summary import Summary
+from tfp_diag.mcmc.diagnose.tails import Tails, heavy_tails, heavy_tails_notes
 
 # What is read of a trace; other columns may have any shape.
 _STATISTICS = (
@@ -190,7 +191,8 @@ def summarize(
     ),
   ]
   nested_r_hat = columns.pop('nested_r_hat', None)
-  del columns['spacing']
+  del columns['spacing'], columns['lasting']
+  tails = Tails(*(columns.pop(field) for field in Tails._fields))
   return Summary(
     names=names,
     probs=probs,
@@ -201,6 +203,7 @@ def summarize(
     num_divergences=num_divergences,
     stuck_chains=stuck_chains,
     warnings=tuple(warnings),
+    notes=tuple(heavy_tails_notes(names, tails)),
     nested_r_hat=nested_r_hat,
     **columns,
   )
@@ -232,7 +235,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
   They are in float64 here, and were in `dtype`.
   """
   size = draws.shape[0] * draws.shape[1]
-  found = convergence(draws, ('r_hat', *ESS_KINDS))
+  found = convergence(draws, ('r_hat', 'lasting', *ESS_KINDS))
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
     mean = np.mean(draws, axis=(0, 1))
     # What never moved has no spread, whatever its mean is rounded to.
@@ -243,6 +246,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
     squares = (left / unit) ** 2
     variance = np.mean(squares, axis=(0, 1))
     sd = unit * np.sqrt(variance * size / max(1, size - 1))
+    kurtosis = np.mean(squares**2, axis=(0, 1)) / variance**2
     # The delta method, from the error of the variance.
     error = np.sqrt(np.var(squares, axis=(0, 1)) / found['sd'])
     columns = {
@@ -254,8 +258,10 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
       'ess_bulk': found['bulk'],
       'ess_tail': found['tail'],
       'r_hat': found['r_hat'],
+      'lasting': found['lasting'],
       'spacing': _spacing(mean, dtype),
     }
+  columns |= heavy_tails(draws, kurtosis, found['tail'])._asdict()
   if num_superchains is not None:
     columns['nested_r_hat'] = nested_rhat(draws, num_superchains)
   return columns

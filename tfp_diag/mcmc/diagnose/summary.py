@@ -55,6 +55,8 @@ class Summary(typing.NamedTuple):
     stuck_chains: Tuple of `int`s, or of tuples of `int`s for chains with
       several axes: those of which no draw differs from the first.
     warnings: Tuple of `str`: sentences about what makes the draws doubtful.
+    notes: Tuple of `str`: sentences about numbers of the table that cannot be
+      trusted, good as the draws are: errors of moments where tails are heavy.
 
   #### Examples
 
@@ -84,6 +86,7 @@ class Summary(typing.NamedTuple):
   num_divergences: typing.Any
   stuck_chains: tuple
   warnings: tuple
+  notes: tuple = ()
 
   def columns(self) -> dict[str, np.ndarray]:
     """Dict from titles to columns: for a data frame, with `names` as index."""
@@ -156,6 +159,7 @@ class Summary(typing.NamedTuple):
     ]
     lines = [text_table([title, *columns], cells), '', self._sampler()]
     lines += [f'WARNING: {text}' for text in self.warnings]
+    lines += [f'NOTE: {text}' for text in self.notes]
     return '\n'.join(lines)
 
   def _size(self):

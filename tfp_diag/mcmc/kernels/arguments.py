@@ -350,10 +350,15 @@ def step_sizes_of_parts(step_size, parts):
     sizes *= len(parts)
   if len(sizes) != len(parts):
     raise ValueError(
-      f'`step_size` has {len(sizes)} entries, but the state has {len(parts)} '
-      'parts; give one for all or one per part.'
+      f'`step_size` has {len(sizes)} entries, but the state has '
+      f'{number_of_parts(parts)}; give one for all or one per part.'
     )
   return sizes
+
+
+def number_of_parts(parts):
+  """How many parts there are, in words."""
+  return '1 part' if len(parts) == 1 else f'{len(parts)} parts'
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ from tfp_diag.mcmc.kernels.arguments import (
   check_target,
   is_list_like,
   log_prob_at,
+  number_of_parts,
 )
 
 
@@ -109,7 +110,7 @@ def _volatility_of_parts(volatility_fn, *parts):
   if len(values) != len(parts):
     raise ValueError(
       f'`volatility_fn` returned {len(values)} values for a state of '
-      f'{len(parts)} parts; return one per part, or one for all of them.'
+      f'{number_of_parts(parts)}; return one per part, or one for all of them.'
     )
   return [
     _volatility_of_part(v, x, i) for i, (v, x) in enumerate(zip(values, parts))

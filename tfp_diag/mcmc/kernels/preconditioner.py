@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import arguments, batching
-from tfp_diag.mcmc.kernels.arguments import is_list_like
+from tfp_diag.mcmc.kernels.arguments import is_list_like, number_of_parts
 
 # A matrix of more coordinates is judged by its determinant alone.
 _MOST_FOR_SINGULAR_VALUES = 512
@@ -66,7 +66,7 @@ def entries_of_parts(preconditioner, parts):
   if len(preconditioner) != len(parts):
     raise ValueError(
       f'`preconditioner` has {len(preconditioner)} entries, but the state has '
-      f'{len(parts)} parts. Give one entry per part; a scale for the '
+      f'{number_of_parts(parts)}. Give one entry per part; a scale for the '
       'coordinates of a single part is a Tensor or an array, not a list.'
     )
   return list(preconditioner)

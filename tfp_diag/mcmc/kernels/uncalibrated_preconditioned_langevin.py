@@ -29,6 +29,7 @@ from tfp_diag.mcmc.kernels.arguments import (
   as_step_size,
   check_state,
   check_step_size,
+  number_of_parts,
   step_size_roots,
   step_sizes_of_parts,
 )
@@ -542,7 +543,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     if len(axes) != len(parts):
       raise ValueError(
         f'`experimental_shard_axis_names` is {arguments.shown(axes)}, but the '
-        f'state has {len(parts)} {"part" if len(parts) == 1 else "parts"}; '
+        f'state has {number_of_parts(parts)}; '
         'give one name, or None, for each part.'
       )
     return list(axes)

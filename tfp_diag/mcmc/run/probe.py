@@ -18,6 +18,7 @@ Functions cannot be compared from process to process, but their values can.
 """
 
 import numpy as np
+import tensorflow as tf
 
 from tfp_diag.mcmc.run.trace import innermost
 
@@ -64,8 +65,10 @@ def check_previous_results(kernel, state, bootstrapped, results):
     results: What was given in the place of that.
 
   Raises:
-    ValueError: if these have another log density.
+    ValueError: if these have another log density, or states of replicas that
+      begin elsewhere.
   """
+  _check_replicas(bootstrapped, results)
   here = innermost(bootstrapped, 'target_log_prob')
   found = innermost(results, 'target_log_prob')
   if here is None or found is None:
@@ -96,6 +99,24 @@ def check_previous_results(kernel, state, bootstrapped, results):
     f'is {found[first]}, but at the start it is {here[first]} (chain '
     f'{", ".join(map(str, first)) or "0"}). {_START_THERE}'
   )
+
+
+def _check_replicas(bootstrapped, results):
+  """Refuses replicas of another state: they are what a step starts from."""
+  here, found = (
+    tf.nest.flatten(innermost(x, 'post_swap_replica_states'))
+    for x in (bootstrapped, results)
+  )
+  if here[0] is None or len(here) != len(found):
+    return
+  # The first replica is the chain.
+  pairs = [(np.asarray(a)[0], np.asarray(b)[0]) for a, b in zip(here, found)]
+  if not all(np.array_equal(a, b, equal_nan=True) for a, b in pairs):
+    raise ValueError(
+      '`previous_kernel_results` is of another state: it holds the states of '
+      'the replicas, and that of the first is not the one at the start. '
+      f'{_START_THERE}'
+    )
 
 
 _START_THERE = (

@@ -32,6 +32,7 @@ from tfp_diag.mcmc.run.progress import show_progress
 from tfp_diag.mcmc.run.sampling_run import SamplingRun
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
+from tfp_diag.mcmc.run.trace import shown_run
 
 StoppedBy = Literal['finished', 'stop_when', 'interrupted', 'error']
 
@@ -70,6 +71,10 @@ class SampleResults(typing.NamedTuple):
   final_kernel_results: typing.Any
   num_results: int
   stopped_by: StoppedBy
+
+  def __repr__(self):
+    """One line: how the run ended, and what there is."""
+    return shown_run(self)
 
 
 def sample(
@@ -155,8 +160,8 @@ def sample(
     stop_when: Python callable `(draws, trace)` of NumPy arrays that returns
       whether the run can end; None, of a function that only looks on, counts
       as False; see `StopWhen`. Asked at multiples of `block_size`, whenever the
-      number of draws has grown by about a twentieth. Default: `num_results` are
-      drawn.
+      number of draws has grown by about a twentieth, and once at the end of a
+      run of one block. Default: `num_results` are drawn.
     jit_compile: Python `bool`, whether XLA compiles the block.
     strategy: A `tf.distribute.MirroredStrategy`, over whose devices the chains,
       the first axis of each part, are spread in equal shares; the draws are
@@ -445,6 +450,9 @@ def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):
         if not is_enough:
           acceptance = run.make_block()
           display.update(run.num_steps_made, acceptance, run.read_draws)
+      if stop_when is not None and schedule.is_one_block and run.is_finished:
+        # It was not asked: what is wrong with it would show in longer runs.
+        run.ask(stop_when)
   except KeyboardInterrupt:
     is_enough = False
     made = run.num_steps_made

@@ -33,6 +33,7 @@ from tfp_diag.internal.seeds import some_seed
 from tfp_diag.mcmc.adapt.scales import SCALES
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
   IS_UNREACHED,
+  are_many_faults,
   unreached,
 )
 from tfp_diag.mcmc.diagnose.summarize import summarize, warn_if_not_converged
@@ -87,8 +88,6 @@ _COUNTS = ('num_newton_steps', 'num_gradients')
 _SHARE_OF_DRAW = 0.2
 # How many of the longest trajectories a draw may cost.
 _MOST_TRAJECTORIES = 8
-# From which share of the steps on divergences are a fault of the model.
-_MANY_DIVERGENCES = 1e-3
 
 
 class PosteriorDraws(typing.NamedTuple):
@@ -319,7 +318,13 @@ def sample_posterior(
   check_run_options(
     checkpoint, resume, False, stop_when, jit_compile, progress_bar
   )
-  num_draws = as_count('num_draws', num_draws, 1)
+  is_model = callable(num_draws) or hasattr(num_draws, 'event_shape')
+  num_draws = as_count(
+    'num_draws',
+    num_draws,
+    1,
+    'how many draws; the model is the first argument' if is_model else None,
+  )
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
   if preconditioner == 'local' and not (use_curvature and num_warmup_steps):
     given = (
@@ -483,10 +488,10 @@ def _way_out(summary):
       '(`tfp.mcmc.ReplicaExchangeMC`).'
     )
   num_steps = summary.num_draws * int(np.prod(summary.chain_shape))
-  if (summary.num_divergences or 0) >= _MANY_DIVERGENCES * num_steps:
+  if are_many_faults(summary.num_divergences, num_steps):
     return (
-      'Draw more, warm up for longer (`num_warmup_steps`), or write the model '
-      'without centering.'
+      'When no proposals diverge any more: draw more, or warm up for longer '
+      '(`num_warmup_steps`).'
     )
   return 'Draw more, or warm up for longer (`num_warmup_steps`).'
 

@@ -227,6 +227,10 @@ class SamplingRun:
     """Asks `stop_when`, when it is time to."""
     if not self._schedule.is_time_to_judge(self._progress.step):
       return False
+    return self.ask(stop_when)
+
+  def ask(self, stop_when):
+    """Asks `stop_when` whether the draws so far are enough."""
     # What it does to them must not be done to the draws.
     return bool(
       stop_when(
@@ -282,7 +286,8 @@ class SamplingRun:
       raise refusal(
         directory.path,
         f'has made {progress.step:,} steps, but this call asks for '
-        f'{self._schedule.num_steps:,}. Ask for more draws',
+        f'{self._schedule.num_steps:,}. Ask for as many draws or more, or read '
+        f'what is there by `tfp_diag.mcmc.load_draws({str(directory.path)!r})`',
       )
     self._progress = progress._replace(
       state=[tf.constant(x) for x in progress.state],

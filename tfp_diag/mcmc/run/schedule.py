@@ -73,6 +73,11 @@ class Schedule:
     return self.num_burnin_steps + 1 + (self.num_results - 1) * self.stride
 
   @property
+  def is_one_block(self):
+    """Whether there are draws, all of them of one block."""
+    return 0 < self.num_steps <= self.block_size and self.num_results > 0
+
+  @property
   def rows_per_block(self):
     """How many rows the steps of a block can write to.
 

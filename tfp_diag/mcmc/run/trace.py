@@ -23,6 +23,8 @@ from tfp_diag.mcmc.diagnose.sampler_statistics import NAMES_OF_FIELDS
 
 # Energy errors beyond this count as divergent, as in TFP's samplers.
 _DIVERGENCE = 500.0
+# Leaves of a structure on a line.
+_MOST_SHOWN = 8
 
 
 def default_trace(kernel, results):
@@ -136,6 +138,33 @@ def as_trace(recorded):
   return tf.nest.map_structure(
     lambda x: arguments.as_tensor('What `trace_fn` returned', x), recorded
   )
+
+
+def shown_run(found):
+  """What a driver has returned, on one line.
+
+  Args:
+    found: Namedtuple with the fields draws and trace and the attribute
+      stopped_by.
+
+  Returns:
+    Python `str`.
+  """
+  draws, trace = (_shown(part) for part in (found.draws, found.trace))
+  ended = '' if found.stopped_by is None else f' {found.stopped_by}'
+  return f'<{type(found).__name__}{ended}: draws {draws}; trace {trace}>'
+
+
+def _shown(structure):
+  """The names and shapes of the first leaves of a structure."""
+  leaves = tf.nest.flatten(structure)
+  entries = [
+    f'{name} {list(x.shape)}' if hasattr(x, 'shape') else name
+    for name, x in zip(part_names(structure), leaves)
+  ]
+  more = len(entries) - _MOST_SHOWN
+  rest = [f'and {more} more'] if more > 0 else []
+  return ', '.join([*entries[:_MOST_SHOWN], *rest]) or 'of nothing'
 
 
 def part_names(structure):

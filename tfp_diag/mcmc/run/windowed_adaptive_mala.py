@@ -60,6 +60,7 @@ from tfp_diag.mcmc.run.sample import (
 from tfp_diag.mcmc.run.sample_in_graph import sample_in_graph
 from tfp_diag.mcmc.run.schedule import Schedule
 from tfp_diag.mcmc.run.stop_when import StopWhen
+from tfp_diag.mcmc.run.trace import shown_run
 from tfp_diag.mcmc.run.unconstrained_target import (
   as_target,
   check_number_of_chains,
@@ -148,6 +149,10 @@ class DrawsAndTrace(_Pair):
     self.final_kernel_results = final_kernel_results
     self.stopped_by = stopped_by
     return self
+
+  def __repr__(self):
+    """One line: how the run ended, and what there is."""
+    return shown_run(self)
 
 
 @not_converted
@@ -330,7 +335,13 @@ def windowed_adaptive_mala(
       f'{", ".join(map(repr, names))}; others are objects, such as a '
       '`LocalHessianPreconditioner()`.'
     )
-  n_draws = as_count('n_draws', n_draws, 0)
+  is_model = callable(n_draws) or hasattr(n_draws, 'event_shape')
+  n_draws = as_count(
+    'n_draws',
+    n_draws,
+    0,
+    'how many draws; the model is the second argument' if is_model else None,
+  )
   num_adaptation_steps = as_count(
     'num_adaptation_steps', num_adaptation_steps, 0
   )
