@@ -222,3 +222,170 @@ def test_coordinates_that_meet(fn, prefers_sweeps):
   want = hessian_by_copies(fn, X)
   found = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])(X)
   np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-10)
+
+
+def triangle(x):
+  """A factor with an entry for each of the last coordinates."""
+  count = TRIANGLE * (TRIANGLE + 1) // 2
+  entries = tfp.math.fill_triangular(x[:, -count:])
+  diagonal = tf.exp(tf.linalg.diag_part(entries))
+  return tf.linalg.set_diag(entries, diagonal)
+
+
+def all_entries(x):
+  """A matrix that is not symmetric, with an entry for each coordinate."""
+  entries = tf.reshape(x[:, -TRIANGLE * TRIANGLE :], [-1, TRIANGLE, TRIANGLE])
+  return 3.0 * tf.eye(TRIANGLE, dtype=x.dtype) + tf.sin(entries)
+
+
+TRIANGLE, ROWS = 5, 7
+NUM_ENTRIES = TRIANGLE * (TRIANGLE + 1) // 2
+OBSERVED = tf.constant(RNG.normal(size=[TRIANGLE, ROWS]))
+
+
+def with_locations(x):
+  return tfd.MultivariateNormalTriL(
+    x[:, tf.newaxis, :TRIANGLE], triangle(x)[:, tf.newaxis]
+  ).log_prob(tf.transpose(OBSERVED))
+
+
+def multivariate_regression(x):
+  """With locations and a factor of the covariance."""
+  return tf.reduce_sum(with_locations(x), axis=-1)
+
+
+def bent_solutions(solve, matrix, **options):
+  def fn(x):
+    entries = matrix(x)
+    sides = tf.broadcast_to(OBSERVED, [tf.shape(x)[0], TRIANGLE, ROWS])
+    return total(tf.cos(solve(entries, sides, **options)))
+
+  return fn
+
+
+def upper_triangle(x):
+  return tf.linalg.matrix_transpose(triangle(x))
+
+
+def broadcast_entries(x):
+  """One matrix for several systems; the right-hand sides have coordinates."""
+  sides = tf.reshape(tf.sinh(x[:, : 2 * TRIANGLE]), [-1, 2, TRIANGLE])
+  z = tf.linalg.triangular_solve(
+    triangle(x)[:, tf.newaxis], sides[..., tf.newaxis]
+  )
+  return total(tf.cos(z))
+
+
+BY_ENTRIES = {
+  'a triangle': (
+    bent_solutions(tf.linalg.triangular_solve, triangle),
+    NUM_ENTRIES,
+  ),
+  'its adjoint': (
+    bent_solutions(tf.linalg.triangular_solve, triangle, adjoint=True),
+    NUM_ENTRIES,
+  ),
+  'an upper one': (
+    bent_solutions(tf.linalg.triangular_solve, upper_triangle, lower=False),
+    NUM_ENTRIES,
+  ),
+  'the adjoint of an upper one': (
+    bent_solutions(
+      tf.linalg.triangular_solve, upper_triangle, lower=False, adjoint=True
+    ),
+    NUM_ENTRIES,
+  ),
+  'a full matrix': (
+    bent_solutions(tf.linalg.solve, all_entries),
+    TRIANGLE * TRIANGLE,
+  ),
+  'its full adjoint': (
+    bent_solutions(tf.linalg.solve, all_entries, adjoint=True),
+    TRIANGLE * TRIANGLE,
+  ),
+  'a triangle of a full matrix': (
+    bent_solutions(tf.linalg.triangular_solve, all_entries),
+    TRIANGLE * TRIANGLE,
+  ),
+  'one for several systems': (broadcast_entries, 2 * TRIANGLE + NUM_ENTRIES),
+  'a regression': (multivariate_regression, TRIANGLE + NUM_ENTRIES),
+}
+
+
+@pytest.mark.parametrize('name', BY_ENTRIES)
+def test_each_entry_of_the_matrix_takes_the_same_sweep(name):
+  fn, size = BY_ENTRIES[name]
+  x = tf.constant(RNG.normal(size=[SAMPLES, size]) / 2.0)
+  spec = tf.TensorSpec([None, size], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(fn, spec)
+  assert (plan.num_passes, plan.how) == (1, 'squared sweeps'), plan
+  np.testing.assert_allclose(
+    plan(x)[2], hessian_by_copies(fn, x), rtol=1e-9, atol=1e-10
+  )
+  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(x)
+  second, third = unmixed_diagonals(fn, x)
+  for got, want in ((found.second, second), (found.third, third)):
+    np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+
+
+def tied_entries(x):
+  """One coordinate is in several entries."""
+  x = x[:, :TRIANGLE]
+  entries = tf.linalg.LinearOperatorToeplitz(x, tf.zeros_like(x)).to_dense()
+  z = tf.linalg.triangular_solve(
+    entries + 3.0 * tf.eye(TRIANGLE, dtype=x.dtype),
+    OBSERVED * x[:, -1:, tf.newaxis],
+  )
+  return total(tf.cos(z))
+
+
+def entries_on_two_paths(x):
+  entries = all_entries(x) + 0.1 * all_entries(x) ** 2
+  return total(tf.cos(tf.linalg.solve(entries, entries[..., ::-1])))
+
+
+def entry_and_side(x):
+  """Some entries are on the right-hand side of their own system, too."""
+  sides = tf.concat([OBSERVED[:4, 0] + 0.0 * x[:, :4], x[:, -1:]], -1)
+  z = tf.linalg.triangular_solve(triangle(x), sides[..., tf.newaxis])
+  return total(z**4)
+
+
+def both_factors(x):
+  """The right-hand side of the second system has the matrix in it."""
+  sides = tf.broadcast_to(OBSERVED, [tf.shape(x)[0], TRIANGLE, ROWS])
+  z = tf.linalg.triangular_solve(triangle(x), sides)
+  z = tf.linalg.triangular_solve(triangle(x), z, adjoint=True)
+  return total(tf.cos(z))
+
+
+def behind_a_sum(x):
+  """All solutions meet again: the sweep starts at the matrix."""
+  sides = tf.broadcast_to(OBSERVED, [tf.shape(x)[0], TRIANGLE, ROWS])
+  z = tf.linalg.triangular_solve(triangle(x), sides)
+  return tf.reduce_sum(tf.math.log(1.0 + tf.reduce_sum(z**2, -2)), -1)
+
+
+def mixture_of_normals(x):
+  size = NUM_ENTRIES + TRIANGLE
+  x = tf.reshape(tf.pad(x, [[0, 0], [0, 2 * size - SIZE - 2]]), [-1, size])
+  found = tf.reshape(with_locations(x), [-1, 2, ROWS])
+  return total(tf.reduce_logsumexp(found, 1))
+
+
+@pytest.mark.parametrize(
+  'fn, size',
+  [
+    (tied_entries, TRIANGLE),
+    (entries_on_two_paths, TRIANGLE * TRIANGLE),
+    (entry_and_side, NUM_ENTRIES),
+    (both_factors, NUM_ENTRIES),
+    (behind_a_sum, NUM_ENTRIES),
+    (mixture_of_normals, SIZE + 2),
+  ],
+)
+def test_entries_that_meet(fn, size, prefers_sweeps):
+  x = tf.constant(RNG.normal(size=[SAMPLES, size]) / 3.0)
+  want = hessian_by_copies(fn, x)
+  found = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])(x)
+  np.testing.assert_allclose(found, want, rtol=1e-9, atol=1e-10)

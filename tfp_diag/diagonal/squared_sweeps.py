@@ -263,7 +263,12 @@ class _Walk:
           found.add(value, brought)
         else:
           for k in group:
-            found.add(value, self._linear(step, kind, k, after, lowest))
+            adjoint = adjoints.get((step, (k,)))
+            if kind is Squares.INVERSE and k == 0:
+              op = self._op(step)
+              found.add(value, _by_matrix(op, adjoint, after[0], lowest))
+            else:
+              found.add(value, self._linear(step, kind, k, after, lowest))
 
   def _groups(self, step: Step) -> list[tuple]:
     """The arguments of an op: the value, its kind, and which inputs it is."""
@@ -807,15 +812,63 @@ class _Walk:
 
 def _by_inverse(op: tf.Operation, power: int, seed: tf.Tensor) -> tf.Tensor:
   """A derivative by the right-hand side of a system that an op solves."""
+  found = tf.matmul(
+    _times(_inverse(op), power), local.wide(seed), transpose_a=True
+  )
+  return batching.sum_to(found, op.inputs[1])
+
+
+def _by_matrix(
+  op: tf.Operation, adjoint: tf.Tensor | None, after: tuple, lowest: int
+) -> list:
+  """The derivatives by each entry of the matrix of a system by itself.
+
+  With the inverse D of the matrix A, and the solution z, those of z_k by A_ij
+  are -D_ki z_j, 2 D_ki D_ji z_j and -6 D_ki D_ji^2 z_j.
+  """
+  if adjoint is None and all(d is None for d in after):
+    return []
+  turned = tf.linalg.matrix_transpose(_inverse(op))
+  solution = local.wide(op.outputs[0])
+
+  def along(power, d):
+    """The sum over k of `D_ki^power z_j^power d_k`."""
+    before = tf.matmul(_times(turned, power), local.wide(d))
+    return tf.matmul(before, _times(solution, power), transpose_b=True)
+
+  results = []
+  for power, d in enumerate(after, start=lowest):
+    terms = []
+    if d is not None:
+      terms.append((-1.0) ** power * along(power, d))
+    if adjoint is not None:
+      factor = 2.0 * turned if power == 2 else -6.0 * turned**2
+      terms.append(factor * along(1, adjoint))
+    if power == 3 and after[0] is not None:
+      terms.append(-6.0 * turned * along(2, after[0]))
+    results.append(_entries(op, tf.add_n(terms)) if terms else None)
+  return results
+
+
+def _entries(op: tf.Operation, found: tf.Tensor) -> tf.Tensor:
+  """What belongs to the entries that an op reads, from those that it uses."""
+  if op.get_attr('adjoint'):
+    found = tf.linalg.matrix_transpose(found)
+  if 'lower' in op.node_def.attr:
+    ends = (-1, 0) if op.get_attr('lower') else (0, -1)
+    found = tf.linalg.band_part(found, *ends)
+  return batching.sum_to(found, op.inputs[0])
+
+
+def _inverse(op: tf.Operation) -> tf.Tensor:
+  """The inverse of the matrix of the system that an op solves."""
   matrix, right = op.inputs
   unit = tf.eye(tf.shape(right)[-2], dtype=tf.float64)
   matrix = local.wide(matrix)
   unit = tf.broadcast_to(
     unit, tf.concat([tf.shape(matrix)[:-2], tf.shape(unit)], 0)
   )
-  (inverse,) = repeat_op(op, [matrix, unit])
-  found = tf.matmul(_times(inverse, power), local.wide(seed), transpose_a=True)
-  return batching.sum_to(found, right)
+  return repeat_op(op, [matrix, unit])[0]
 
 
 class _Sums:

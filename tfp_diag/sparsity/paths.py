@@ -24,6 +24,7 @@ from tfp_diag.sparsity import registry
 from tfp_diag.sparsity.flow import Flow
 from tfp_diag.sparsity.multisets import MANY, Multisets
 from tfp_diag.sparsity.registry import Squares
+from tfp_diag.sparsity.structure import Pair
 from tfp_diag.sparsity.tape import Loop, Step
 from tfp_diag.sparsity.value import Value, places
 from tfp_diag.sparsity.walk import Walked
@@ -140,11 +141,30 @@ class Paths:
     Returns:
       bool array over coordinates.
     """
-    found = np.zeros(self.sets.num_coordinates, bool)
-    for sides in self.curved(step, alive, self.sets, self.numbers):
+    sets, numbers = self.sets, self.numbers
+    found = np.zeros(sets.num_coordinates, bool)
+    if isinstance(step, Step) and self.is_solution(step):
+      # By one entry of the matrix alone that is a term with a square.
+      mask = alive[step.outputs[0]]
+      for pair in step.structure.pairs:
+        left, right = self._sides(step, pair, sets, numbers, mask)
+        if pair.left_inputs == pair.right_inputs:
+          found |= sets.members(left, MANY)
+        else:
+          found |= sets.common(left, right)
+      return found
+    for sides in self.curved(step, alive, sets, numbers):
       one = len(sides) == 1
-      found |= (self.sets.members if one else self.sets.common)(*sides)
+      found |= (sets.members if one else sets.common)(*sides)
     return found
+
+  def is_solution(self, step: Step | Loop) -> bool:
+    """Whether an op solves a linear system whose matrix depends on xs."""
+    return (
+      not isinstance(step, Loop)
+      and step.inputs[0].depends
+      and kind_of_squares(step, 0, self.walked) is Squares.INVERSE
+    )
 
   def curved(
     self, step: Step | Loop, alive: dict, sets: Multisets, numbers: dict
@@ -179,12 +199,19 @@ class Paths:
     for pair in step.structure.pairs:
       if pair.output is not None and masks[pair.output] is None:
         continue
-      sides = []
-      for which, flow in pair.sides:
-        before = [_numbers_of(step.inputs[k], numbers) for k in which]
-        side = sets.apply(flow, np.concatenate(before))
-        sides.append(side if pair.output is None else side[masks[pair.output]])
-      yield tuple(sides)
+      mask = slice(None) if pair.output is None else masks[pair.output]
+      yield self._sides(step, pair, sets, numbers, mask)
+
+  @staticmethod
+  def _sides(
+    step: Step, pair: Pair, sets: Multisets, numbers: dict, mask: Any
+  ) -> tuple:
+    """The multisets of the two sides of a pair, those in a mask."""
+    sides = []
+    for which, flow in pair.sides:
+      before = [_numbers_of(step.inputs[k], numbers) for k in which]
+      sides.append(sets.apply(flow, np.concatenate(before))[mask])
+    return tuple(sides)
 
   def _spread_loop(self, sets: Multisets, numbers: dict, loop: Loop) -> None:
     known = [numbers[v] for v in dict.fromkeys(loop.inputs) if v in numbers]
@@ -226,12 +253,6 @@ def kind_of_squares(step: Step, number: int, walked: Walked) -> Any:
   squares = known.squares
   if squares is not None and not isinstance(squares, Squares):
     squares = squares(op)
-  if squares is Squares.INVERSE and number != 1:
-    # By the matrix a solution is curved. Each coordinate that reaches it is
-    # `entangled` at the op, by the second derivative by two entries or by an
-    # entry and a right-hand side, unless nothing depends on the solution. For
-    # all others the matrix is a constant, and the op is linear.
-    return None
   if squares is not None:
     return squares
   return Squares.SAME if number in known.moved(len(op.inputs)) else None

@@ -70,7 +70,7 @@ class Squares(enum.Enum):
       any number.
     INVERSE: As the inverse of the matrix in the first input, with its elements
       squared. The op solves a linear system whose right-hand side is its second
-      input.
+      input. By one entry of the matrix alone it is curved, too.
   """
 
   SAME = 'same'

@@ -209,6 +209,8 @@ class _Finder:
         continue
       terms = self._terms(step)
       if terms is None:
+        if self._paths.is_solution(step):
+          self._squares.append(Term(step, (0,), (0,)))
         troubles.append((step, None, self._entangled(step)))
         continue
       self._squares += [term for term in terms if term.is_square]
@@ -274,6 +276,8 @@ class _Finder:
     structure = step.structure
     if not structure.curved and not structure.pairs:
       return []
+    if self._paths.is_solution(step):
+      return None
     if step.own_gradient is not None and op_of(step, self._walked):
       groups = [arrow.inputs for arrow in structure.arrows]
       return [
