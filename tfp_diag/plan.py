@@ -772,7 +772,12 @@ def make_plan(
     notes=tuple(notes),
     fn=problem.fn,
     jit_compile=jit_compile,
-    ways=tuple(Way(p.name, p.num_passes, p.cost) for p in decision.proposals),
+    # Cuts at other values may be alike in all that is said of them.
+    ways=tuple(
+      dict.fromkeys(
+        Way(p.name, p.num_passes, p.cost) for p in decision.proposals
+      )
+    ),
     # The digest knows what the function closes over by shape, not by value.
     digest=b'' if graph.reads.seen else graph.digest.key,
     num_samples=decision.num_samples,

@@ -254,6 +254,30 @@ def test_few_samples_are_enough(name):
   same(jacobian('eager', fn, x), jacobian_diagonal(fn, copy_of(x)))
 
 
+def test_few_samples_are_enough_where_equal_ops_are_merged(monkeypatch):
+  """A layer norm that has `x - mean` twice, and so does its gradient."""
+  matrix = np.random.default_rng(0).normal(size=[N, N])
+
+  def energy(x):
+    mean = tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean((x - mean) ** 2, -1, keepdims=True)
+    normal = (x - mean) * tf.math.rsqrt(variance + 1e-3)
+    return tf.reduce_sum(tf.nn.softplus(normal @ matrix), -1)
+
+  numbers = []
+  walk_on = walk._walk_on
+
+  def counted(graph, shapes, sample_shape, *rest, **more):
+    numbers.append(sample_shape[0])
+    return walk_on(graph, shapes, sample_shape, *rest, **more)
+
+  monkeypatch.setattr(walk, '_walk_on', counted)
+  x = draw(B, N)
+  found = hessian('function', energy, x)
+  assert len(numbers) > 1 and max(numbers) < B
+  same(found, hessian_diagonal(energy, copy_of(x)))
+
+
 @pytest.mark.parametrize('kind', ['jacobian', 'hessian'])
 def test_few_samples_are_enough_for_functions_that_are_called(
   kind, monkeypatch

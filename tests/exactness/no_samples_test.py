@@ -25,7 +25,7 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import hessian_by_copies
+from tests.oracles import hessian_by_copies, jacobian_diagonal
 
 NONE = tf.zeros([0, 3])
 
@@ -103,3 +103,35 @@ def test_curved_ops_without_elements_are_no_fault():
     warnings.simplefilter('error')
     found = tfp_diag.diag_hessian(fn, x)[-1]
   np.testing.assert_allclose(found, hessian_by_copies(fn, x), rtol=1e-10)
+
+
+def test_no_samples_of_a_function_whose_equal_ops_are_merged():
+  def layer_norm(x):
+    mean = tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean((x - mean) ** 2, -1, keepdims=True)
+    return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+
+  spec = tf.TensorSpec([None, 16], tf.float64)
+  plan = tfp_diag.plan_diag_jacobian(layer_norm, spec, sample_shape=[None])
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    _, (diag,) = plan(tf.zeros([0, 16], tf.float64))
+  assert diag.shape == [0, 16]
+
+
+def test_a_part_without_elements_beside_a_layer():
+  rng = np.random.default_rng(0)
+  matrix, other = (rng.normal(size=size) for size in ((9, 9), (0, 9)))
+
+  def fn(x, y):
+    layer = tf.tanh(tf.sin(x) @ matrix + tf.sin(y) @ other) @ matrix
+    return [x + layer, y + 0.0 * tf.reduce_sum(x, -1, keepdims=True)]
+
+  x = tf.constant(rng.normal(size=[20, 9]))
+  parts = [x, tf.zeros([20, 0], tf.float64)]
+  with warnings.catch_warnings():
+    warnings.simplefilter('error')
+    _, diag = tfp_diag.diag_jacobian(parts, fn=fn, sample_shape=[20])
+  expected = jacobian_diagonal(lambda x: fn(x, parts[1])[0], x)
+  np.testing.assert_allclose(diag[0], expected, rtol=1e-9)
+  assert diag[1].shape == [20, 0]

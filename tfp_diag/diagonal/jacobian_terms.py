@@ -178,6 +178,8 @@ class _Call:
   def product(self, part: int, product: Product) -> tf.Tensor:
     """The diagonal of the sum of `diag(d) W diag(w) A diag(e)`, as a part."""
     x, y = self._xs[part], self._targets[part]
+    if x.shape.num_elements() == 0:  # It has no basis vectors.
+      return tf.zeros_like(x)
     s = product.held.tensor(self._xs)
     bases = [base.tensor(self._xs) for base in product.bases]
     outers = [outer.tensor(self._xs) for outer in product.outers]

@@ -142,13 +142,14 @@ class Reading(NamedTuple):
     if simplified is None:
       return None
 
+    @functools.cache
     def retrace_simplified(shapes):
       assert retrace is not None
       graph = retrace(shapes)
       found = simplify(graph)
       return graph if found is None else found[0]
 
-    more = None if retrace is None else functools.cache(retrace_simplified)
+    more = retrace and (lambda shapes: retrace_simplified(tuple(shapes)))
     found = analyze(
       simplified.graph, self.rank, more, self.problem.kind == 'hessian'
     )

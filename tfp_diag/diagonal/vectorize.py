@@ -328,7 +328,6 @@ def _sparse_segment_grad(name: str) -> Callable:
 
 # Entries for ops that TensorFlow gets wrong, made of those that it has.
 _CORRECTED: dict[str, Callable] = {
-  'MatMul': _matmul,
   # pfor pads with zeros, whatever the constant is.
   'PadV2': lambda convert: lambda given: wrap(_pad(given), True),
   'Roll': lambda convert: lambda given: convert(_CountedAxis(given)),
@@ -344,7 +343,8 @@ _CORRECTED: dict[str, Callable] = {
 }
 # While it is entered, both are in the table of TensorFlow.
 _OWN_FUNCTIONS = Replaced(
-  _REGISTRY, {**{t: _missing(t) for t in _CONVERTERS}, **_CORRECTED}
+  _REGISTRY,
+  {**{t: _missing(t) for t in _CONVERTERS}, **_CORRECTED, 'MatMul': _matmul},
 )
 
 
