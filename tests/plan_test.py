@@ -597,7 +597,7 @@ def test_a_loop_over_an_open_number_of_samples():
   def mapped(x):
     return tf.reduce_sum(tf.map_fn(lambda row: row**3, x), axis=-1)
 
-  with pytest.raises(ValueError, match='plan for a given number of samples'):
+  with pytest.raises(ValueError, match='Plan for a given number of samples'):
     tfp_diag.plan_diag_hessian(mapped, tf.TensorSpec([None, 3], tf.float64))
   plan = tfp_diag.plan_diag_hessian(mapped, tf.TensorSpec([2, 3], tf.float64))
   x = draw(2, 3)

@@ -341,10 +341,12 @@ _CORRECTED: dict[str, Callable] = {
     )
   },
 }
-# While it is entered, both are in the table of TensorFlow.
+# Entries for ops that it gets right, but for Tensors without elements.
+_COMPLETED = {'MatMul': _matmul}
+# While it is entered, all are in the table of TensorFlow.
 _OWN_FUNCTIONS = Replaced(
   _REGISTRY,
-  {**{t: _missing(t) for t in _CONVERTERS}, **_CORRECTED, 'MatMul': _matmul},
+  {**{t: _missing(t) for t in _CONVERTERS}, **_CORRECTED, **_COMPLETED},
 )
 
 
