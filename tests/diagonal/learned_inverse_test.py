@@ -113,6 +113,17 @@ MODELS = [
 ]
 
 
+def agrees(plan, fn, x):
+  """Asserts that second derivatives are right, by a plan, and third ones."""
+  diag = tf.function(lambda x: plan(x)[2])(x)
+  expected = hessian_by_copies(fn, x)
+  np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-10)
+  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(x)
+  second, third = unmixed_diagonals(fn, x)
+  for got, want in ((found.second, second), (found.third, third)):
+    np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+
+
 @pytest.mark.parametrize('fn', MODELS)
 def test_the_right_hand_side_takes_a_sweep(fn):
   """A sweep, and two passes for the coordinates of the matrix, no more."""
@@ -120,13 +131,7 @@ def test_the_right_hand_side_takes_a_sweep(fn):
   plan = tfp_diag.plan_diag_hessian(fn, spec)
   assert (plan.num_passes, plan.how) == (3, 'squared sweeps'), plan
   assert plan.ways[0].cost < 3.1
-  np.testing.assert_allclose(
-    plan(X)[2], hessian_by_copies(fn, X), rtol=1e-9, atol=1e-10
-  )
-  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(X)
-  second, third = unmixed_diagonals(fn, X)
-  for got, want in ((found.second, second), (found.third, third)):
-    np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+  agrees(plan, fn, X)
 
 
 def test_a_large_matrix():
@@ -319,13 +324,7 @@ def test_each_entry_of_the_matrix_takes_the_same_sweep(name):
   spec = tf.TensorSpec([None, size], tf.float64)
   plan = tfp_diag.plan_diag_hessian(fn, spec)
   assert (plan.num_passes, plan.how) == (1, 'squared sweeps'), plan
-  np.testing.assert_allclose(
-    plan(x)[2], hessian_by_copies(fn, x), rtol=1e-9, atol=1e-10
-  )
-  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(x)
-  second, third = unmixed_diagonals(fn, x)
-  for got, want in ((found.second, second), (found.third, third)):
-    np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-9)
+  agrees(plan, fn, x)
 
 
 def tied_entries(x):

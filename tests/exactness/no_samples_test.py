@@ -105,14 +105,27 @@ def test_curved_ops_without_elements_are_no_fault():
   np.testing.assert_allclose(found, hessian_by_copies(fn, x), rtol=1e-10)
 
 
-def test_no_samples_of_a_function_whose_equal_ops_are_merged():
-  def layer_norm(x):
-    mean = tf.reduce_mean(x, -1, keepdims=True)
-    variance = tf.reduce_mean((x - mean) ** 2, -1, keepdims=True)
-    return (x - mean) * tf.math.rsqrt(variance + 1e-3)
+def layer_norm(x):
+  """Has `x - mean` twice, which is merged."""
+  mean = tf.reduce_mean(x, -1, keepdims=True)
+  variance = tf.reduce_mean((x - mean) ** 2, -1, keepdims=True)
+  return (x - mean) * tf.math.rsqrt(variance + 1e-3)
 
+
+def truncated_score(x):
+  """A potential, and a norm that is held."""
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    directions = np.random.default_rng(0).normal(size=[16, 8])
+    potential = tf.reduce_logsumexp(x @ directions, -1)
+  return tf.clip_by_norm(tape.gradient(potential, x), 0.5, axes=-1)
+
+
+@pytest.mark.parametrize('fn', [layer_norm, truncated_score])
+def test_plans_of_open_batches_take_no_samples_in_silence(fn):
   spec = tf.TensorSpec([None, 16], tf.float64)
-  plan = tfp_diag.plan_diag_jacobian(layer_norm, spec, sample_shape=[None])
+  plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[None])
+  assert plan.uses_terms
   with warnings.catch_warnings():
     warnings.simplefilter('error')
     _, (diag,) = plan(tf.zeros([0, 16], tf.float64))

@@ -114,8 +114,8 @@ def decide(
   is_linear = reading.has_linear_gradients
   if request.mode == 'forward' and not _may_be_forward(reading, request):
     request = request._replace(mode='reverse')
-  if reading.analysis and not reading.analysis.walked.num_samples:
-    # Of no sample there is nothing to take apart.
+  samples = reading.num_samples
+  if samples == 0:  # There is nothing to take apart.
     reading = reading._replace(analysis=None)
   chunk_size = request.chunk_size if plan is None else plan.chunk_size
   dense = Decision(
@@ -152,10 +152,10 @@ def decide(
   if pattern is None and len(ways) == 1:
     return dense
   ways.sort(key=lambda way: (way.name != planned, way.cost))
-  samples = reading.num_samples
   num_samples = proposals.SAMPLES_IF_OPEN if samples is None else samples
   # A plan promises nothing of third derivatives.
-  if planned and problem.order < 3 and request.schedule == 'auto':
+  is_auto = request.schedule == 'auto'
+  if planned and problem.order < 3 and is_auto and samples != 0:
     _compare_with_plan(plan, ways[0], num_samples)
   mode, schedule = request.mode, request.schedule
   if plan is not None:

@@ -644,12 +644,9 @@ def evaluate(
   is_without_xla = graph is _own.graph and not is_within_another
   needs_tapes = not is_without_xla or _own.needs_tapes
   tapes = _new_tapes(order) if needs_tapes else []
-  with _recording(tapes):
-    for tape in tapes:
-      tape.watch(xs)
-    with recorded_ops() as ops:
-      result = call(xs)
-      ys = outputs(result, xs)
+  with _recording(tapes, xs), recorded_ops() as ops:
+    result = call(xs)
+    ys = outputs(result, xs)
   made = Graph(
     graph,
     tuple(xs),
@@ -742,11 +739,12 @@ def and_what_it_reads(fn: Callable, *args: Any) -> tuple:
 
 
 @contextlib.contextmanager
-def _recording(tapes: Sequence) -> Iterator[None]:
+def _recording(tapes: Sequence, watched: Any = ()) -> Iterator[None]:
   """Lets tapes record, the one that differentiates last around the others."""
   with contextlib.ExitStack() as stack:
     for tape in reversed(tapes):
       stack.enter_context(tape)
+      tape.watch(watched)
     yield
 
 
@@ -764,10 +762,7 @@ def under_tapes(call: Callable, count: int) -> Callable:
   """
 
   def recorded(xs):
-    tapes = _new_tapes(count)
-    with _recording(tapes):
-      for tape in tapes:
-        tape.watch(xs)
+    with _recording(_new_tapes(count), xs):
       return call(xs)
 
   return recorded
@@ -799,8 +794,7 @@ def linearize(fn: Callable, xs: Sequence) -> LinearMap:
     `LinearMap`.
   """
   tapes = _new_tapes(1)
-  with _recording(tapes):
-    tapes[0].watch(xs)
+  with _recording(tapes, xs):
     ys = fn()
   return LinearMap(_gradient_by(tapes, 0), ys, xs)
 

@@ -142,9 +142,7 @@ def find_cuts(facts: Facts) -> list[Cuts]:
     shows in the pattern that is left when its values are held.
   """
   steps = facts.walked.tape.steps
-  # Without samples nothing is seen.
-  is_empty = not steps or not facts.walked.num_samples
-  if is_empty or any(map(_is_opaque, steps)):
+  if not steps or any(map(_is_opaque, steps)):
     return []
   whole = _Finder(facts, steps).cut([])
   hidden = whole.hidden_layers()
