@@ -23,6 +23,9 @@ import tensorflow_probability as tfp
 
 import tfp_diag
 from tests.diagonal.scores import (
+  CENTERS,
+  SQUARE,
+  WEIGHTS,
   N,
   constant,
   is_as_hessian,
@@ -143,6 +146,42 @@ def test_a_batch_of_unknown_size(way, potential):
   _, (diag,) = plan(x)
   expected = jacobian_diagonal(score, x)
   np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-11)
+
+
+def centered_regression(x):
+  return regression(x - tf.reduce_mean(x, -1, keepdims=True))
+
+
+def by_triangular_solves(x):
+  scale = tf.linalg.band_part(constant(SQUARE, x), -1, 0)
+  scale = tf.linalg.set_diag(scale, tf.fill([N], constant(3.0, x)))
+  means = constant(CENTERS, x)
+  return tfp.distributions.MixtureSameFamily(
+    tfp.distributions.Categorical(logits=tf.zeros(3, x.dtype)),
+    tfp.distributions.MultivariateNormalTriL(means, scale),
+  ).log_prob(x)
+
+
+def with_an_intercept(x):
+  ones = tf.ones([tf.shape(x)[0], 1], x.dtype)
+  weights = constant(np.tile(WEIGHTS, [2, 1])[: N + 1], x)
+  return tf.reduce_sum(tf.nn.softplus(tf.concat([x, ones], -1) @ weights), -1)
+
+
+@pytest.mark.parametrize(
+  'potential', [centered_regression, by_triangular_solves, with_an_intercept]
+)
+def test_a_body_for_any_number_of_samples_is_called_for_a_given_one(potential):
+  """Its gradient broadcasts to what the shapes say when it runs."""
+  fn = gradient_of(tf.function(potential, autograph=False))
+  x = state(4, N)
+  of_any = tf.TensorSpec([None, N], x.dtype)
+  for spec in (of_any, tf.TensorSpec(x.shape, x.dtype)):
+    plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=spec.shape[:1])
+    assert is_as_hessian(plan), spec
+    expected = jacobian_diagonal(fn, x)
+    _, (diag,) = plan(x)  # Warnings are errors.
+    np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(

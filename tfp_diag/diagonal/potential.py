@@ -82,6 +82,7 @@ _MOST_OPS = 4
 # Constants of so many elements are computed, to see that they are equal; larger
 # ones are equal to themselves.
 _MOST_ELEMENTS = 10_000
+_MOST_ZEROS = 1_000_000
 # What is behind the gradients may take so many passes; else values are held.
 _LEFT_TO_HOLD = 2
 
@@ -403,6 +404,10 @@ class _Tokens:
         self._tokens[y.ref()] = self._number(content)
     elif _changes_nothing(op):
       self._tokens[op.outputs[0].ref()] = self.of(op.inputs[0])
+    elif _only_broadcasts(op):
+      [y] = op.outputs
+      key = 'broadcast', tuple(y.shape), self.of(op.inputs[0])
+      self._tokens[y.ref()] = self._number(key)
     elif known.adds_up:
       terms = collections.Counter()
       for x in op.inputs:
@@ -411,12 +416,22 @@ class _Tokens:
       self._tokens[op.outputs[0].ref()] = token
       self._terms[token] = terms
     elif is_function_of_inputs(op):
-      inputs = tuple(map(self.of, op.inputs))
+      inputs = self._inputs(op)
       # Others say what runs before, and where; not what is computed.
       attributes = [a for a in attributes_of(op) if not a[0].startswith('_')]
       key = op.type, tuple(attributes), inputs
       for k, y in enumerate(op.outputs):
         self._tokens[y.ref()] = self._number((*key, k))
+
+  def _inputs(self, op: tf.Operation) -> tuple:
+    """Tokens of the inputs, but for those that give the shapes of results."""
+    are_known = all(
+      y.shape.is_fully_defined() and y.dtype.is_numpy_compatible
+      for y in op.outputs
+    )
+    shapes = facts(op.type).shape_inputs if are_known else ()
+    tokens = (self.of(x) for k, x in enumerate(op.inputs) if k not in shapes)
+    return *tokens, *(tuple(y.shape) for y in op.outputs if shapes)
 
   def _computed(self, op: tf.Operation) -> list | None:
     """The results of an op of constants, if they are small."""
@@ -433,12 +448,27 @@ class _Tokens:
     if any(a is None for a in arrays):
       if _read(op):
         return None
-      arrays = [tf.get_static_value(y) for y in op.outputs]  # Of shapes.
-      return None if any(a is None for a in arrays) else arrays
+      known = [tf.get_static_value(y) for y in op.outputs]  # Of shapes.
+      if all(a is not None for a in known):
+        return known
+      # TensorFlow's own function knows one such op, not that for many Tensors.
+      arrays = [
+        _zeros(x) if a is None else a for x, a in zip(op.inputs, arrays)
+      ]
+      if any(a is None for a in arrays):
+        return None
     try:
       return [array_of(t) for t in run_op(op, arrays)]
     except (CannotSay, OpFailed):
       return None
+
+
+def _zeros(x: tf.Tensor) -> np.ndarray | None:
+  """Zeros that stand for a Tensor of which only the shape is read, or None."""
+  size = x.shape.num_elements()
+  if size is None or size > _MOST_ZEROS or not x.dtype.is_numpy_compatible:
+    return None
+  return None if x.dtype == tf.string else np.zeros(x.shape, x.dtype.name)
 
 
 def _changes_nothing(op: tf.Operation) -> bool:
@@ -450,6 +480,18 @@ def _changes_nothing(op: tf.Operation) -> bool:
     return False
   before, after = op.inputs[0].shape, op.outputs[0].shape
   return before.is_fully_defined() and before == after
+
+
+def _only_broadcasts(op: tf.Operation) -> bool:
+  """Whether the result is the first input, broadcast: gradients also tile."""
+  known = facts(op.type)
+  if not (known.only_copies and known.axes == 'aligned'):
+    return False
+  before, after = op.inputs[0].shape, op.outputs[0].shape
+  if not (before.is_fully_defined() and after.is_fully_defined()):
+    return False
+  ends = zip(reversed(before), reversed(after))
+  return before.rank <= after.rank and all(m in (1, n) for m, n in ends)
 
 
 class Half(NamedTuple):
