@@ -468,7 +468,10 @@ def _zeros(x: tf.Tensor) -> np.ndarray | None:
   size = x.shape.num_elements()
   if size is None or size > _MOST_ZEROS or not x.dtype.is_numpy_compatible:
     return None
-  return None if x.dtype == tf.string else np.zeros(x.shape, x.dtype.name)
+  if x.dtype == tf.string:
+    return None
+  shape = [n or 0 for n in x.shape.as_list()]
+  return np.zeros(shape, x.dtype.as_numpy_dtype)
 
 
 def _changes_nothing(op: tf.Operation) -> bool:
