@@ -18,6 +18,7 @@ Those that are the same multiple of it for any number have structure; others may
 be one thing on few samples and another one on many.
 """
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -398,6 +399,29 @@ def test_an_event_that_the_numbers_of_samples_divide():
   assert plan.num_passes == 1
   x = draw(MANY, N, seed=5)
   same(in_a_graph(plan, x), 2.0 * x)
+
+
+@pytest.mark.parametrize('rows', [11, 35, 1155])
+@pytest.mark.parametrize('columns', [4, 30])
+def test_event_sizes_that_small_primes_divide(rows, columns):
+  """`tf.vectorized_map` turns axes about, and then no shape is known."""
+  rng = np.random.default_rng(rows)
+  data = tf.constant(rng.standard_normal([rows, columns]))
+
+  def log_prob(x):
+    return -tf.reduce_sum(tf.nn.softplus(tf.linalg.matvec(data, x)))
+
+  def fn(x):
+    return tf.vectorized_map(log_prob, x)
+
+  spec = tf.TensorSpec([None, columns], tf.float64)
+  plan = tfp_diag.plan_diag_hessian(fn, spec, sample_shape=[None])
+  assert plan.num_passes == 1
+  for number in (1, 2, 6):  # A single sample is another case of its own.
+    x = draw(number, columns, seed=number)
+    diag = tf.function(lambda x: plan(x)[2], input_signature=[spec])(x)
+    slope = tf.sigmoid(x @ tf.transpose(data))
+    same(diag, -(slope * (1 - slope)) @ data**2)
 
 
 def test_two_numbers_that_are_not_known():

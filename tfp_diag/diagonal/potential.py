@@ -28,8 +28,9 @@ import collections
 import contextlib
 import dataclasses
 import functools
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -83,6 +84,8 @@ _MOST_OPS = 4
 # ones are equal to themselves.
 _MOST_ELEMENTS = 10_000
 _MOST_ZEROS = 1_000_000
+# A sum that is multiplied by another one is one of so many products.
+_MOST_TERMS = 16
 # What is behind the gradients may take so many passes; else values are held.
 _LEFT_TO_HOLD = 2
 
@@ -405,39 +408,67 @@ class _Tokens:
     elif _changes_nothing(op):
       self._tokens[op.outputs[0].ref()] = self.of(op.inputs[0])
     elif _only_broadcasts(op):
-      [y] = op.outputs
-      key = 'broadcast', tuple(y.shape), self.of(op.inputs[0])
-      self._tokens[y.ref()] = self._number(key)
+      self._add_results(op, ('broadcast',), (1,))
     elif known.adds_up:
       terms = collections.Counter()
       for x in op.inputs:
-        terms.update(self._terms.get(self.of(x), {self.of(x): 1}))
-      token = self._number(frozenset(terms.items()))
-      self._tokens[op.outputs[0].ref()] = token
-      self._terms[token] = terms
+        terms.update(self._terms_of(x))
+      self._tokens[op.outputs[0].ref()] = self._sum(terms)
     elif is_function_of_inputs(op):
-      inputs = self._inputs(op)
       # Others say what runs before, and where; not what is computed.
       attributes = [a for a in attributes_of(op) if not a[0].startswith('_')]
-      key = op.type, tuple(attributes), inputs
-      for k, y in enumerate(op.outputs):
-        self._tokens[y.ref()] = self._number((*key, k))
+      self._add_results(op, (op.type, *attributes), known.shape_inputs)
 
-  def _inputs(self, op: tf.Operation) -> tuple:
-    """Tokens of the inputs, but for those that give the shapes of results."""
-    are_known = all(
-      y.shape.is_fully_defined() and y.dtype.is_numpy_compatible
-      for y in op.outputs
-    )
-    shapes = facts(op.type).shape_inputs if are_known else ()
-    tokens = (self.of(x) for k, x in enumerate(op.inputs) if k not in shapes)
-    return *tokens, *(tuple(y.shape) for y in op.outputs if shapes)
+  def _add_results(
+    self, op: tf.Operation, key: tuple, shape_inputs: tuple
+  ) -> None:
+    """Tokens of what an op computes.
+
+    What is linear in a sum is the sum of what it makes of the terms: what a
+    function computes twice has two gradients, and what is merged has their sum.
+
+    Args:
+      op: `tf.Operation`.
+      key: What says, beside the inputs, what it computes.
+      shape_inputs: Numbers of the inputs that only give shapes: those of the
+        results count, if they are known.
+    """
+    if all(y.shape.is_fully_defined() for y in op.outputs) and _is_numeric(op):
+      key = (*key, *(tuple(y.shape) for y in op.outputs if shape_inputs))
+    else:
+      shape_inputs = ()
+    linear = {t[0] for t in facts(op.type).linear_in if len(t) == 1}
+    choices = [
+      self._terms_of(x) if k in linear else {self.of(x): 1}
+      for k, x in enumerate(op.inputs)
+      if k not in shape_inputs
+    ]
+    if math.prod(map(len, choices)) > _MOST_TERMS:
+      kept = [x for k, x in enumerate(op.inputs) if k not in shape_inputs]
+      choices = [{self.of(x): 1} for x in kept]
+    for number, y in enumerate(op.outputs):
+      terms = {}
+      for chosen in itertools.product(*(c.items() for c in choices)):
+        tokens, times = zip(*chosen) if chosen else ((), ())
+        terms[self._number((*key, number, tokens))] = math.prod(times)
+      self._tokens[y.ref()] = self._sum(terms)
+
+  def _sum(self, terms: Mapping) -> int:
+    """The token of a sum of others, each as often as it is counted."""
+    if list(terms.values()) == [1]:
+      return next(iter(terms))
+    token = self._number(frozenset(terms.items()))
+    self._terms[token] = terms
+    return token
+
+  def _terms_of(self, tensor: tf.Tensor) -> Mapping:
+    token = self.of(tensor)
+    return self._terms.get(token, {token: 1})
 
   def _computed(self, op: tf.Operation) -> list | None:
     """The results of an op of constants, if they are small."""
     sizes = [y.shape.num_elements() or 0 for y in op.outputs]
-    is_array = all(y.dtype.is_numpy_compatible for y in op.outputs)
-    if max(sizes, default=0) > _MOST_ELEMENTS or not is_array:
+    if max(sizes, default=0) > _MOST_ELEMENTS or not _is_numeric(op):
       return None
     if facts(op.type).is_constant:
       array = tf.make_ndarray(op.get_attr('value'))
@@ -461,6 +492,11 @@ class _Tokens:
       return [array_of(t) for t in run_op(op, arrays)]
     except (CannotSay, OpFailed):
       return None
+
+
+def _is_numeric(op: tf.Operation) -> bool:
+  """Whether all results are arrays, rather than lists or handles."""
+  return all(y.dtype.is_numpy_compatible for y in op.outputs)
 
 
 def _zeros(x: tf.Tensor) -> np.ndarray | None:

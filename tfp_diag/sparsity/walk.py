@@ -24,7 +24,7 @@ Otherwise all samples are walked.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -283,7 +283,7 @@ def _walk_open(
       raise _SharedIntegersError(one.scaling.integers & other.scaling.integers)
     return one, other
 
-  walks = _with_few(graph, 2 * rank, walk_twice)
+  walks = _with_few(graph, 2 * rank, walk_twice, _known_sizes(graph))
   if walks is None:
     return None
   one, other = walks
@@ -337,9 +337,18 @@ class _SharedIntegersError(Exception):
     self.integers = integers
 
 
-def _with_few(graph: Graph, count: int, walk_on: Callable) -> Any:
+def _known_sizes(graph: Graph) -> set:
+  """The sizes in a graph that are known, so that they are not of samples."""
+  shapes = [x.shape for x in graph.xs]
+  shapes += [y.shape for op in graph.ops for y in op.outputs]
+  return {size for shape in shapes if shape.rank for size in shape if size}
+
+
+def _with_few(
+  graph: Graph, count: int, walk_on: Callable, avoided: Collection[int] = ()
+) -> Any:
   """Calls `walk_on` with numbers of samples that divide no integer, or None."""
-  avoided = set()
+  avoided = set(avoided)
   for _ in range(_MOST_TRIES):
     few = few_samples(graph, count, avoided)
     if few is None:
