@@ -24,6 +24,8 @@ import tensorflow_probability as tfp
 import tfp_diag
 from tests.diagonal.scores import (
   CENTERS,
+  DATA,
+  LABELS,
   SQUARE,
   WEIGHTS,
   N,
@@ -166,6 +168,26 @@ def with_an_intercept(x):
   ones = tf.ones([tf.shape(x)[0], 1], x.dtype)
   weights = constant(np.tile(WEIGHTS, [2, 1])[: N + 1], x)
   return tf.reduce_sum(tf.nn.softplus(tf.concat([x, ones], -1) @ weights), -1)
+
+
+def logits_twice(x):
+  def logits():
+    return tf.linalg.matvec(constant(DATA, x), x)
+
+  fit = tf.reduce_sum(constant(LABELS, x) * logits(), -1)
+  return fit - tf.reduce_sum(tf.nn.softplus(logits()), -1)
+
+
+@pytest.mark.parametrize('shape', [[4, N], [None, N]])
+def test_a_gradient_of_what_is_computed_twice(shape):
+  """Merged, there is one gradient of it where the function adds two."""
+  fn, x = gradient_of(logits_twice), state(4, N)
+  spec = tf.TensorSpec(shape, x.dtype)
+  plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=shape[:1])
+  assert is_as_hessian(plan) and plan.num_passes <= 2
+  _, (diag,) = plan(x)
+  expected = jacobian_diagonal(fn, x)
+  np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,7 @@ class _Tokens:
 
   def __init__(self, graph: Graph) -> None:
     self._numbers, self._tokens, self._arrays = {}, {}, {}
+    self._constants = {}
     self._terms = {}
     self._add(graph, 0)
     self._known, self._on_the_way = len(graph.ops), {}
@@ -403,8 +404,7 @@ class _Tokens:
     if arrays is not None:
       for y, array in zip(op.outputs, arrays):
         self._arrays[y.ref()] = array
-        content = array.dtype.name, array.shape, array.tobytes()
-        self._tokens[y.ref()] = self._number(content)
+        self._tokens[y.ref()] = self._constant(array)
     elif _changes_nothing(op):
       self._tokens[op.outputs[0].ref()] = self.of(op.inputs[0])
     elif _only_broadcasts(op):
@@ -437,21 +437,45 @@ class _Tokens:
       key = (*key, *(tuple(y.shape) for y in op.outputs if shape_inputs))
     else:
       shape_inputs = ()
-    linear = {t[0] for t in facts(op.type).linear_in if len(t) == 1}
+    known = facts(op.type)
+    linear = {t[0] for t in known.linear_in if len(t) == 1}
+    if known.only_copies:
+      linear.update(known.moved(len(op.inputs)))
+    kept = [k for k in range(len(op.inputs)) if k not in shape_inputs]
     choices = [
-      self._terms_of(x) if k in linear else {self.of(x): 1}
-      for k, x in enumerate(op.inputs)
-      if k not in shape_inputs
+      self._terms_of(op.inputs[k])
+      if k in linear
+      else {self.of(op.inputs[k]): 1}
+      for k in kept
     ]
     if math.prod(map(len, choices)) > _MOST_TERMS:
-      kept = [x for k, x in enumerate(op.inputs) if k not in shape_inputs]
-      choices = [{self.of(x): 1} for x in kept]
-    for number, y in enumerate(op.outputs):
-      terms = {}
-      for chosen in itertools.product(*(c.items() for c in choices)):
-        tokens, times = zip(*chosen) if chosen else ((), ())
-        terms[self._number((*key, number, tokens))] = math.prod(times)
+      choices = [{self.of(op.inputs[k]): 1} for k in kept]
+    sums = [{} for _ in op.outputs]
+    for chosen in itertools.product(*(c.items() for c in choices)):
+      tokens, times = zip(*chosen) if chosen else ((), ())
+      # Of a sum with a constant, that one's part is constant, too.
+      constants = {k: self._constants.get(t) for k, t in zip(kept, tokens)}
+      arrays = self._run(
+        op,
+        [
+          constants.get(k, self._arrays.get(x.ref()))
+          for k, x in enumerate(op.inputs)
+        ],
+      )
+      for number, terms in enumerate(sums):
+        if arrays is None:
+          token = self._number((*key, number, tokens))
+        else:
+          token = self._constant(arrays[number])
+        terms[token] = terms.get(token, 0) + math.prod(times)
+    for y, terms in zip(op.outputs, sums):
       self._tokens[y.ref()] = self._sum(terms)
+
+  def _constant(self, array: np.ndarray) -> int:
+    """The token of a constant: equal ones have equal elements."""
+    token = self._number((array.dtype.name, array.shape, array.tobytes()))
+    self._constants[token] = array
+    return token
 
   def _sum(self, terms: Mapping) -> int:
     """The token of a sum of others, each as often as it is counted."""
@@ -486,8 +510,15 @@ class _Tokens:
       arrays = [
         _zeros(x) if a is None else a for x, a in zip(op.inputs, arrays)
       ]
-      if any(a is None for a in arrays):
-        return None
+    return self._run(op, arrays)
+
+  def _run(self, op: tf.Operation, arrays: Sequence) -> list | None:
+    """The results of an op, if its inputs are known, and these are small."""
+    sizes = [y.shape.num_elements() or 0 for y in op.outputs]
+    if not arrays or any(a is None for a in arrays):
+      return None
+    if max(sizes, default=0) > _MOST_ELEMENTS:
+      return None
     try:
       return [array_of(t) for t in run_op(op, arrays)]
     except (CannotSay, OpFailed):

@@ -24,7 +24,7 @@ Otherwise all samples are walked.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ _FEW_ELEMENTS = 2_000
 # With more elements not all samples are walked, even if there is no other way.
 _MOST_ELEMENTS = 2_000_000
 # How many numbers of samples are tried; see `_with_few`.
-_MOST_TRIES = 3
+_MOST_TRIES = 5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -283,7 +283,7 @@ def _walk_open(
       raise _SharedIntegersError(one.scaling.integers & other.scaling.integers)
     return one, other
 
-  walks = _with_few(graph, 2 * rank, walk_twice, _known_sizes(graph))
+  walks = _with_few(graph, 2 * rank, walk_twice)
   if walks is None:
     return None
   one, other = walks
@@ -337,18 +337,9 @@ class _SharedIntegersError(Exception):
     self.integers = integers
 
 
-def _known_sizes(graph: Graph) -> set:
-  """The sizes in a graph that are known, so that they are not of samples."""
-  shapes = [x.shape for x in graph.xs]
-  shapes += [y.shape for op in graph.ops for y in op.outputs]
-  return {size for shape in shapes if shape.rank for size in shape if size}
-
-
-def _with_few(
-  graph: Graph, count: int, walk_on: Callable, avoided: Collection[int] = ()
-) -> Any:
+def _with_few(graph: Graph, count: int, walk_on: Callable) -> Any:
   """Calls `walk_on` with numbers of samples that divide no integer, or None."""
-  avoided = set(avoided)
+  avoided = set()
   for _ in range(_MOST_TRIES):
     few = few_samples(graph, count, avoided)
     if few is None:
@@ -378,6 +369,8 @@ def _walk_on(
     _with_shape(value, y, sample_shape)
     for value, y in zip(walker.walk(values), graph.ys)
   ]
+  if walker.scaling.shared:
+    raise _SharedIntegersError(walker.scaling.shared)
   _check_known(outputs, bool(put_in), walker.shapeless)
   cancel(walker.tape, tuple(sample_shape))
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
