@@ -29,8 +29,11 @@ import tf_keras
 from tensorflow.python.eager import context as eager_context
 
 import tfp_diag
+from tests.oracles import gradient_of
 from tests.pairs import parametrize_pairs
 from tfp_diag.diagonal import graphs, linear_map
+from tfp_diag.diagonal.reading import refuse_mixing
+from tfp_diag.internal.problem import HessianProblem
 
 SCALE = 1.0
 
@@ -896,3 +899,37 @@ def test_an_op_whose_gradient_is_another_one_is_another_op():
       )
       sign = -1.0 if is_flipped else 1.0
       np.testing.assert_allclose(diag[0], sign * np.exp(x), rtol=1e-6)
+
+
+def endless(levels, level=0):
+  """A sine whose gradient has a gradient of its own, and so on."""
+
+  @tf.custom_gradient
+  def sine(x):
+    levels.add(level)
+    factor = endless(levels, level + 1)
+    return tf.sin(x), lambda dy: dy * factor(x + 0.5 * np.pi)
+
+  return sine
+
+
+def test_gradients_are_traced_as_often_as_they_are_taken():
+  """Each order of them takes longer: that of an ODE twice as long as the last.
+
+  A step of a sampler has taken the gradient, and nothing differentiates it.
+  """
+  levels = set()
+  score = gradient_of(lambda x: tf.reduce_sum(endless(levels)(x), -1))
+  step = graphs.compiled(
+    ('endless',), 'step', score, [tf.TensorSpec([2, 3], tf.float64)]
+  )
+  assert levels == {0, 1}
+  x = np.linspace(0.0, 1.0, 6).reshape([2, 3])
+  np.testing.assert_allclose(step([tf.constant(x)]), np.cos(x), rtol=1e-12)
+  # Whether chains mix is seen from second derivatives.
+  levels.clear()
+  problem = HessianProblem(
+    lambda x: tf.reduce_sum(endless(levels)(x), -1), tf.constant(x)
+  )
+  refuse_mixing(problem)
+  assert max(levels) <= 3

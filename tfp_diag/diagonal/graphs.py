@@ -189,6 +189,7 @@ def compiled(
           tensors,
           tuple(tf.nest.flatten(result)),
           tuple(graph.get_operations()[before:]),
+          depth=0,  # Nothing differentiates it.
         )
       )
     return result

@@ -16,6 +16,7 @@
 
 import collections
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
@@ -404,6 +405,7 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   rank, retrace = problem.rank_of(graph.ys), _retrace(problem)
   if not rank:
     return
+  graph = dataclasses.replace(graph, depth=2)
   key = rank, retrace is None, graph.digest.key
   if key in _unmixed:
     return

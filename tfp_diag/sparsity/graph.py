@@ -59,6 +59,8 @@ class Graph:
     ops: `tuple` of `tf.Operation`: what it has added, in order.
     scope: `str`: the name scope in which it was called.
     reads: `Reads`: the constants whose values its structure depends on.
+    depth: How many times it may be differentiated: custom gradients of as many
+      orders tell it from other graphs. Each takes longer to trace.
   """
 
   graph: Any
@@ -67,6 +69,7 @@ class Graph:
   ops: tuple
   scope: str = ''
   reads: 'Reads' = dataclasses.field(default_factory=lambda: Reads())
+  depth: int = MAX_DEPTH
 
   @property
   def has_variables(self) -> bool:
@@ -209,8 +212,9 @@ class Reader:
       for i, x in enumerate(graph.xs)
       if not isinstance(x, tf.Variable)
     }
+    depth = MAX_DEPTH - graph.depth
     yield from self._read(
-      graph.graph, graph.ops, graph.ys, tokens, self._outside, 0, {}
+      graph.graph, graph.ops, graph.ys, tokens, self._outside, depth, {}
     )
 
   def _read(
