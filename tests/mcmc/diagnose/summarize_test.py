@@ -391,6 +391,8 @@ def test_too_little_is_said():
   draws = ar1(0.3, [1000, 4])
   (warning,) = summarize(draws[:3]).warnings
   assert warning.startswith('Too few draws')
+  with pytest.warns(UserWarning, match=r'^Too few draws .* need 4\.$'):
+    warn_if_not_converged(summarize(draws[:3]), 'Draw more.')
   (warning,) = summarize(draws[:, :1]).warnings
   assert warning.startswith('There is one chain')
   with pytest.warns(UserWarning, match=r'run several\.$'):

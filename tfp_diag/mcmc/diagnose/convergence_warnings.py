@@ -29,6 +29,8 @@ IS_UNREACHED = 'no draw is there'
 
 IS_ONE_CHAIN = 'There is one chain'
 
+ARE_TOO_FEW = 'Too few draws to judge'
+
 IS_CONSTANT = 'never moved: all draws are the same'
 
 IS_NOT_FINITE = 'was not finite there'
@@ -93,7 +95,7 @@ def parameter_warnings(
     List of `str`.
   """
   if num_draws < LEAST_DRAWS and 'nested_r_hat' not in columns:
-    return [f'Too few draws to judge: ESS and R-hat need {LEAST_DRAWS}.']
+    return [f'{ARE_TOO_FEW}: ESS and R-hat need {LEAST_DRAWS}.']
   found = []
   is_finite = np.isfinite(columns['mean'])
   if not np.all(is_finite):

@@ -28,6 +28,7 @@ from tfp_diag.mcmc.diagnose.convergence import (
   in_groups,
 )
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  ARE_TOO_FEW,
   IS_CONSTANT,
   IS_DIVERGENT,
   IS_NOT_FINITE,
@@ -59,7 +60,13 @@ _STATISTICS = (
 
 
 # Warnings with a way out of their own.
-_SAY_IT = (IS_CONSTANT, IS_DIVERGENT, IS_NOT_FINITE, IS_ONE_CHAIN)
+_SAY_IT = (
+  ARE_TOO_FEW,
+  IS_CONSTANT,
+  IS_DIVERGENT,
+  IS_NOT_FINITE,
+  IS_ONE_CHAIN,
+)
 
 
 def summarize(
@@ -214,12 +221,10 @@ def warn_if_not_converged(summary, way_out):
 
   Args:
     summary: `Summary`.
-    way_out: Python `str`, a sentence: what to try. Of one chain, of constants,
-      of rounding and of proposals, the warning says that itself.
-
-  Of draws that are too few to judge nothing is said.
+    way_out: Python `str`, a sentence: what to try. Of one chain, of few draws,
+      of constants, of rounding and of proposals, the warning says that itself.
   """
-  if not summary.warnings or summary.num_draws < LEAST_DRAWS:
+  if not summary.warnings:
     return
   sentences = list(summary.warnings)
   if any(IS_ROUNDED in text for text in sentences):
