@@ -82,9 +82,9 @@ def parameter_warnings(
       One that is the same in all draws is no fault where others of its part
       move, as the zeros of a triangular matrix.
     columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
-      'ess_tail'; 'lasting', how large R-hat may stay in longer chains;
-      'spacing', how far numbers near the mean are apart; and
-      'nested_r_hat', which is judged in the place of 'r_hat'
+      'ess_tail'; 'lasting' and 'lasting_at_least', how large R-hat at most and
+      at least stays in longer chains; 'spacing', how far numbers near the mean
+      are apart; and 'nested_r_hat', which is judged in the place of 'r_hat'
       where there is one.
     num_draws: Python `int`, of each chain.
     num_chains: Python `int`.
@@ -125,9 +125,9 @@ def parameter_warnings(
       # About sqrt(1 + 2 C / ESS), for the halves of C chains.
       needed = 2.0 * num_chains / (limit**2 - 1.0)
       are_long = size >= _MANY_OF_A_CHAIN * num_chains
-      # Without that sign: the effective sample size is small where chains do
-      # not agree, too.
-      if size < needed and (are_long or columns['lasting'][worst] < limit):
+      if size < needed and (
+        are_long or _are_short(columns, worst, num_draws, limit)
+      ):
         why = (
           f'with {num_chains:,} chains that takes an effective sample size of '
           f'{needed:,.0f}, and there are {size:,.0f}.'
@@ -148,6 +148,22 @@ def parameter_warnings(
       'R-hat and MCSE are themselves uncertain.'
     )
   return found
+
+
+def _are_short(columns, i, num_draws, limit):
+  """Whether chains differ for their length rather than for where they are.
+
+  The effective sample size does not tell: it is small where chains do not
+  agree, too. So less than half of what their halves differ by may last, and
+  nothing that is seen to be as much as the limit.
+  """
+  # For equal chains R-hat falls below one, the more the shorter they are.
+  between = columns['r_hat'][i] ** 2 - 1.0 + 1.0 / (num_draws // 2)
+  may_last = max(0.5 * between, limit**2 - 1.0)
+  return (
+    columns['lasting'][i] ** 2 - 1.0 < may_last
+    and columns['lasting_at_least'][i] < limit
+  )
 
 
 def _rounded(names, columns, usable):

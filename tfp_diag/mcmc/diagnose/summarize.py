@@ -24,6 +24,7 @@ from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.diagnose.convergence import (
   ESS_KINDS,
   LEAST_DRAWS,
+  OF_SEVERAL,
   convergence,
   in_groups,
 )
@@ -198,7 +199,7 @@ def summarize(
     ),
   ]
   nested_r_hat = columns.pop('nested_r_hat', None)
-  del columns['spacing'], columns['lasting']
+  del columns['spacing'], columns['lasting'], columns['lasting_at_least']
   tails = Tails(*(columns.pop(field) for field in Tails._fields))
   return Summary(
     names=names,
@@ -240,7 +241,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
   They are in float64 here, and were in `dtype`.
   """
   size = draws.shape[0] * draws.shape[1]
-  found = convergence(draws, ('r_hat', 'lasting', *ESS_KINDS))
+  found = convergence(draws, (*OF_SEVERAL, *ESS_KINDS))
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
     mean = np.mean(draws, axis=(0, 1))
     # What never moved has no spread, whatever its mean is rounded to.
@@ -262,8 +263,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
       'mcse_sd': unit * error / (2.0 * np.sqrt(variance)),
       'ess_bulk': found['bulk'],
       'ess_tail': found['tail'],
-      'r_hat': found['r_hat'],
-      'lasting': found['lasting'],
+      **{kind: found[kind] for kind in OF_SEVERAL},
       'spacing': _spacing(mean, dtype),
     }
   columns |= heavy_tails(draws, kurtosis, found['tail'])._asdict()
