@@ -424,7 +424,7 @@ def test_too_little_is_said():
   assert warning.startswith('There is one chain')
   with pytest.warns(UserWarning, match=r'run several\.$'):
     warn_if_not_converged(summarize(draws[:, :1]), 'Draw more.')
-  with pytest.warns(UserWarning, match=r'run several\. .* Draw more\.$'):
+  with pytest.warns(UserWarning, match=r'run several\. .* uncertain\.$'):
     warn_if_not_converged(summarize(draws[:9, :1]), 'Draw more.')
   assert summarize(draws[:1]).num_draws == 1
   with pytest.raises(ValueError, match='0 draws of 4 chains'):
@@ -451,6 +451,30 @@ def test_a_longer_run_is_advised_where_it_helps(fault, says):
   draws[:, 0] += 1.0
   with pytest.warns(UserWarning, match=rf'{says}\. R-hat .* Draw more\.$'):
     warn_if_not_converged(summarize(draws, trace), 'Draw more.')
+
+
+@pytest.mark.parametrize(
+  ('num_draws', 'shift', 'fault', 'is_said'),
+  [
+    (1000, 3.0, {}, True),
+    # Slow, short, stuck, or for a reason that is known.
+    (1000, 1.0, {}, False),
+    (50, 3.0, {}, False),
+    (1000, 3.0, {'is_accepted': False}, False),
+    (1000, 3.0, {'diverging': True}, False),
+    (1000, 3.0, {'log_accept_ratio': -np.inf}, False),
+  ],
+)
+def test_chains_that_move_may_keep_to_modes(num_draws, shift, fault, is_said):
+  draws, trace = ar1(0.3, [num_draws, 4]), good_trace([num_draws, 4])
+  draws[:, :2] += shift
+  for name, value in fault.items():
+    trace[name][1:] = value
+  with pytest.warns(UserWarning, match=r'do not agree .* Draw more\.') as seen:
+    warn_if_not_converged(summarize(draws, trace), 'Draw more.')
+  says = 'Draw more. If modes are far apart, that does not help: order labels'
+  assert (says in str(seen[0].message)) == is_said
+  assert ('`tfp.mcmc.ReplicaExchangeMC`' in str(seen[0].message)) == is_said
 
 
 def test_many_short_chains_go_by_nested_r_hat():

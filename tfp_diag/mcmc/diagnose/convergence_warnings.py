@@ -31,6 +31,10 @@ IS_ONE_CHAIN = 'There is one chain'
 
 ARE_TOO_FEW = 'Too few draws to judge'
 
+DO_NOT_AGREE = 'the chains do not agree'
+
+ARE_UNCERTAIN = 'R-hat and MCSE are themselves uncertain'
+
 IS_CONSTANT = 'never moved: all draws are the same'
 
 IS_NOT_FINITE = 'was not finite there'
@@ -119,7 +123,7 @@ def parameter_warnings(
   bad = usable & (r_hat >= limit)
   if np.any(bad):
     worst = int(np.argmax(np.where(bad, r_hat, 0.0)))
-    why = 'the chains do not agree yet.'
+    why = f'{DO_NOT_AGREE} yet.'
     size = columns['ess_bulk'][worst]
     if what == 'R-hat':
       # About sqrt(1 + 2 C / ESS), for the halves of C chains.
@@ -133,7 +137,7 @@ def parameter_warnings(
           f'{needed:,.0f}, and there are {size:,.0f}.'
         )
       elif are_long:
-        why = 'the chains do not agree, on where it is or on how wide.'
+        why = f'{DO_NOT_AGREE}, on where it is or on how wide.'
     found.append(
       f'{what} is {limit:.4g} or more for {_listed(names, bad)}, at worst '
       f'{r_hat[worst]:.3f} for {names[worst]}: {why}'
@@ -145,7 +149,7 @@ def parameter_warnings(
     found.append(
       f'The effective sample size is less than {min_ess:g} for '
       f'{_listed(names, bad)}, at worst {ess[worst]:.0f} for {names[worst]}: '
-      'R-hat and MCSE are themselves uncertain.'
+      f'{ARE_UNCERTAIN}.'
     )
   return found
 
