@@ -512,6 +512,21 @@ def test_the_table():
   assert lines[-1].startswith('WARNING: The effective')
 
 
+def test_a_dash_is_what_is_not_defined():
+  draws = np.zeros([100, 4, 3])
+  draws[..., 1:] = ar1(0.3, [100, 4, 2])
+  draws[3, 2, 2] = np.nan
+  summary = summarize(draws)
+  constant, moves, broken = str(summary).splitlines()[2:5]
+  # Mean, sd and quantiles are numbers; errors, ESS and R-hat are not defined.
+  assert constant.split() == ['x[0]', *['0'] * 5, *['-'] * 5]
+  assert '-' not in moves.split()
+  assert broken.split() == ['x[2]', *['nan'] * 10]
+  assert constant in summary._repr_html_()
+  one_chain = str(summarize(draws[:, :1, 1:2])).splitlines()[2].split()
+  assert one_chain[-1] == '-' and one_chain[-2] != '-'
+
+
 def test_draws_of_the_sampler():
   draws, trace = windowed_adaptive_mala(
     20,
