@@ -256,6 +256,27 @@ def test_very_many_chains_of_few_draws_are_too_short_and_agree():
     assert 'the chains do not agree' in sentence
 
 
+@pytest.mark.parametrize(
+  ('coefficient', 'num_draws', 'num_chains'),
+  [(0.5, 20, 1000), (0.4, 20, 64), (0.9, 200, 64), (0.97, 1000, 64)],
+)
+def test_short_chains_whose_halves_meet_agree(
+  coefficient, num_draws, num_chains
+):
+  """Draws next to each other have something in common, and it does not last.
+
+  Of 200 seeds 7 % at most are told that they do not agree: three of ten in
+  3 % of all cases. Of two modes all are.
+  """
+  found = []
+  for seed in range(10):
+    draws = ar1(coefficient, [num_draws, num_chains], seed)
+    found.append(summarize(draws).warnings[0])
+    (text, *_) = summarize(draws + 4.0 * (np.arange(num_chains) % 2)).warnings
+    assert 'the chains do not agree' in text
+  assert sum('that takes an effective sample' in text for text in found) >= 8
+
+
 @pytest.mark.parametrize(('size', 'said'), [(15.0, 1), (5.0, 1), (200.0, 0)])
 def test_what_lasts_decides_where_chains_are_short(size, said):
   """Made-up statistics of 100 chains."""
@@ -268,15 +289,21 @@ def test_what_lasts_decides_where_chains_are_short(size, said):
     'ess_tail': np.array([100.0 * size]),
   }
 
-  def sentence(lasting):
+  def sentence(at_least, lasting):
+    columns['lasting_at_least'] = np.array([at_least])
+    columns['lasting'] = np.array([lasting])
     (text,) = convergence_warnings.parameter_warnings(
-      ['x'], [1], {**columns, 'lasting': np.array([lasting])}, 20, 100, 100, 400
+      ['x'], [1], columns, 20, 100, 100, 400
     )
     return text
 
-  is_short = 'takes an effective sample size of 9,950' in sentence(1.005)
-  assert is_short == bool(said)
-  assert 'the chains do not agree' in sentence(1.03)
+  # Halves of ten draws differ by 0.2 in variance, of which half is 1.049.
+  for lasting in 1.005, 1.045:
+    text = sentence(1.0, lasting)
+    is_short = 'takes an effective sample size of 9,950' in text
+    assert is_short == bool(said)
+  assert 'the chains do not agree' in sentence(1.0, 1.053)
+  assert 'the chains do not agree' in sentence(1.011, 1.03)
 
 
 def test_chains_that_differ_in_width_are_not_too_short():
@@ -391,11 +418,13 @@ def test_too_little_is_said():
   draws = ar1(0.3, [1000, 4])
   (warning,) = summarize(draws[:3]).warnings
   assert warning.startswith('Too few draws')
+  with pytest.warns(UserWarning, match=r'^Too few draws .* need 4\.$'):
+    warn_if_not_converged(summarize(draws[:3]), 'Draw more.')
   (warning,) = summarize(draws[:, :1]).warnings
   assert warning.startswith('There is one chain')
   with pytest.warns(UserWarning, match=r'run several\.$'):
     warn_if_not_converged(summarize(draws[:, :1]), 'Draw more.')
-  with pytest.warns(UserWarning, match=r'run several\. .* Draw more\.$'):
+  with pytest.warns(UserWarning, match=r'run several\. .* uncertain\.$'):
     warn_if_not_converged(summarize(draws[:9, :1]), 'Draw more.')
   assert summarize(draws[:1]).num_draws == 1
   with pytest.raises(ValueError, match='0 draws of 4 chains'):
@@ -422,6 +451,30 @@ def test_a_longer_run_is_advised_where_it_helps(fault, says):
   draws[:, 0] += 1.0
   with pytest.warns(UserWarning, match=rf'{says}\. R-hat .* Draw more\.$'):
     warn_if_not_converged(summarize(draws, trace), 'Draw more.')
+
+
+@pytest.mark.parametrize(
+  ('num_draws', 'shift', 'fault', 'is_said'),
+  [
+    (1000, 3.0, {}, True),
+    # Slow, short, stuck, or for a reason that is known.
+    (1000, 1.0, {}, False),
+    (50, 3.0, {}, False),
+    (1000, 3.0, {'is_accepted': False}, False),
+    (1000, 3.0, {'diverging': True}, False),
+    (1000, 3.0, {'log_accept_ratio': -np.inf}, False),
+  ],
+)
+def test_chains_that_move_may_keep_to_modes(num_draws, shift, fault, is_said):
+  draws, trace = ar1(0.3, [num_draws, 4]), good_trace([num_draws, 4])
+  draws[:, :2] += shift
+  for name, value in fault.items():
+    trace[name][1:] = value
+  with pytest.warns(UserWarning, match=r'do not agree .* Draw more\.') as seen:
+    warn_if_not_converged(summarize(draws, trace), 'Draw more.')
+  says = 'Draw more. If modes are far apart, that does not help: order labels'
+  assert (says in str(seen[0].message)) == is_said
+  assert ('`tfp.mcmc.ReplicaExchangeMC`' in str(seen[0].message)) == is_said
 
 
 def test_many_short_chains_go_by_nested_r_hat():
@@ -457,6 +510,21 @@ def test_the_table():
   assert lines[0].startswith('the 30 largest R-hat of 40 parameters')
   assert lines[2].startswith('x[35] ') and lines[32] == ''
   assert lines[-1].startswith('WARNING: The effective')
+
+
+def test_a_dash_is_what_is_not_defined():
+  draws = np.zeros([100, 4, 3])
+  draws[..., 1:] = ar1(0.3, [100, 4, 2])
+  draws[3, 2, 2] = np.nan
+  summary = summarize(draws)
+  constant, moves, broken = str(summary).splitlines()[2:5]
+  # Mean, sd and quantiles are numbers; errors, ESS and R-hat are not defined.
+  assert constant.split() == ['x[0]', *['0'] * 5, *['-'] * 5]
+  assert '-' not in moves.split()
+  assert broken.split() == ['x[2]', *['nan'] * 10]
+  assert constant in summary._repr_html_()
+  one_chain = str(summarize(draws[:, :1, 1:2])).splitlines()[2].split()
+  assert one_chain[-1] == '-' and one_chain[-2] != '-'
 
 
 def test_draws_of_the_sampler():

@@ -174,6 +174,18 @@ def run(model, n_draws=3, **kwargs):
       rf"'n_chain' {_NEITHER}.* Did you mean 'n_chains'\?",
     ),
     (_model, {'zzz': 4}, rf"'zzz' {_NEITHER}\.$"),
+    # Of a dict of variables; 'seed' is not meant.
+    (
+      _model,
+      {'observed': _DATA},
+      rf"'observed' {_NEITHER}\. Name each .*, as in `counts=\.\.\.`\.$",
+    ),
+    (
+      _model,
+      {'pins': {}},
+      r'Name each variable by keyword, as in `counts=\.\.',
+    ),
+    (_log_prob, {'observed': _DATA}, r'close over what is observed\.$'),
     (
       _model.experimental_pin(counts=_COUNTS),
       {'counts': _COUNTS},
@@ -815,6 +827,7 @@ def test_a_log_density_that_differs_from_chain_to_chain():
       )
   with warnings.catch_warnings():
     warnings.simplefilter('error')
+    warnings.filterwarnings('ignore', 'Too few draws')
     sample_posterior(sums, 2, **options)
 
 

@@ -26,8 +26,10 @@ ESS_KINDS = get_args(EssKind)
 LEAST_DRAWS = 4
 _TAIL = (0.05, 0.95)
 
+# Standard errors that are added.
+_LASTING = {'lasting': 2.0, 'lasting_at_least': -2.0}
 # They compare chains.
-_OF_SEVERAL = ('r_hat', 'lasting')
+OF_SEVERAL = ('r_hat', *_LASTING)
 
 # 32 MiB of draws; the Fourier transforms take four times as much.
 _NUMBERS_AT_A_TIME = 2**22
@@ -38,9 +40,10 @@ def convergence(draws, kinds):
 
   Args:
     draws: Array [draw, chain, parameter].
-    kinds: Sequence of Python `str`s: 'r_hat', 'lasting', or some of
-      `ESS_KINDS`. 'lasting' is how large R-hat at most stays in longer chains:
-      of what the first and the second halves of chains have in common.
+    kinds: Sequence of Python `str`s: 'r_hat', 'lasting', 'lasting_at_least',
+      or some of `ESS_KINDS`. 'lasting' is how large R-hat at most stays in
+      longer chains: of what the first and the second halves of chains have in
+      common.
 
   Returns:
     Dict from each of them to a float64 array [parameter]. NaN if there are
@@ -50,7 +53,7 @@ def convergence(draws, kinds):
   """
   num_draws, num_chains, _ = draws.shape
   values = {kind: [] for kind in kinds}
-  possible = [k for k in kinds if k not in _OF_SEVERAL or num_chains > 1]
+  possible = [k for k in kinds if k not in OF_SEVERAL or num_chains > 1]
   for some in in_groups(draws):
     found = {kind: np.full([some.shape[-1]], np.nan) for kind in kinds}
     if num_draws >= LEAST_DRAWS and possible:
@@ -110,19 +113,21 @@ def _by_arviz_stats(draws, kinds):
   chains = np.ascontiguousarray(np.transpose(draws, [2, 1, 0]))
   # Scores may be constant within half-chains.
   with np.errstate(divide='ignore', invalid='ignore'):
-    if {'r_hat', 'lasting', 'bulk'} & set(kinds):
+    if {*OF_SEVERAL, 'bulk'} & set(kinds):
       halves = _without_middle(chains)
       scores = _scores(halves)
     if 'bulk' in kinds:
       found['bulk'] = ess(scores)
-    if {'r_hat', 'lasting'} & set(kinds):
+    if set(OF_SEVERAL) & set(kinds):
       median = np.median(halves, axis=(1, 2), keepdims=True)
       folded = _scores(np.abs(halves - median))
     # Distances from the median may all be the same, the places not.
     if 'r_hat' in kinds:
       found['r_hat'] = np.fmax(r_hat(scores), r_hat(folded))
-    if 'lasting' in kinds:
-      found['lasting'] = np.fmax(_lasting(scores), _lasting(folded))
+    for kind in _LASTING.keys() & set(kinds):
+      found[kind] = np.fmax(
+        *(_lasting(x, _LASTING[kind]) for x in (scores, folded))
+      )
     if 'tail' in kinds:
       found['tail'] = ess(chains, 'tail', _TAIL)
     if 'mean' in kinds or 'sd' in kinds:
@@ -137,8 +142,8 @@ def _by_arviz_stats(draws, kinds):
   return found
 
 
-def _lasting(chains):
-  """What R-hat comes to by what lasts, two standard errors up.
+def _lasting(chains, num_errors):
+  """What R-hat comes to by what lasts, some standard errors up.
 
   Means of halves of chains vary while chains are short, those of one chain
   independently of each other but for a few draws where they meet. What chains
@@ -146,6 +151,7 @@ def _lasting(chains):
 
   Args:
     chains: Array [parameter, chain, draw].
+    num_errors: Python `float`.
 
   Returns:
     Array [parameter].
@@ -156,7 +162,7 @@ def _lasting(chains):
   within = np.mean(np.var(halves, axis=-1, ddof=1), axis=(0, 2))
   common = means[0] * means[1]
   error = np.std(common, axis=-1) / np.sqrt(common.shape[-1])
-  between = np.mean(common, axis=-1) + 2.0 * error
+  between = np.mean(common, axis=-1) + num_errors * error
   return np.sqrt(1.0 + np.maximum(between, 0.0) / within)
 
 

@@ -29,6 +29,12 @@ IS_UNREACHED = 'no draw is there'
 
 IS_ONE_CHAIN = 'There is one chain'
 
+ARE_TOO_FEW = 'Too few draws to judge'
+
+DO_NOT_AGREE = 'the chains do not agree'
+
+ARE_UNCERTAIN = 'R-hat and MCSE are themselves uncertain'
+
 IS_CONSTANT = 'never moved: all draws are the same'
 
 IS_NOT_FINITE = 'was not finite there'
@@ -80,9 +86,9 @@ def parameter_warnings(
       One that is the same in all draws is no fault where others of its part
       move, as the zeros of a triangular matrix.
     columns: Dict of arrays [parameter]: 'mean', 'sd', 'r_hat', 'ess_bulk',
-      'ess_tail'; 'lasting', how large R-hat may stay in longer chains;
-      'spacing', how far numbers near the mean are apart; and
-      'nested_r_hat', which is judged in the place of 'r_hat'
+      'ess_tail'; 'lasting' and 'lasting_at_least', how large R-hat at most and
+      at least stays in longer chains; 'spacing', how far numbers near the mean
+      are apart; and 'nested_r_hat', which is judged in the place of 'r_hat'
       where there is one.
     num_draws: Python `int`, of each chain.
     num_chains: Python `int`.
@@ -93,7 +99,7 @@ def parameter_warnings(
     List of `str`.
   """
   if num_draws < LEAST_DRAWS and 'nested_r_hat' not in columns:
-    return [f'Too few draws to judge: ESS and R-hat need {LEAST_DRAWS}.']
+    return [f'{ARE_TOO_FEW}: ESS and R-hat need {LEAST_DRAWS}.']
   found = []
   is_finite = np.isfinite(columns['mean'])
   if not np.all(is_finite):
@@ -117,21 +123,21 @@ def parameter_warnings(
   bad = usable & (r_hat >= limit)
   if np.any(bad):
     worst = int(np.argmax(np.where(bad, r_hat, 0.0)))
-    why = 'the chains do not agree yet.'
+    why = f'{DO_NOT_AGREE} yet.'
     size = columns['ess_bulk'][worst]
     if what == 'R-hat':
       # About sqrt(1 + 2 C / ESS), for the halves of C chains.
       needed = 2.0 * num_chains / (limit**2 - 1.0)
       are_long = size >= _MANY_OF_A_CHAIN * num_chains
-      # Without that sign: the effective sample size is small where chains do
-      # not agree, too.
-      if size < needed and (are_long or columns['lasting'][worst] < limit):
+      if size < needed and (
+        are_long or _are_short(columns, worst, num_draws, limit)
+      ):
         why = (
           f'with {num_chains:,} chains that takes an effective sample size of '
           f'{needed:,.0f}, and there are {size:,.0f}.'
         )
       elif are_long:
-        why = 'the chains do not agree, on where it is or on how wide.'
+        why = f'{DO_NOT_AGREE}, on where it is or on how wide.'
     found.append(
       f'{what} is {limit:.4g} or more for {_listed(names, bad)}, at worst '
       f'{r_hat[worst]:.3f} for {names[worst]}: {why}'
@@ -143,9 +149,25 @@ def parameter_warnings(
     found.append(
       f'The effective sample size is less than {min_ess:g} for '
       f'{_listed(names, bad)}, at worst {ess[worst]:.0f} for {names[worst]}: '
-      'R-hat and MCSE are themselves uncertain.'
+      f'{ARE_UNCERTAIN}.'
     )
   return found
+
+
+def _are_short(columns, i, num_draws, limit):
+  """Whether chains differ for their length rather than for where they are.
+
+  The effective sample size does not tell: it is small where chains do not
+  agree, too. So less than half of what their halves differ by may last, and
+  nothing that is seen to be as much as the limit.
+  """
+  # For equal chains R-hat falls below one, the more the shorter they are.
+  between = columns['r_hat'][i] ** 2 - 1.0 + 1.0 / (num_draws // 2)
+  may_last = max(0.5 * between, limit**2 - 1.0)
+  return (
+    columns['lasting'][i] ** 2 - 1.0 < may_last
+    and columns['lasting_at_least'][i] < limit
+  )
 
 
 def _rounded(names, columns, usable):

@@ -24,15 +24,21 @@ from tfp_diag.internal.warn import warn
 from tfp_diag.mcmc.diagnose.convergence import (
   ESS_KINDS,
   LEAST_DRAWS,
+  OF_SEVERAL,
   convergence,
   in_groups,
 )
 from tfp_diag.mcmc.diagnose.convergence_warnings import (
+  ARE_TOO_FEW,
+  ARE_UNCERTAIN,
+  DO_NOT_AGREE,
   IS_CONSTANT,
   IS_DIVERGENT,
   IS_NOT_FINITE,
   IS_ONE_CHAIN,
   IS_ROUNDED,
+  IS_UNREACHED,
+  are_many_faults,
   parameter_warnings,
   sampler_warnings,
 )
@@ -59,7 +65,17 @@ _STATISTICS = (
 
 
 # Warnings with a way out of their own.
-_SAY_IT = (IS_CONSTANT, IS_DIVERGENT, IS_NOT_FINITE, IS_ONE_CHAIN)
+_SAY_IT = (
+  ARE_TOO_FEW,
+  IS_CONSTANT,
+  IS_DIVERGENT,
+  IS_NOT_FINITE,
+  IS_ONE_CHAIN,
+)
+
+# Chains of so many draws, with so large an R-hat and no fewer acceptances, may
+# each keep to a mode.
+_R_HAT_OF_MODES, _DRAWS_OF_MODES, _MOVES = 1.2, 100, 0.2
 
 
 def summarize(
@@ -191,7 +207,7 @@ def summarize(
     ),
   ]
   nested_r_hat = columns.pop('nested_r_hat', None)
-  del columns['spacing'], columns['lasting']
+  del columns['spacing'], columns['lasting'], columns['lasting_at_least']
   tails = Tails(*(columns.pop(field) for field in Tails._fields))
   return Summary(
     names=names,
@@ -214,19 +230,43 @@ def warn_if_not_converged(summary, way_out):
 
   Args:
     summary: `Summary`.
-    way_out: Python `str`, a sentence: what to try. Of one chain, of constants,
-      of rounding and of proposals, the warning says that itself.
-
-  Of draws that are too few to judge nothing is said.
+    way_out: Python `str`, a sentence: what to try. Of one chain, of few draws,
+      of constants, of rounding and of proposals, the warning says that itself.
+      Where chains may keep to modes, a sentence on that follows.
   """
-  if not summary.warnings or summary.num_draws < LEAST_DRAWS:
+  if not summary.warnings:
     return
   sentences = list(summary.warnings)
   if any(IS_ROUNDED in text for text in sentences):
     way_out = 'Until then a longer run gains nothing.'
-  if not all(any(what in text for what in _SAY_IT) for text in sentences):
+  elif _may_keep_to_modes(summary):
+    way_out += (
+      ' If modes are far apart, that does not help: order labels that can be '
+      'exchanged, or temper (`tfp.mcmc.ReplicaExchangeMC`).'
+    )
+  say_it = _SAY_IT
+  if any(IS_ONE_CHAIN in text for text in sentences):
+    # More chains are more draws, too.
+    say_it += (ARE_UNCERTAIN,)
+  if not all(any(what in text for what in say_it) for text in sentences):
     sentences.append(way_out)
   warn(' '.join(sentences))
+
+
+def _may_keep_to_modes(summary):
+  """Whether chains move well, and are at different places all the same."""
+  num_steps = summary.num_draws * int(np.prod(summary.chain_shape))
+  rate, r_hat = summary.acceptance_rate, summary.r_hat
+  return (
+    any(DO_NOT_AGREE in text for text in summary.warnings)
+    and not any(IS_UNREACHED in text for text in summary.warnings)
+    and np.max(r_hat, initial=0.0, where=np.isfinite(r_hat)) > _R_HAT_OF_MODES
+    and summary.num_draws >= _DRAWS_OF_MODES
+    and not summary.stuck_chains
+    and (rate is None or np.mean(rate) > _MOVES)
+    and not are_many_faults(summary.num_not_finite, num_steps)
+    and not are_many_faults(summary.num_divergences, num_steps)
+  )
 
 
 def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
@@ -235,7 +275,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
   They are in float64 here, and were in `dtype`.
   """
   size = draws.shape[0] * draws.shape[1]
-  found = convergence(draws, ('r_hat', 'lasting', *ESS_KINDS))
+  found = convergence(draws, (*OF_SEVERAL, *ESS_KINDS))
   with np.errstate(invalid='ignore', divide='ignore', over='ignore'):
     mean = np.mean(draws, axis=(0, 1))
     # What never moved has no spread, whatever its mean is rounded to.
@@ -257,8 +297,7 @@ def _columns(draws, dtype, probs, num_superchains) -> dict[str, np.ndarray]:
       'mcse_sd': unit * error / (2.0 * np.sqrt(variance)),
       'ess_bulk': found['bulk'],
       'ess_tail': found['tail'],
-      'r_hat': found['r_hat'],
-      'lasting': found['lasting'],
+      **{kind: found[kind] for kind in OF_SEVERAL},
       'spacing': _spacing(mean, dtype),
     }
   columns |= heavy_tails(draws, kurtosis, found['tail'])._asdict()

@@ -145,7 +145,10 @@ class Summary(typing.NamedTuple):
     return as_html(str(self))
 
   def __str__(self):
-    """The table, of at most 30 parameters, the sampler, and the warnings."""
+    """The table, of at most 30 parameters, the sampler, and the warnings.
+
+    A dash is what is not defined, as R-hat of a constant.
+    """
     title, rows = 'parameter', range(len(self.names))
     if len(self.names) > _MOST_ROWS:
       title = (
@@ -154,7 +157,10 @@ class Summary(typing.NamedTuple):
       rows = np.argsort(-np.nan_to_num(self.r_hat, nan=np.inf), kind='stable')
     columns = self.columns()
     cells = [
-      [self.names[i], *(_cell(t, column[i]) for t, column in columns.items())]
+      [
+        self.names[i],
+        *(_cell(t, column[i], self.mean[i]) for t, column in columns.items()),
+      ]
       for i in rows[:_MOST_ROWS]
     ]
     lines = [text_table([title, *columns], cells), '', self._sampler()]
@@ -191,9 +197,10 @@ def _counted(number, what):
   return f'{number:,} {what}' if number == 1 else f'{number:,} {what}s'
 
 
-def _cell(title, value):
+def _cell(title, value, mean):
   if not np.isfinite(value):
-    return str(value)
+    # Of draws that are numbers it is not defined.
+    return '-' if np.isnan(value) and np.isfinite(mean) else str(value)
   if title.startswith('ess'):
     return f'{value:,.0f}'
   if title.endswith('r_hat'):

@@ -19,6 +19,7 @@ like a pin.
 """
 
 import inspect
+from collections.abc import Mapping
 
 from tfp_diag.internal.arguments import did_you_mean
 from tfp_diag.mcmc.run.variables import free_names
@@ -86,7 +87,7 @@ def check_argument_names(given, driver, model):
   """Refuses keywords that are neither variables to pin nor arguments.
 
   Args:
-    given: Iterable of Python `str`s, the keywords that are no arguments.
+    given: Dict of the keywords that are no arguments, with their values.
     driver: Python callable, which was called.
     model: The `tfd.JointDistribution` whose variables can be pinned, or None.
 
@@ -107,7 +108,7 @@ def check_argument_names(given, driver, model):
         f'argument, too: `{name}=...` would not pin it. Pin it first, by '
         f'`experimental_pin({name}=...)`, or rename it.'
       )
-  for name in given:
+  for name, value in given.items():
     if name in free:
       continue
     instead = _instead(name, arguments)
@@ -119,6 +120,9 @@ def check_argument_names(given, driver, model):
         'that pin, or leave it out here.'
       )
     meant = did_you_mean(name, [*free, *arguments])
+    if isinstance(value, Mapping):
+      # As in other libraries: `observed={'y': y}`.
+      meant = _by_keyword(value, free)
     if model is None:
       raise ValueError(
         f'{name!r} is not an argument and cannot be pinned, since `{of_model}` '
@@ -128,6 +132,22 @@ def check_argument_names(given, driver, model):
       f'{name!r} is neither an argument nor a variable of `{of_model}`, which '
       f'are {", ".join(map(repr, free))}.{meant}'
     )
+
+
+def _by_keyword(value, free):
+  """What to do with a dict of variables.
+
+  Args:
+    value: Mapping, given under a name that is no variable.
+    free: List of `str`s, the variables that can be pinned, or none.
+
+  Returns:
+    Python `str`.
+  """
+  examples = [name for name in free if name in value] or free[-1:]
+  if not examples:
+    return ''
+  return f' Name each variable by keyword, as in `{examples[0]}=...`.'
 
 
 def _instead(name, arguments):
