@@ -402,10 +402,10 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   """
   if graph is None:
     graph = trace(problem.call, problem.outputs, problem.parts)
+    graph = dataclasses.replace(graph, depth=problem.order)
   rank, retrace = problem.rank_of(graph.ys), _retrace(problem)
   if not rank:
     return
-  graph = dataclasses.replace(graph, depth=2)
   key = rank, retrace is None, graph.digest.key
   if key in _unmixed:
     return
