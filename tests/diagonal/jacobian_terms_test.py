@@ -881,3 +881,47 @@ def test_matrices_are_cheaper_than_passes_for_few_samples_too(batch):
   plan = tfp_diag.plan_diag_jacobian(fn, x, [batch])
   assert [way.name for way in plan.ways] == ['around cuts', 'passes']
   np.testing.assert_allclose(plan(x)[1][0], jacobian_diagonal(fn, x), 1e-10)
+
+
+def of_each_sample(x):
+  """A layer as `tf.vectorized_map` writes it: samples are a second axis."""
+
+  def of_one(x):
+    hidden = tf.linalg.matvec(constant(INNER), x, transpose_a=True)
+    return tf.linalg.matvec(constant(OUTER), tf.tanh(hidden), transpose_a=True)
+
+  return tf.vectorized_map(of_one, x)
+
+
+def of_numbered_rows(x):
+  """What counts the samples chooses other factors for each of them."""
+  factors = tf.gather(constant(SQUARE), tf.range(tf.shape(x)[0]))
+  return tf.tanh(x * factors @ constant(INNER)) @ constant(OUTER)
+
+
+def of_numbered_columns(x):
+  """And another coordinate."""
+  places = tf.stack([tf.range(tf.shape(x)[0])] * 2, axis=1)
+  own = tf.gather_nd(x, places)[:, tf.newaxis]
+  return tf.tanh(x * own @ constant(INNER)) @ constant(OUTER)
+
+
+@pytest.mark.parametrize(
+  ('fn', 'most'),
+  [(of_each_sample, 3), (of_numbered_rows, 3), (of_numbered_columns, N)],
+)
+def test_ops_that_count_samples(fn, most):
+  spec = tf.TensorSpec([None, N], tf.float64)
+
+  @tf.function(input_signature=[spec])
+  def in_a_graph(x):
+    samples = tf.shape(x)[:1]
+    return tfp_diag.diag_jacobian(x, fn=fn, sample_shape=samples)[1][0]
+
+  if most < N:
+    plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[None])
+    assert plan.num_passes == most
+  for number in (1, 2, 6):
+    x = tf.constant(RNG.standard_normal([number, N]))
+    expected = jacobian_diagonal(fn, x)
+    np.testing.assert_allclose(in_a_graph(x), expected, rtol=1e-9, atol=1e-12)

@@ -386,7 +386,9 @@ def _runs(step: Step) -> Iterator[Callable]:
   known = [
     None
     if v.depends
-    else _known(v, k in shapes or (is_elementwise and v.is_uniform))
+    else _known(
+      v, k in shapes or (is_elementwise and v.is_uniform) or _counts(v)
+    )
     for k, v in enumerate(step.inputs)
   ]
   unknown = [
@@ -414,6 +416,15 @@ def _runs(step: Step) -> Iterator[Callable]:
     for k in unknown:
       constants[k] = _filled(step.inputs[k], filling)
     yield with_constants(constants)
+
+
+def _counts(value: Value) -> bool:
+  """Whether integers grow with the number of the sample, and in no other way.
+
+  What an op does with them is the same for any number of samples.
+  """
+  ramp = value.ramp()
+  return ramp is not None and np.array_equal(ramp.low, ramp.high)
 
 
 def _known(value: Value, even_varying: bool) -> np.ndarray | None:

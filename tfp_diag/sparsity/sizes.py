@@ -52,8 +52,6 @@ class Scaling:
     found: list of what the sizes are that were asked for, in order. It is the
       same for all numbers, unless one was taken for a multiple that is not.
     integers: set of these sizes, for the numbers that were put in.
-    shared: set of sizes that a number that was put in divides, and that are not
-      of samples: others have to be put in.
   """
 
   def __init__(
@@ -66,7 +64,6 @@ class Scaling:
     self._irregular: set = set()
     self.found: list = []
     self.integers: set[int] = set()
-    self.shared: set[int] = set()
 
   def are_known(self, values: Sequence) -> bool:
     """Whether values that vary are sizes, or have at least shapes made of them.
@@ -257,8 +254,6 @@ class Scaling:
       ]
       inferred = inferred_shapes(instruction.op, scaled)[output]
       if inferred != tuple(after.times(numbers).tolist()):
-        sizes = zip(inferred or (), shape, after.powers.max(-1, initial=0))
-        self.shared.update(int(n) for m, n, grows in sizes if grows and m == n)
         raise CannotSay('a shape that is another one for more samples')
 
   def _scaled(self, value: Any, varies: Any, numbers: Sequence[int]) -> Value:

@@ -46,7 +46,7 @@ _FEW_ELEMENTS = 2_000
 # With more elements not all samples are walked, even if there is no other way.
 _MOST_ELEMENTS = 2_000_000
 # How many numbers of samples are tried; see `_with_few`.
-_MOST_TRIES = 5
+_MOST_TRIES = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -276,8 +276,19 @@ def _walk_open(
       graph, filled, sizes, second_order, put_in=put_in, least_samples=least
     )
 
+  known = _known_sizes(graph)
+
   def walk_twice(found):
-    one, other = walk_on(found[:rank]), walk_on(found[rank:])
+    # A size that is not of samples may be taken for a multiple of their number.
+    shares = any(size % n == 0 for size in known for n in found)
+    try:
+      one, other = walk_on(found[:rank]), walk_on(found[rank:])
+    except UnknownShapeError:
+      if not shares:
+        raise
+      raise _SharedIntegersError(known) from None
+    if shares and not (one.is_certain and other.is_certain):
+      raise _SharedIntegersError(known)
     if one.scaling.found != other.scaling.found:
       # A size of an event was taken for one of samples.
       raise _SharedIntegersError(one.scaling.integers & other.scaling.integers)
@@ -329,6 +340,14 @@ def _sizes_of_twin(walked: Walked) -> dict:
   return found
 
 
+def _known_sizes(graph: Graph) -> set:
+  """The sizes of Tensors that a graph tells, which are not those of samples."""
+  shapes = [x.shape for x in graph.xs]
+  shapes += [y.shape for op in graph.ops for y in op.outputs]
+  sizes = {n for shape in shapes if shape.rank for n in shape if n}
+  return sizes - {1}
+
+
 class _SharedIntegersError(Exception):
   """Integers that a function computes are multiples of a number of samples."""
 
@@ -369,8 +388,6 @@ def _walk_on(
     _with_shape(value, y, sample_shape)
     for value, y in zip(walker.walk(values), graph.ys)
   ]
-  if walker.scaling.shared:
-    raise _SharedIntegersError(walker.scaling.shared)
   _check_known(outputs, bool(put_in), walker.shapeless)
   cancel(walker.tape, tuple(sample_shape))
   if any(k > 1 and k % n == 0 for k in walker.integers for n in put_in):
