@@ -517,7 +517,7 @@ class _Tokens:
     sizes = [y.shape.num_elements() or 0 for y in op.outputs]
     if not arrays or any(a is None for a in arrays):
       return None
-    if max(sizes, default=0) > _MOST_ELEMENTS:
+    if max(sizes, default=0) > _MOST_ELEMENTS or not _is_numeric(op):
       return None
     try:
       return [array_of(t) for t in run_op(op, arrays)]
