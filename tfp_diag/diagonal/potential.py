@@ -355,9 +355,9 @@ class _Tokens:
   """
 
   def __init__(self, graph: Graph) -> None:
-    self._numbers, self._tokens, self._arrays = {}, {}, {}
-    self._constants = {}
-    self._terms = {}
+    self._numbers, self._tokens = {}, {}
+    # Of tokens: what they add up, and what they are if they are constants.
+    self._terms, self._constants = {}, {}
     self._add(graph, 0)
     self._known, self._on_the_way = len(graph.ops), {}
     for op in ops_between(graph, graph.ys):
@@ -403,7 +403,6 @@ class _Tokens:
       return
     if arrays is not None:
       for y, array in zip(op.outputs, arrays):
-        self._arrays[y.ref()] = array
         self._tokens[y.ref()] = self._constant(array)
     elif _changes_nothing(op):
       self._tokens[op.outputs[0].ref()] = self.of(op.inputs[0])
@@ -441,30 +440,22 @@ class _Tokens:
     linear = {t[0] for t in known.linear_in if len(t) == 1}
     if known.only_copies:
       linear.update(known.moved(len(op.inputs)))
-    kept = [k for k in range(len(op.inputs)) if k not in shape_inputs]
+    whole = [{self.of(x): 1} for x in op.inputs]
     choices = [
-      self._terms_of(op.inputs[k])
-      if k in linear
-      else {self.of(op.inputs[k]): 1}
-      for k in kept
+      self._terms_of(x) if k in linear else whole[k]
+      for k, x in enumerate(op.inputs)
     ]
     if math.prod(map(len, choices)) > _MOST_TERMS:
-      choices = [{self.of(op.inputs[k]): 1} for k in kept]
+      choices = whole
     sums = [{} for _ in op.outputs]
     for chosen in itertools.product(*(c.items() for c in choices)):
       tokens, times = zip(*chosen) if chosen else ((), ())
       # Of a sum with a constant, that one's part is constant, too.
-      constants = {k: self._constants.get(t) for k, t in zip(kept, tokens)}
-      arrays = self._run(
-        op,
-        [
-          constants.get(k, self._arrays.get(x.ref()))
-          for k, x in enumerate(op.inputs)
-        ],
-      )
+      arrays = self._run(op, [self._constants.get(token) for token in tokens])
+      kept = tuple(t for k, t in enumerate(tokens) if k not in shape_inputs)
       for number, terms in enumerate(sums):
         if arrays is None:
-          token = self._number((*key, number, tokens))
+          token = self._number((*key, number, kept))
         else:
           token = self._constant(arrays[number])
         terms[token] = terms.get(token, 0) + math.prod(times)
@@ -491,13 +482,12 @@ class _Tokens:
 
   def _computed(self, op: tf.Operation) -> list | None:
     """The results of an op of constants, if they are small."""
-    sizes = [y.shape.num_elements() or 0 for y in op.outputs]
-    if max(sizes, default=0) > _MOST_ELEMENTS or not _is_numeric(op):
+    if not _is_small(op):
       return None
     if facts(op.type).is_constant:
       array = tf.make_ndarray(op.get_attr('value'))
       return [array] if array.dtype != object else None
-    arrays = [self._arrays.get(x.ref()) for x in op.inputs]
+    arrays = [self._constants.get(self.of(x)) for x in op.inputs]
     if not op.inputs or not is_function_of_inputs(op):
       return None
     if any(a is None for a in arrays):
@@ -514,10 +504,7 @@ class _Tokens:
 
   def _run(self, op: tf.Operation, arrays: Sequence) -> list | None:
     """The results of an op, if its inputs are known, and these are small."""
-    sizes = [y.shape.num_elements() or 0 for y in op.outputs]
-    if not arrays or any(a is None for a in arrays):
-      return None
-    if max(sizes, default=0) > _MOST_ELEMENTS or not _is_numeric(op):
+    if not arrays or any(a is None for a in arrays) or not _is_small(op):
       return None
     try:
       return [array_of(t) for t in run_op(op, arrays)]
@@ -528,6 +515,12 @@ class _Tokens:
 def _is_numeric(op: tf.Operation) -> bool:
   """Whether all results are arrays, rather than lists or handles."""
   return all(y.dtype.is_numpy_compatible for y in op.outputs)
+
+
+def _is_small(op: tf.Operation) -> bool:
+  """Whether all results are arrays of few elements, as far as is known."""
+  sizes = [y.shape.num_elements() or 0 for y in op.outputs]
+  return _is_numeric(op) and max(sizes, default=0) <= _MOST_ELEMENTS
 
 
 def _zeros(x: tf.Tensor) -> np.ndarray | None:

@@ -424,7 +424,7 @@ def _counts(value: Value) -> bool:
   What an op does with them is the same for any number of samples.
   """
   ramp = value.ramp()
-  return ramp is not None and np.array_equal(ramp.low, ramp.high)
+  return ramp is not None and ramp.is_exact
 
 
 def _known(value: Value, even_varying: bool) -> np.ndarray | None:

@@ -343,6 +343,11 @@ class Ramp(NamedTuple):
     """Whether it is 0, 1, 2, ... for any number of samples."""
     return [*map(list, self[1:])] == [[1], [0], [0]]
 
+  @property
+  def is_exact(self) -> bool:
+    """Whether the bounds are the numbers themselves."""
+    return np.array_equal(self.low, self.high)
+
 
 class Sizes(NamedTuple):
   """Integers that are multiples of powers of the numbers of samples.
