@@ -150,6 +150,32 @@ def test_a_batch_of_unknown_size(way, potential):
   np.testing.assert_allclose(diag, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize('power', [1, 2])
+@pytest.mark.parametrize('is_inside', [False, True])
+def test_how_often_a_gradient_is_added_counts(power, is_inside):
+  """The total has the same terms, before and behind a product."""
+
+  def fn(x):
+    with tf.GradientTape(persistent=True) as tape:
+      tape.watch(x)
+      hidden = x @ constant(WEIGHTS, x)
+      first = tf.reduce_sum(tf.tanh(hidden) ** 2, -1)
+      second = tf.reduce_sum(tf.exp(0.3 * hidden), -1)
+      _ = first + second  # One more value, of which nothing is computed.
+    at = hidden if is_inside else x
+    a, b = tape.gradient(first, at), tape.gradient(second, at)
+    total = tf.add_n([a] * power + [b])
+    return tape.gradient(hidden, x, total) if is_inside else total
+
+  @tf.function
+  def in_a_graph(x):
+    return tfp_diag.diag_jacobian(x, fn=fn, sample_shape=[4])[1][0]
+
+  x = state(4, N)
+  expected = jacobian_diagonal(fn, x)
+  np.testing.assert_allclose(in_a_graph(x), expected, rtol=1e-9, atol=1e-11)
+
+
 def centered_regression(x):
   return regression(x - tf.reduce_mean(x, -1, keepdims=True))
 
