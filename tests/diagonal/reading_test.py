@@ -56,14 +56,26 @@ def test_known_graphs_are_asked_again_if_constants_may_mix(monkeypatch):
     reading.refuse_mixing(problem(gathered('of others')))
 
 
-def test_a_fault_costs_whole_matrices_no_more_than_columns(monkeypatch):
-  def broken(*_):
-    raise KeyError('a bug')
+def _broken(*_):
+  raise KeyError('a bug')
 
-  monkeypatch.setattr(reading, 'analyze', broken)
+
+def test_a_fault_costs_whole_matrices_no_more_than_columns(monkeypatch):
+  monkeypatch.setattr(reading, 'analyze', _broken)
   x = tf.constant([0.5, -1.0])
   with pytest.warns(RuntimeWarning, match="KeyError: 'a bug'.*Reverse mode"):
     found = tfp_diag.jacobian(lambda x: tf.concat([tf.nn.silu(x), x], 0), x)
   np.testing.assert_allclose(found[2:], np.eye(2))
   slope = tf.sigmoid(x) * (1 + x * (1 - tf.sigmoid(x)))
   np.testing.assert_allclose(found[:2], np.diag(slope), rtol=1e-6, atol=1e-7)
+
+
+def test_a_fault_costs_kernels_no_start(monkeypatch):
+  monkeypatch.setattr(reading, 'analyze', _broken)
+  monkeypatch.setattr(reading, '_unmixed', collections.OrderedDict())
+  kernel = tfp_diag.mcmc.PreconditionedMALA(
+    lambda x: -tf.reduce_sum(x**2, axis=-1), step_size=0.1
+  )
+  with pytest.warns(RuntimeWarning, match='This is a fault of tfp_diag'):
+    results = kernel.bootstrap_results(tf.ones([4, 3]))
+  assert results.accepted_results.target_log_prob.shape == [4]

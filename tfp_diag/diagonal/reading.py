@@ -15,7 +15,6 @@
 """What can be read from the graph that is differentiated."""
 
 import collections
-import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -409,8 +408,15 @@ def refuse_mixing(problem: Problem, graph: Graph | None = None) -> None:
   key = rank, retrace is None, graph.digest.key
   if key in _unmixed:
     return
-  with contextlib.suppress(budget.UnknownShapeError):
+  try:
     analyze(graph, rank, retrace)
+  except budget.UnknownShapeError:
+    pass
+  except (ValueError, tf.errors.OpError):
+    raise
+  except Exception as e:
+    fault(e, 'A function of which it is not known whether it mixes samples')
+    return
   # Else other constants may be indices that mix, or other sizes.
   if not graph.reads.seen and all(x.shape.is_fully_defined() for x in graph.xs):
     _unmixed[key] = None

@@ -88,7 +88,7 @@ KERNELS = {
       tf.constant([1.0, 0.5]),
       lambda fn: tfp.mcmc.RandomWalkMetropolis(fn),
     ),
-    set(),
+    METROPOLIS,
   ),
 }
 
@@ -102,7 +102,12 @@ def test_kernels_run_and_record_what_they_have(name):
   assert np.all(np.isfinite(found.draws))
   assert np.all(found.draws[0] != found.draws[-1])
   assert all(len(traced) == 6 for traced in found.trace.values())
-  if 'is_accepted' in recorded and name != 'nuts':
+  if name == 'replica_exchange':
+    # Of the first replica, after it was exchanged.
+    np.testing.assert_allclose(
+      found.trace['target_log_prob'], log_prob(found.draws), rtol=1e-5
+    )
+  elif 'is_accepted' in recorded and name != 'nuts':
     moved = np.any(np.diff(found.draws, axis=0) != 0, axis=-1)
     np.testing.assert_array_equal(found.trace['is_accepted'][1:], moved)
   if 'tune' in recorded:

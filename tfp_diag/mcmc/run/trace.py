@@ -71,12 +71,41 @@ def acceptance(results):
 
 
 def innermost(results, name):
-  """The field `name` of the results that lie deepest, or None."""
+  """The field `name` of the results that lie deepest, or None.
+
+  Of replicas (`tfp.mcmc.ReplicaExchangeMC`), that of the first: it is the chain.
+
+  Args:
+    results: Kernel results, of Tensors, arrays or `tf.TensorSpec`s.
+    name: Python `str`.
+
+  Returns:
+    What is found, or None.
+  """
   found = None
   while results is not None:
     found = getattr(results, name, found)
+    replicas = getattr(results, 'post_swap_replica_results', None)
+    if replicas is not None:
+      inside = innermost(replicas, name)
+      return found if inside is None else _of_the_first(inside, results)
     results = _inner(results)
   return found
+
+
+def _of_the_first(found, results):
+  """What belongs to the first replica: one step size may be that of all."""
+  count = results.inverse_temperatures.shape[0]
+
+  def first(x):
+    shape = tf.TensorShape(x.shape)
+    if not shape.rank or shape[0] != count:
+      return x
+    if isinstance(x, tf.TensorSpec):
+      return tf.TensorSpec(shape[1:], x.dtype)
+    return x[0]
+
+  return tf.nest.map_structure(first, found)
 
 
 def _inner(results):
