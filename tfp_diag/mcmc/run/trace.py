@@ -73,7 +73,7 @@ def acceptance(results):
 def innermost(results, name):
   """The field `name` of the results that lie deepest, or None.
 
-  Of replicas (`tfp.mcmc.ReplicaExchangeMC`), that of the first: it is the chain.
+  Of replicas (`tfp.mcmc.ReplicaExchangeMC`), that of the first, the chain.
 
   Args:
     results: Kernel results, of Tensors, arrays or `tf.TensorSpec`s.
