@@ -136,7 +136,14 @@ def column_of_the_largest(x):
   return x * tf.gather(x, largest, axis=1)[:, tf.newaxis]
 
 
-MORE_COORDINATES_THAN_SAMPLES = {
+# With 40 coordinates, of which TensorFlow fills constants of 1,000 elements.
+WIDE = {
+  'sum of many ones': lambda x: where_large(
+    tf.reduce_sum(tf.ones_like(x)) / x.shape[1], x
+  ),
+  'places among many': lambda x: where_large(
+    tf.cumsum(tf.ones(x.shape, x.dtype), axis=0) + 10.0, x
+  ),
   'diagonal element': diagonal_element,
   'set diagonal': set_diagonal,
   'column of the largest': column_of_the_largest,
@@ -150,14 +157,16 @@ def test_what_the_number_of_samples_changes(name):
   same(jacobian('eager', fn, x), jacobian_diagonal(fn, copy_of(x)))
 
 
-@pytest.mark.parametrize('name', list(MORE_COORDINATES_THAN_SAMPLES))
+@pytest.mark.parametrize('name', list(WIDE))
 def test_places_in_wide_batches(name):
-  fn = MORE_COORDINATES_THAN_SAMPLES[name]
+  fn = WIDE[name]
   x = draw(B, 40)
   same(jacobian('eager', fn, x), jacobian_diagonal(fn, copy_of(x)))
 
 
-@pytest.mark.parametrize('name', ['sum of ones', 'raw size', 'filter', 'band'])
+@pytest.mark.parametrize(
+  'name', ['sum of ones', 'raw size', 'filter', 'band', 'loop']
+)
 @pytest.mark.parametrize('way', ['function', 'plan'])
 def test_hessians_and_other_ways(way, name):
   fn = {**NUMBERS, **PLACES}[name]
@@ -254,7 +263,21 @@ def test_few_samples_are_enough(name):
   same(jacobian('eager', fn, x), jacobian_diagonal(fn, copy_of(x)))
 
 
-def test_few_samples_are_enough_where_equal_ops_are_merged(monkeypatch):
+@pytest.fixture(name='walked_samples')
+def fixture_walked_samples(monkeypatch):
+  """How many samples were walked, each time."""
+  numbers = []
+  walk_on = walk._walk_on
+
+  def counted(graph, shapes, sample_shape, *rest, **more):
+    numbers.append(sample_shape[0])
+    return walk_on(graph, shapes, sample_shape, *rest, **more)
+
+  monkeypatch.setattr(walk, '_walk_on', counted)
+  return numbers
+
+
+def test_few_samples_are_enough_where_equal_ops_are_merged(walked_samples):
   """A layer norm that has `x - mean` twice, and so does its gradient."""
   matrix = np.random.default_rng(0).normal(size=[N, N])
 
@@ -264,17 +287,64 @@ def test_few_samples_are_enough_where_equal_ops_are_merged(monkeypatch):
     normal = (x - mean) * tf.math.rsqrt(variance + 1e-3)
     return tf.reduce_sum(tf.nn.softplus(normal @ matrix), -1)
 
-  numbers = []
-  walk_on = walk._walk_on
-
-  def counted(graph, shapes, sample_shape, *rest, **more):
-    numbers.append(sample_shape[0])
-    return walk_on(graph, shapes, sample_shape, *rest, **more)
-
-  monkeypatch.setattr(walk, '_walk_on', counted)
   x = draw(B, N)
   found = hessian('function', energy, x)
-  assert len(numbers) > 1 and max(numbers) < B
+  assert len(walked_samples) > 1 and max(walked_samples) < B
+  same(found, hessian_diagonal(energy, copy_of(x)))
+
+
+def of_positive(x):
+  return tf.where(x > 0.0, neighbors(x), tf.zeros_like(x))
+
+
+def own_gradient(x):
+  with tf.GradientTape() as tape:
+    tape.watch(x)
+    energy = tf.cos(x) * tf.roll(x, 1, axis=-1)
+  return tape.gradient(energy, x)
+
+
+def in_a_loop(x):
+  ones = tf.ones_like(x)
+
+  def turn(k, y):
+    return k + 1, tf.sin(y) * ones + 0.1 * neighbors(y)
+
+  return tf.while_loop(lambda k, _: k < 2, turn, [0, x])[1]
+
+
+def in_a_branch(x):
+  is_far = tf.reduce_sum(tf.constant([1.0, 2.0]) * 2.0) > 5.0
+  return tf.cond(is_far, lambda: neighbors(x), lambda: before(x))
+
+
+# TensorFlow writes small constants, and fills large ones: other ops. And loops
+# and branches have other ops in a `tf.function` than in other graphs.
+LARGE = [of_positive, own_gradient, in_a_loop, in_a_branch]
+
+
+@pytest.mark.parametrize('fn', LARGE, ids=lambda f: f.__name__)
+@pytest.mark.parametrize('way', ['function', 'plan'])
+def test_few_samples_are_enough_for_large_batches(way, fn, walked_samples):
+  x = draw(B, 40)
+  found = jacobian(way, fn, x)
+  assert walked_samples and max(walked_samples) < B
+  same(found, jacobian_diagonal(fn, copy_of(x)))
+
+
+def test_few_samples_are_enough_where_a_softmax_is_written_out(walked_samples):
+  matrix = np.random.default_rng(0).normal(size=[40, 4])
+
+  def energy(x):
+    x = tf.where(x > 0.0, x**2, tf.zeros_like(x))
+    losses = tf.nn.softmax_cross_entropy_with_logits(
+      np.array([1.0, 2.0, 0.5, 0.0]), x @ matrix
+    )
+    return losses + tf.reduce_sum(neighbors(x), -1)
+
+  x = draw(B, 40)
+  found = hessian('function', energy, x)
+  assert len(walked_samples) > 1 and max(walked_samples) < B
   same(found, hessian_diagonal(energy, copy_of(x)))
 
 

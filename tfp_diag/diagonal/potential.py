@@ -134,7 +134,7 @@ class Potentials(NamedTuple):
       held: List of the places of other values that are given, too: pairs of the
         numbers of an op and of its result.
     """
-    held = [self.graph.ops[k].outputs[number] for k, number in held]
+    held = [self.graph.computing[k].outputs[number] for k, number in held]
     xs = (*self.graph.xs, *self.given, *held)
     return dataclasses.replace(self.graph, xs=xs)
 
@@ -150,7 +150,7 @@ class Potentials(NamedTuple):
     """
     ops = ops_between(self.behind(), self.graph.ys)
     cuts = find_few(facts, set(ops))
-    places = {op: k for k, op in enumerate(self.graph.ops)}
+    places = {op: k for k, op in enumerate(self.graph.computing)}
     return cuts, [(places[s.op], s.number) for s in cuts.few]
 
   def before(self, k: int) -> Graph:

@@ -52,7 +52,7 @@ def expandable(
     meeting: the steps that are sums of products to write out; no others are.
 
   Returns:
-    list of int: their positions in `graph.ops`.
+    list of int: their positions in `graph.computing`.
   """
   found = set()
   for step in walked.tape.steps:
@@ -65,7 +65,7 @@ def expandable(
       continue
     if known.products is None or step in meeting:
       found.add(walked.at_hand(step.op))
-  return [place for place, op in enumerate(graph.ops) if op in found]
+  return [place for place, op in enumerate(graph.computing) if op in found]
 
 
 def expand(graph: Graph, places: Collection[int]) -> Graph:
@@ -73,7 +73,7 @@ def expand(graph: Graph, places: Collection[int]) -> Graph:
 
   Args:
     graph: `Graph`, to which ops are added.
-    places: the positions in `graph.ops` of the ops that are written out.
+    places: the positions in `graph.computing` of those that are written out.
 
   Returns:
     `Graph` of the same function: values are the same up to rounding.
@@ -81,7 +81,7 @@ def expand(graph: Graph, places: Collection[int]) -> Graph:
   Raises:
     CannotSay: If an op cannot be repeated.
   """
-  chosen = {graph.ops[place] for place in places}
+  chosen = {graph.computing[place] for place in places}
 
   def write_out(op, latest):
     known = facts(op.type).written_out

@@ -24,9 +24,10 @@ import contextvars
 import dataclasses
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import function_def_to_graph
 
@@ -44,7 +45,9 @@ _all_reads: contextvars.ContextVar = contextvars.ContextVar(
 )
 # Attributes that are only names, or repeat the shapes; and, of an op with a
 # gradient that is read, the name of that.
-_NAMES = frozenset(['_class', '_output_shapes', 'output_shapes'])
+_NAMES = frozenset(
+  ['_class', '_output_shapes', '_user_specified_name', 'output_shapes']
+)
 _GRADIENT = '_gradient_op_type'
 
 
@@ -80,6 +83,11 @@ class Graph:
     """Whether some number of samples is not known."""
     return not self.xs[0].shape[:rank].is_fully_defined()
 
+  @functools.cached_property
+  def computing(self) -> tuple:
+    """The ops but for constants: as many for any number of samples."""
+    return tuple(op for op in self.ops if not is_constant(op))
+
   def extended(self, compute: Callable) -> 'Graph':
     """The graph with more ops, which a callable adds, and its results as ys."""
     with self.graph.as_default():
@@ -114,6 +122,10 @@ def trace(
     `Graph`.
   """
   graph = tf.__internal__.FuncGraph('aside')
+  # Loops and branches of a `tf.function` copy their results, others do not. To
+  # trace them as in the graph at hand there is no public way.
+  here: Any = tf.compat.v1.get_default_graph()
+  graph._add_control_dependencies = here._add_control_dependencies
   with graph.as_default():
     xs = [
       p
@@ -186,14 +198,17 @@ class Reader:
   A token stands for a Tensor, independent of names.
   """
 
-  def __init__(self, outside: Callable) -> None:
+  def __init__(self, outside: Callable, fills: bool = True) -> None:
     """Says what stands for Tensors from outside of a graph.
 
     Args:
       outside: Callable that takes a Tensor which ops read from elsewhere, and
         whether a custom gradient reads it; returns its token.
+      fills: Whether constants that are filled with one number are read as the
+        ops that they are, or else as one `Node` without inputs.
     """
     self._outside = outside
+    self._fills = fills
 
   def read(self, graph: Graph) -> Iterator[Node | tuple]:
     """Reads a graph.
@@ -228,7 +243,8 @@ class Reader:
     constants: dict[str, bytes],
   ) -> Iterator[Node | tuple]:
     constants = {**constants, **_captured_constants(graph)}
-    for node in _nodes(graph, ops, tokens, outside, constants):
+    left_out = set() if self._fills else set(_parts_of_fills(ops, results))
+    for node in _nodes(graph, ops, tokens, outside, constants, left_out):
       yield node
       is_call = facts(node.op.type).is_call
       for name in function_names(node.op):
@@ -288,29 +304,35 @@ def _nodes(
   tokens: dict,
   outside: Callable,
   constants: dict[str, bytes],
+  left_out: Collection,
 ) -> Iterator[Node]:
   """Reads ops one by one; adds the tokens of what they read and return."""
   captured = {i.name: o for o, i in getattr(graph, 'captures', ())}
+
+  def is_captured(op):
+    return bool(op.outputs) and op.outputs[0].name in captured
 
   def token(tensor):
     if tensor.name not in tokens:
       tokens[tensor.name] = outside(captured.get(tensor.name, tensor))
     return tokens[tensor.name]
 
-  number = 0
+  # Of all before one is read: a loop may read what was added to it later.
+  ops = [op for op in ops if op not in left_out]
+  own = (op for op in ops if not is_captured(op))
+  for number, op in enumerate(own):
+    tokens['^' + op.name] = ('^', number)
+    for k, tensor in enumerate(op.outputs):
+      tokens.setdefault(tensor.name, (number, k))
   for op in ops:
-    if op.outputs and op.outputs[0].name in captured:
+    if is_captured(op):
       token(op.outputs[0])
       continue
-    inputs = [token(tensor) for tensor in op.inputs]
+    inputs = [token(x) for x in op.inputs if x.op not in left_out]
     # A set: TensorFlow lists it in another order in the next trace.
     inputs += sorted(
       tokens.get('^' + before.name, ('^',)) for before in op.control_inputs
     )
-    tokens['^' + op.name] = ('^', number)
-    for k, tensor in enumerate(op.outputs):
-      tokens.setdefault(tensor.name, (number, k))
-    number += 1
     read = [
       constants[tensor.name]
       for k, tensor in enumerate(op.inputs)
@@ -318,6 +340,39 @@ def _nodes(
     ]
     shapes = tuple(_static_shape(t) for t in op.outputs)
     yield Node(op, tuple(inputs), attributes_of(op), shapes, tuple(read))
+
+
+def is_fill(op: tf.Operation) -> bool:
+  """Whether the result of an op is one constant number in a constant shape."""
+  known = facts(op.type)
+  return (
+    known.only_copies
+    and all(facts(x.op.type).is_constant for x in op.inputs)
+    and all(op.inputs[k].shape.rank == 0 for k in known.moved(len(op.inputs)))
+  )
+
+
+def is_constant(op: tf.Operation) -> bool:
+  """Whether an op is a constant or a fill, as TensorFlow makes large ones."""
+  return facts(op.type).is_constant or is_fill(op)
+
+
+def constant(op: tf.Operation) -> np.ndarray:
+  """The value of such an op; that of a fill takes no room."""
+  if not is_fill(op):
+    return tf.make_ndarray(op.get_attr('value'))
+  (k,) = facts(op.type).moved(len(op.inputs))
+  return np.broadcast_to(constant(op.inputs[k].op), op.outputs[0].shape)
+
+
+def _parts_of_fills(ops: Sequence, results: Sequence) -> Iterator[tf.Operation]:
+  """The constants that only fills read."""
+  fills = set(filter(is_fill, ops))
+  read = {y.op for y in results if y is not None}
+  for part in {x.op for fill in fills for x in fill.inputs} - read:
+    (y,) = part.outputs
+    if fills.issuperset(y.consumers()) and not part.control_inputs:
+      yield part
 
 
 def attributes_of(op: tf.Operation) -> tuple:

@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.sparsity.evaluation import inferred_shapes, run_op
+from tfp_diag.sparsity.graph import constant
 from tfp_diag.sparsity.registry import CannotSay, OpFailed, facts
 from tfp_diag.sparsity.value import Sizes, TensorList, Value
 
@@ -168,7 +169,7 @@ class Scaling:
     """What is a multiple of few samples is the same one of those at hand."""
     if self._at_hand is None or at_hand is None:
       return None
-    many = np.asarray(run_op(at_hand, [])[0])
+    many = constant(at_hand)
     sizes = self._powers(few, True)
     is_same = few.shape == many.shape and np.array_equal(
       sizes.times(self._at_hand), many

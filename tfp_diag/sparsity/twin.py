@@ -34,7 +34,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tfp_diag.sparsity.graph import NO_GRADIENT, Graph, Node, Reader, all_ops
+from tfp_diag.sparsity.graph import (
+  NO_GRADIENT,
+  Graph,
+  Node,
+  Reader,
+  all_ops,
+  constant,
+  is_constant,
+  is_fill,
+)
 from tfp_diag.sparsity.op_view import MAX_INTEGERS
 from tfp_diag.sparsity.registry import facts
 
@@ -122,7 +131,7 @@ def compare(small: Graph, at_hand: Graph) -> Twin | None:
   many = at_hand.xs[0].shape.as_list()
   twin = Twin(many)
   sizes = [(a, b) for a, b in zip(few, many) if a != b]
-  reader = Reader(_resolved)
+  reader = Reader(_resolved, fills=False)
   pairs = itertools.zip_longest(reader.read(small), reader.read(at_hand))
   return twin if all(_same(twin, a, b, sizes) for a, b in pairs) else None
 
@@ -143,11 +152,14 @@ def _same(twin: Twin, a: Any, b: Any, sizes: Sequence) -> bool:
   if not (isinstance(a, Node) and isinstance(b, Node)):
     return a == b and a[0] != NO_GRADIENT
   if (
-    a.op.type != b.op.type
-    or a.inputs != b.inputs
+    a.inputs != b.inputs
     or len(a.shapes) != len(b.shapes)
     or not all(same_shape(*pair, sizes) for pair in zip(a.shapes, b.shapes))
-    or not _same_attributes(twin, a, b)
+    or not (
+      _same_constants(twin, a.op, b.op)
+      if all(is_constant(node.op) for node in (a, b))
+      else _same_attributes(a, b)
+    )
   ):
     return False
   twin.op_at_hand[a.op] = b.op
@@ -183,17 +195,29 @@ def _is_multiple(a: int, b: int, sizes: Sequence) -> bool:
   return False
 
 
-def _same_attributes(twin: Twin, a: Node, b: Node) -> bool:
-  if facts(a.op.type).is_constant:
-    few, many = (tf.make_ndarray(n.op.get_attr('value')) for n in (a, b))
-    place, dtype = (id(a.op.graph), a.op.outputs[0].name), a.op.outputs[0].dtype
-    if not np.array_equal(few, many, equal_nan=dtype.is_floating):
-      twin.varying.add(place)
-      if (
-        few.size and np.all(few == few.flat[0]) and np.all(many == few.flat[0])
-      ):
-        twin.uniform.add(place)
-    return dtype == b.op.outputs[0].dtype
-  return [kv for kv in a.attributes if kv[0] != 'shape'] == [
-    kv for kv in b.attributes if kv[0] != 'shape'
-  ]
+def _same_constants(twin: Twin, a: tf.Operation, b: tf.Operation) -> bool:
+  """Compares constants; each may be filled."""
+  if is_fill(a) and not (
+    a.type == b.type
+    and all(_same_constants(twin, *p) for p in zip(_parts(a), _parts(b)))
+  ):
+    return False
+  few, many = constant(a), constant(b)
+  place, dtype = (id(a.graph), a.outputs[0].name), a.outputs[0].dtype
+  if not np.array_equal(few, many, equal_nan=dtype.is_floating):
+    twin.varying.add(place)
+    if few.size and np.all(few == few.flat[0]) and np.all(many == few.flat[0]):
+      twin.uniform.add(place)
+  return dtype == b.outputs[0].dtype
+
+
+def _parts(op: tf.Operation) -> list[tf.Operation]:
+  return [x.op for x in op.inputs]
+
+
+def _same_attributes(a: Node, b: Node) -> bool:
+  """Whether two ops are of one type, and told the same but for shapes."""
+  few, many = (
+    [kv for kv in node.attributes if kv[0] != 'shape'] for node in (a, b)
+  )
+  return a.op.type == b.op.type and few == many
