@@ -245,9 +245,9 @@ class Walker:
     if instruction.has_replaced_gradient:
       return self._dense(instruction, _flat(inputs))
     expansion = registry.find_expansion(instruction.type)
-    if not known.passes_on and any(map(_is_index, _flat(inputs))):
-      # Only with `by_value`: an integer or a bool that depends on cotangents.
-      if not known.is_for_any_dtype:
+    if self.by_value and not (known.passes_on or known.is_for_any_dtype):
+      # An integer or a bool may depend on cotangents.
+      if any(map(_is_index, _flat(inputs))):
         return self._dense(instruction, _flat(inputs))
     if expansion is not None:
       try:
