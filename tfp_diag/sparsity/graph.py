@@ -124,8 +124,9 @@ def trace(
   graph = tf.__internal__.FuncGraph('aside')
   # Loops and branches of a `tf.function` copy their results, others do not. To
   # trace them as in the graph at hand there is no public way.
-  here: Any = tf.compat.v1.get_default_graph()
-  graph._add_control_dependencies = here._add_control_dependencies
+  graph._add_control_dependencies = getattr(
+    tf.compat.v1.get_default_graph(), '_add_control_dependencies', False
+  )
   with graph.as_default():
     xs = [
       p
@@ -345,11 +346,10 @@ def _nodes(
 def is_fill(op: tf.Operation) -> bool:
   """Whether the result of an op is one constant number in a constant shape."""
   known = facts(op.type)
-  return (
-    known.only_copies
-    and all(facts(x.op.type).is_constant for x in op.inputs)
-    and all(op.inputs[k].shape.rank == 0 for k in known.moved(len(op.inputs)))
-  )
+  if not known.only_copies or len(op.outputs) != 1:
+    return False
+  ranks = [op.inputs[k].shape.rank for k in known.moved(len(op.inputs))]
+  return ranks == [0] and all(facts(x.op.type).is_constant for x in op.inputs)
 
 
 def is_constant(op: tf.Operation) -> bool:
