@@ -346,7 +346,10 @@ def _nodes(
 def is_fill(op: tf.Operation) -> bool:
   """Whether the result of an op is one constant number in a constant shape."""
   known = facts(op.type)
-  if not known.only_copies or len(op.outputs) != 1:
+  shapes = [y.shape for y in op.outputs]
+  if not (
+    known.only_copies and len(shapes) == 1 and shapes[0].is_fully_defined()
+  ):
     return False
   ranks = [op.inputs[k].shape.rank for k in known.moved(len(op.inputs))]
   return ranks == [0] and all(facts(x.op.type).is_constant for x in op.inputs)
@@ -362,7 +365,8 @@ def constant(op: tf.Operation) -> np.ndarray:
   if not is_fill(op):
     return tf.make_ndarray(op.get_attr('value'))
   (k,) = facts(op.type).moved(len(op.inputs))
-  return np.broadcast_to(constant(op.inputs[k].op), op.outputs[0].shape)
+  shape: Any = op.outputs[0].shape
+  return np.broadcast_to(constant(op.inputs[k].op), shape)
 
 
 def _parts_of_fills(ops: Sequence, results: Sequence) -> Iterator[tf.Operation]:
