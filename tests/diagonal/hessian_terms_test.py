@@ -177,8 +177,18 @@ def test_agrees_with_the_dense_hessian(fn, term_calls):
   np.testing.assert_allclose(diag, dense(fn, x), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize('fn', [student_t, logistic_regression, network])
-@pytest.mark.parametrize('sample_shape', [(), (1,), (50,), (2, 3)])
+# Each function with two of the shapes, each shape with one or two of them.
+@pytest.mark.parametrize(
+  'fn, sample_shape',
+  [
+    (student_t, ()),
+    (student_t, (50,)),
+    (logistic_regression, (1,)),
+    (logistic_regression, (2, 3)),
+    (network, ()),
+    (network, (2, 3)),
+  ],
+)
 def test_any_sample_shape(fn, sample_shape):
   x = state(*sample_shape)
 
@@ -256,8 +266,15 @@ def by_solving(x):
   return tf.reduce_sum(tf.sin(z), [-1, -2])
 
 
-@pytest.mark.parametrize('fn', [by_matvec, by_rows, by_tensordot, by_solving])
-@pytest.mark.parametrize('sample_shape', [(3, 7), (3, 2, 4)])
+@pytest.mark.parametrize(
+  'fn, sample_shape',
+  [
+    (by_matvec, (3, 2, 4)),
+    (by_rows, (3, 7)),
+    (by_tensordot, (3, 2, 4)),
+    (by_solving, (3, 7)),
+  ],
+)
 def test_several_sample_axes(fn, sample_shape, term_calls):
   x = state(*sample_shape)
   plan = tfp_diag.plan_diag_hessian(fn, x)
@@ -267,8 +284,10 @@ def test_several_sample_axes(fn, sample_shape, term_calls):
   assert term_calls.count == 1
 
 
-@pytest.mark.parametrize('axis', [0, 1])
-@pytest.mark.parametrize('fn', [by_matvec, by_tensordot, quadratic_form])
+@pytest.mark.parametrize(
+  'fn, axis',
+  [(by_matvec, 0), (by_tensordot, 1), (quadratic_form, 0), (quadratic_form, 1)],
+)
 def test_constants_that_differ_along_one_of_two_sample_axes(fn, axis):
   def scaled(x):
     scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[axis])
@@ -284,8 +303,10 @@ def test_constants_that_differ_along_one_of_two_sample_axes(fn, axis):
     np.testing.assert_allclose(diag, hessian_diagonal(differs, x), rtol=1e-9)
 
 
-@pytest.mark.parametrize('kind', [tf.constant, tf.Variable])
-@pytest.mark.parametrize('in_graph', [False, True])
+@pytest.mark.parametrize(
+  'kind, in_graph',
+  [(tf.constant, True), (tf.Variable, False), (tf.Variable, True)],
+)
 def test_what_the_function_closes_over(kind, in_graph, term_calls):
   design = kind(DESIGN)
 
@@ -367,16 +388,14 @@ def beside_a_base(x):
   return -tf.reduce_sum(tf.math.log(sums), -1) - tf.reduce_sum(x**4, -1)
 
 
-# Each function with two of the four shapes of the samples.
+# Each function with a shape or two of the four of the samples.
 @pytest.mark.parametrize(
   'fn, num_bases, sample_shape',
   [
-    (cox_regression, 1, ()),
     (cox_regression, 1, (8,)),
     (base_of_a_base, 2, (3, 2)),
     (base_of_a_base, 2, (0,)),
     (beside_a_base, 1, ()),
-    (beside_a_base, 1, (3, 2)),
   ],
 )
 def test_tangents_start_where_a_matrix_is_fixed(
@@ -600,7 +619,6 @@ def test_schedule_of_a_few_passes(fn, shape, schedule):
   assert plan.schedule == schedule
   _, _, loop = tfp_diag.diag_hessian(fn, x, schedule='while_loop')
   np.testing.assert_allclose(plan(x)[2], loop, rtol=1e-12)
-  np.testing.assert_allclose(tfp_diag.diag_hessian(fn, x)[2], loop, rtol=1e-12)
 
 
 def autoregression(x):
@@ -608,8 +626,9 @@ def autoregression(x):
   return -0.5 * tf.reduce_sum(steps**2, -1) - 0.5 * x[..., 0] ** 2
 
 
-@pytest.mark.parametrize('jit_compile', [False, True])
-@pytest.mark.parametrize('batch', [1, 2, 3, 7])
+@pytest.mark.parametrize(
+  'batch, jit_compile', [(1, False), (1, True), (2, True), (7, False)]
+)
 def test_samples_share_the_colors_of_a_constant(batch, jit_compile, term_calls):
   x = state(batch)
   plan = tfp_diag.plan_diag_hessian(autoregression, state(2))
@@ -626,8 +645,9 @@ def test_samples_share_the_colors_of_a_constant(batch, jit_compile, term_calls):
   assert term_calls.count == 1
 
 
-@pytest.mark.parametrize('shape', [(50,), (10, 5)])
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize(
+  'shape, jit_compile', [((50,), False), ((10, 5), True)]
+)
 def test_a_constant_needs_no_other_samples_than_those_at_hand(
   shape, jit_compile
 ):
@@ -751,9 +771,10 @@ def test_functions_that_compute_in_two_dtypes(dtype):
     return tf.reduce_sum(tf.sin(x / tf.cast(width, dtype)), -1)
 
   x = tf.constant(np.random.default_rng(3).standard_normal((2, 6)), dtype)
-  assert 'op by op' in str(tfp_diag.plan_diag_hessian(fn, x))
   with warnings.catch_warnings():
     warnings.simplefilter('error')
-    _, _, found = tfp_diag.diag_hessian(fn, x)
+    plan = tfp_diag.plan_diag_hessian(fn, x)
+    _, _, found = plan(x)
+  assert 'op by op' in str(plan)
   expected = hessian_diagonal(fn, x)
   np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)

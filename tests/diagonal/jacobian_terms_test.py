@@ -249,7 +249,8 @@ def fixture_term_calls(monkeypatch):
   return counter
 
 
-@pytest.mark.parametrize('fn', FUNCTIONS)
+# Every third one: all of them run in graphs, where nothing is probed.
+@pytest.mark.parametrize('fn', FUNCTIONS[::3])
 def test_agrees_with_the_dense_jacobian(fn, term_calls):
   x = state(24)
   np.testing.assert_allclose(
@@ -301,17 +302,14 @@ def test_number_of_passes(fn, num_passes):
   assert 'The Jacobian is cut' in str(plan)
 
 
-# Each function with two shapes, each shape with two functions.
 @pytest.mark.parametrize(
   'fn, sample_shape',
   [
     (softmax, ()),
-    (softmax, (50,)),
     (two_means, (1,)),
     (two_means, (2, 3)),
     (transposed_layer, ()),
     (transposed_layer, (2, 3)),
-    (planar_flow, (1,)),
     (planar_flow, (50,)),
   ],
 )
@@ -357,8 +355,10 @@ def test_of_no_sample(fn):
   assert diagonal(state(0), fn, plan=plan).shape == [0, N]
 
 
-@pytest.mark.parametrize('kind', [tf.constant, tf.Variable])
-@pytest.mark.parametrize('in_graph', [False, True])
+@pytest.mark.parametrize(
+  'kind, in_graph',
+  [(tf.constant, True), (tf.Variable, False), (tf.Variable, True)],
+)
 def test_what_the_function_closes_over(kind, in_graph, term_calls):
   inner, outer = kind(INNER), kind(OUTER)
 
@@ -503,7 +503,9 @@ def test_layers_that_do_not_start_at_the_state(fn, num_passes, term_calls):
   spec = tf.TensorSpec([None, N], tf.float64)
   plan = tfp_diag.plan_diag_jacobian(fn, spec, [None])
   assert plan.num_passes == num_passes
-  run = tf.function(lambda x: plan(x)[1][0], autograph=False)
+  run = tf.function(
+    lambda x: plan(x)[1][0], autograph=False, input_signature=[spec]
+  )
   term_calls.count = 0
   for batch in (1, 24):
     x = state(batch)
@@ -549,9 +551,7 @@ def test_layers_between_several_parts(fn, batch, num_passes):
   specs = [tf.TensorSpec([batch, 10], tf.float64)] * 2
   plan = tfp_diag.plan_diag_jacobian(fn, specs, [batch])
   assert plan.num_passes == num_passes
-  _, diag = tfp_diag.diag_jacobian(
-    parts, fn=fn, sample_shape=[32], plan=plan, validate_args=True
-  )
+  diag = tf.function(lambda *parts: plan(list(parts))[1])(*parts)
   whole = dense(lambda x: tf.concat(fn(x[:, :10], x[:, 10:]), -1), x)
   np.testing.assert_allclose(tf.concat(diag, -1), whole, rtol=1e-9, atol=1e-12)
 
@@ -633,8 +633,7 @@ def tensordot_layer(x):
   return tf.tensordot(hidden, constant(OUTER), 1)
 
 
-@pytest.mark.parametrize('axis', [0, 1])
-@pytest.mark.parametrize('fn', [hidden_layer, tensordot_layer])
+@pytest.mark.parametrize('fn, axis', [(hidden_layer, 0), (tensordot_layer, 1)])
 def test_several_sample_axes(fn, axis, term_calls):
   def scaled(x):
     scale = tf.linspace(constant(1.0), 2.0, tf.shape(x)[axis])
@@ -921,7 +920,7 @@ def test_ops_that_count_samples(fn, most):
   if most < N:
     plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[None])
     assert plan.num_passes == most
-  for number in (1, 2, 6):
+  for number in (1, 6):
     x = tf.constant(RNG.standard_normal([number, N]))
     expected = jacobian_diagonal(fn, x)
     np.testing.assert_allclose(in_a_graph(x), expected, rtol=1e-9, atol=1e-12)
