@@ -551,7 +551,14 @@ def test_layers_between_several_parts(fn, batch, num_passes):
   specs = [tf.TensorSpec([batch, 10], tf.float64)] * 2
   plan = tfp_diag.plan_diag_jacobian(fn, specs, [batch])
   assert plan.num_passes == num_passes
-  diag = tf.function(lambda *parts: plan(list(parts))[1])(*parts)
+
+  @tf.function(input_signature=specs)
+  def diagonals(*parts):
+    return tfp_diag.diag_jacobian(
+      list(parts), fn=fn, sample_shape=[batch], plan=plan, validate_args=True
+    )[1]
+
+  diag = diagonals(*parts)
   whole = dense(lambda x: tf.concat(fn(x[:, :10], x[:, 10:]), -1), x)
   np.testing.assert_allclose(tf.concat(diag, -1), whole, rtol=1e-9, atol=1e-12)
 

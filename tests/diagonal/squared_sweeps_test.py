@@ -333,17 +333,6 @@ def assert_equal(got, want, **kwargs):
   )
 
 
-# The second derivatives of these are compared with the third ones of networks.
-IN_THIRD_DERIVATIVES = [
-  deep_network_of_silu,
-  gelu_network,
-  deep_network_of_several_outputs,
-  classifier_by_softmax,
-  classifier_by_cross_entropy,
-  layer_norm,
-]
-
-
 @pytest.mark.parametrize(
   'fn, size, most', MODELS, ids=[fn.__name__ for fn, *_ in MODELS]
 )
@@ -352,10 +341,9 @@ def test_models(fn, size, most):
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert plan.ways[0].name == 'squared sweeps'
   assert plan.num_passes <= most
-  if fn not in IN_THIRD_DERIVATIVES:
-    # In a graph, where nothing is compared with a pass.
-    diag = tf.function(lambda x: plan(x)[2])(x)
-    assert_equal(diag, dense(fn, x))
+  # In a graph, where nothing is compared with a pass.
+  diag = tf.function(lambda x: plan(x)[2])(x)
+  assert_equal(diag, dense(fn, x))
 
 
 # Gradients of which it cannot be seen that they are elementwise and linear.
@@ -820,7 +808,16 @@ def test_third_derivatives(fn, how):
 
 @pytest.mark.parametrize(
   'fn',
-  [network_of_silu, residual_network, *IN_THIRD_DERIVATIVES],
+  [
+    network_of_silu,
+    deep_network_of_silu,
+    gelu_network,
+    deep_network_of_several_outputs,
+    residual_network,
+    classifier_by_softmax,
+    classifier_by_cross_entropy,
+    layer_norm,
+  ],
 )
 def test_third_derivatives_of_networks_take_no_pass(fn, monkeypatch):
   """Frontiers by rows, and joint ones for what follows a layer, give them."""
