@@ -242,16 +242,13 @@ def test_agrees_with_the_dense_jacobian(fn, jit_compile, passes):
   assert passes
 
 
-# Each function with one shape, or with two; each shape with two functions.
 @pytest.mark.parametrize(
   'fn, sample_shape',
   [
     (learned_forces, ()),
     (messages, (2, 2)),
     (attention, (1,)),
-    (attention, (2, 2)),
-    (species, ()),
-    (species, (1,)),
+    (species, (2, 2)),
   ],
 )
 def test_any_sample_shape(fn, sample_shape, passes):
@@ -321,8 +318,9 @@ def after_a_loop(x):
   return forces(y) + y
 
 
-@pytest.mark.parametrize('fn', [beside_a_branch, after_a_loop])
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize(
+  'fn, jit_compile', [(beside_a_branch, False), (after_a_loop, True)]
+)
 def test_branches_and_loops(fn, jit_compile, passes):
   x = state(2)
 
