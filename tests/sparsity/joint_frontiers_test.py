@@ -33,7 +33,6 @@ DESIGN = tf.constant(RNG.normal(size=[ROWS, 3]) / 2.0)
 OTHER = tf.constant(RNG.normal(size=[ROWS, 3]) / 2.0)
 REAL = tf.constant(RNG.normal(size=ROWS))
 COUNTS = tf.constant(RNG.integers(0, 5, ROWS) * 1.0)
-SHARES = tf.constant(RNG.uniform(0.1, 0.9, ROWS))
 
 
 def state(size, samples=2):
@@ -42,6 +41,11 @@ def state(size, samples=2):
 
 def hessian(fn, x):
   return hessian_by_copies(fn, x)
+
+
+def diagonal(fn, x, **kwargs):
+  """In a graph, where nothing is compared with a pass."""
+  return tf.function(lambda x: tfp_diag.diag_hessian(fn, x, **kwargs)[2])(x)
 
 
 def predictors(x):
@@ -63,20 +67,20 @@ def ordered(a, b):
   return tfd.OrderedLogistic(cutpoints, a)
 
 
+def truncated(x):
+  """A density between -4 and 4, with a wave in it: too long for its terms."""
+  mean, log_scale = predictors(x)
+  scale = np.sqrt(0.5) * tf.exp(-log_scale)
+  z = (REAL - mean) * scale
+  mass = tf.math.erf((4.0 - mean) * scale) + tf.math.erf((4.0 + mean) * scale)
+  terms = z**2 + log_scale + tf.math.log(mass)
+  terms += tf.sin(z) * tf.exp(-(z**2)) * tf.tanh(z * mean)
+  return -tf.reduce_sum(terms, -1) - tf.reduce_sum(tf.cosh(x), -1)
+
+
 LIKELIHOODS = {
   'normal': likelihood(lambda a, b: tfd.Normal(a, tf.exp(b)), REAL),
-  'truncated': likelihood(
-    lambda a, b: tfd.TruncatedNormal(
-      a, tf.exp(b), tf.constant(-4.0, a.dtype), tf.constant(4.0, a.dtype)
-    ),
-    REAL,
-  ),
-  'beta': likelihood(
-    lambda a, b: tfd.Beta(
-      tf.sigmoid(a) * tf.exp(b), tf.sigmoid(-a) * tf.exp(b)
-    ),
-    SHARES,
-  ),
+  'truncated': truncated,
   'negative binomial': likelihood(
     lambda a, b: tfd.NegativeBinomial.experimental_from_mean_dispersion(
       tf.exp(a), tf.exp(b)
@@ -101,30 +105,33 @@ def sweeps_of(fn, x):
   return list(analyze(graph, 1, None, is_hessian=True).sweeps())
 
 
-# Long ones take seconds to be traced: by an open plan, the others under XLA.
+# By an open plan; the others of a known number of samples, or under XLA.
 @pytest.mark.parametrize(
   'name, says',
   [
     ('truncated', 'is differentiated as a whole: 2 products with its Hessian'),
-    ('beta', ''),
     ('normal', ''),
   ],
 )
 def test_a_likelihood_of_two_predictors_takes_one_sweep(name, says):
   fn, x = LIKELIHOODS[name], state(6, 3)
-  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, 6], x.dtype))
+  spec = tf.TensorSpec([None, 6], x.dtype)
+  plan = tfp_diag.plan_diag_hessian(fn, spec)
   assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 1)
   assert says in str(plan)
-  np.testing.assert_allclose(plan(x)[2], hessian(fn, x), rtol=1e-9)
+  diag = tf.function(lambda x: plan(x)[2], input_signature=[spec])(x)
+  np.testing.assert_allclose(diag, hessian(fn, x), rtol=1e-9)
 
 
-@pytest.mark.parametrize('name', ['normal', 'negative binomial', 'ordered'])
-def test_a_likelihood_of_two_predictors_is_compiled(name):
+@pytest.mark.parametrize(
+  'name, jit_compile', [('negative binomial', False), ('ordered', True)]
+)
+def test_a_likelihood_of_two_predictors_in_graphs(name, jit_compile):
   fn, x = LIKELIHOODS[name], state(6, 3)
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 1)
   compiled = tf.function(
-    lambda x: tfp_diag.diag_hessian(fn, x, plan=plan), jit_compile=True
+    lambda x: tfp_diag.diag_hessian(fn, x, plan=plan), jit_compile=jit_compile
   )
   np.testing.assert_allclose(compiled(x)[2], hessian(fn, x), rtol=1e-9)
 
@@ -167,7 +174,8 @@ def test_what_behind_a_tensor_interacts_is_kept_apart(joint_frontiers):
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 1)
   assert '3 products with its Hessian' in str(plan)
-  np.testing.assert_allclose(plan(x)[2], hessian(fn, x), rtol=1e-9)
+  found = diagonal(fn, x, plan=plan)
+  np.testing.assert_allclose(found, hessian(fn, x), rtol=1e-9)
 
 
 # Conditions that do not hold, one at a time.
@@ -224,9 +232,9 @@ def test_conditions(fn, covered, joint_frontiers):
   ]
   np.testing.assert_array_equal(np.concatenate([[], *at_rows]), covered)
   plan = tfp_diag.plan_diag_hessian(fn, x)
-  # Passes would run instead of what is wrong.
   assert plan.ways[0].name == 'squared sweeps'
-  np.testing.assert_allclose(plan(x)[2], hessian(fn, x), rtol=1e-9, atol=1e-12)
+  found = diagonal(fn, x, plan=plan)
+  np.testing.assert_allclose(found, hessian(fn, x), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -238,7 +246,6 @@ def test_conditions(fn, covered, joint_frontiers):
     (elements_meet, 3),
     (formula_of_a_formula, 3),
     (LIKELIHOODS['normal'], 6),
-    (LIKELIHOODS['ordered'], 6),
   ],
 )
 def test_third_derivatives(fn, size, joint_frontiers):
@@ -265,9 +272,7 @@ def test_a_product_with_what_does_not_depend_on_it(joint_frontiers):
   assert (joint.value.known_shape, joint.shape) == ((2, ROWS, 2), (2,))
   (joint,) = second.joints
   assert (joint.value.known_shape, joint.shape) == ((2, ROWS, 3), (3,))
-  np.testing.assert_allclose(
-    tfp_diag.diag_hessian(fn, x)[2], hessian(fn, x), rtol=1e-9
-  )
+  np.testing.assert_allclose(diagonal(fn, x), hessian(fn, x), rtol=1e-9)
 
 
 def test_one_frontier_in_front_of_another(joint_frontiers):
@@ -283,7 +288,8 @@ def test_one_frontier_in_front_of_another(joint_frontiers):
   x = state(6)
   plan = tfp_diag.plan_diag_hessian(fn, x)
   assert (plan.ways[0].name, plan.num_passes) == ('squared sweeps', 2)
-  np.testing.assert_allclose(plan(x)[2], hessian(fn, x), rtol=1e-9)
+  found = diagonal(fn, x, plan=plan)
+  np.testing.assert_allclose(found, hessian(fn, x), rtol=1e-9)
 
 
 # Sweeps are joined where they leave each other alone.
@@ -300,9 +306,7 @@ def test_what_is_apart_takes_one_sweep():
   for sweeps in sweeps_of(fn, x):
     assert len(sweeps.sweeps) == 2 and not sweeps.left_over.any()
     assert len(sweeps.joined().sweeps) == 1
-  np.testing.assert_allclose(
-    tfp_diag.diag_hessian(fn, x)[2], hessian(fn, x), rtol=1e-9
-  )
+  np.testing.assert_allclose(diagonal(fn, x), hessian(fn, x), rtol=1e-9)
 
 
 def test_what_is_not_apart_takes_two():
@@ -317,9 +321,7 @@ def test_what_is_not_apart_takes_two():
   x = state(12)
   sweeps, _ = sweeps_of(fn, x)
   assert len(sweeps.sweeps) == len(sweeps.joined().sweeps) == 2
-  np.testing.assert_allclose(
-    tfp_diag.diag_hessian(fn, x)[2], hessian(fn, x), rtol=1e-9
-  )
+  np.testing.assert_allclose(diagonal(fn, x), hessian(fn, x), rtol=1e-9)
 
 
 def test_terms_that_no_coordinate_of_a_sweep_reaches_are_not_looked_at():
@@ -337,9 +339,7 @@ def test_terms_that_no_coordinate_of_a_sweep_reaches_are_not_looked_at():
   np.testing.assert_array_equal(sweeps.left_over, [False] * 3 + [True])
   (one,) = sweeps.joined().sweeps
   assert {term.step.op_type for term in one.left_out} == {'Lgamma', 'Exp'}
-  np.testing.assert_allclose(
-    tfp_diag.diag_hessian(fn, x)[2], hessian(fn, x), rtol=1e-9
-  )
+  np.testing.assert_allclose(diagonal(fn, x), hessian(fn, x), rtol=1e-9)
 
 
 def network(x):

@@ -23,7 +23,11 @@ import pytest
 import tensorflow as tf
 
 import tfp_diag
-from tests.oracles import hessian_diagonal, unmixed_diagonals
+from tests.oracles import (
+  hessian_by_copies,
+  hessian_diagonal,
+  unmixed_diagonals,
+)
 from tfp_diag.sparsity import budget, unique_paths
 from tfp_diag.sparsity.analysis import analyze
 from tfp_diag.sparsity.graph import trace
@@ -279,8 +283,10 @@ def test_a_value_that_is_there_twice_is_one_argument():
 def diagonal(fn, x):
   """The diagonal, which is right, and what was found on the way to it."""
   plan = tfp_diag.plan_diag_hessian(fn, x)
-  want = hessian_diagonal(fn, x)
-  np.testing.assert_allclose(plan(x)[2], want, rtol=1e-9, atol=1e-11)
+  # In a graph, where nothing is compared with a pass.
+  found = tf.function(lambda x: plan(x)[2])(x)
+  dense = hessian_diagonal if fn is of_some_samples else hessian_by_copies
+  np.testing.assert_allclose(found, dense(fn, x), rtol=1e-9, atol=1e-11)
   return find_sweeps(Paths(walked_of(fn, *x.shape))), plan
 
 
@@ -583,13 +589,11 @@ def behind_two_layers(x):
   'fn, gives',
   [
     (deep, True),
-    (deep_of_reversed_data, True),
     (of_several_outputs, True),
     (normalized, True),
     (tied, False),
     (behind_two_layers, False),
     (product_of_networks, False),
-    (scaled, True),
     (scaled_twice, True),
     (bent, True),
     (scales_in_turn, True),
