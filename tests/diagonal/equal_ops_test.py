@@ -66,18 +66,35 @@ def close(found, expected):
   np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
+OPEN = tf.TensorSpec([None, SIZE], X.dtype)
+
+
 @pytest.mark.parametrize('name', ONE_SWEEP)
 def test_one_sweep(name):
   fn = ONE_SWEEP[name]
-  want = hessian_by_copies(fn, X)
-  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, SIZE], X.dtype))
+  plan = tfp_diag.plan_diag_hessian(fn, OPEN)
   assert (plan.num_passes, plan.how) == (1, 'squared sweeps'), plan
-  compiled = tf.function(
-    lambda x: tfp_diag.diag_hessian(fn, x), jit_compile=True
-  )
-  for found in (plan(X), tfp_diag.diag_hessian(fn, X), compiled(X)):
-    close(found[0], fn(X))
-    close(found[2], want)
+  value, _, diag = tf.function(plan, input_signature=[OPEN])(X)
+  close(value, fn(X))
+  close(diag, hessian_by_copies(fn, X))
+
+
+@pytest.mark.parametrize('jit_compile', [None, True])
+@pytest.mark.parametrize(
+  'name', ['a function that is called twice', 'a layer of Variables']
+)
+def test_without_a_plan(name, jit_compile):
+  """As eager code, which asks Python again, and by XLA."""
+  fn = ONE_SWEEP[name]
+
+  def run(x):
+    return tfp_diag.diag_hessian(fn, x)
+
+  if jit_compile:
+    run = tf.function(run, jit_compile=True)
+  value, _, diag = run(X)
+  close(value, fn(X))
+  close(diag, hessian_by_copies(fn, X))
 
 
 def test_differences_that_are_broadcast():
@@ -92,34 +109,38 @@ def test_differences_that_are_broadcast():
     products = tf.linalg.matvec(weights, differences(x))
     return tf.reduce_logsumexp(-total(products * differences(x)), axis=-1)
 
-  plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec([None, SIZE], X.dtype))
+  plan = tfp_diag.plan_diag_hessian(fn, OPEN)
   assert (plan.num_passes, plan.how) == (2, 'squared sweeps'), plan
-  close(plan(X)[2], hessian_by_copies(fn, X))
-  compiled = tf.function(lambda x: tfp_diag.diag_hessian(fn, x)[2])
-  close(compiled(X), hessian_by_copies(fn, X))
+  diagonal = tf.function(lambda x: plan(x)[2], input_signature=[OPEN])
+  close(diagonal(X), hessian_by_copies(fn, X))
 
 
-def assert_apart(fn, x=X):
+def assert_apart(fn, x):
   """Two products stay two, so that more than a sweep is needed."""
   plan = tfp_diag.plan_diag_hessian(fn, tf.TensorSpec(x.shape, x.dtype))
   assert plan.num_passes > 1, plan
-  close(tfp_diag.diag_hessian(fn, x)[2], hessian_by_copies(fn, x))
+  close(tf.function(lambda x: plan(x)[2])(x), hessian_by_copies(fn, x))
 
 
 def test_other_ops_stay_apart():
-  moved = DESIGN + 1.0
+  size = 6
+  design, square = DESIGN[:, :size], DESIGN[:size, :size]
+  moved = design + 1.0
+  pairs = [
+    lambda x: (tf.linalg.matvec(design, x), tf.linalg.matvec(design, x + 1.0)),
+    lambda x: (tf.linalg.matvec(design, x), tf.linalg.matvec(moved, x)),
+    lambda x: (
+      tf.linalg.matvec(square, x),
+      tf.linalg.matvec(square, x, transpose_a=True),
+    ),
+  ]
+  for both in pairs:
 
-  assert_apart(lambda x: total(tf.sin(predictor(x)) * predictor(x + 1.0)))
-  assert_apart(
-    lambda x: total(tf.sin(predictor(x)) * tf.linalg.matvec(moved, x))
-  )
-  square = DESIGN[:SIZE]
-  assert_apart(
-    lambda x: total(
-      tf.sin(tf.linalg.matvec(square, x))
-      * tf.linalg.matvec(square, x, transpose_a=True)
-    )
-  )
+    def fn(x, both=both):
+      one, other = both(x)
+      return total(tf.sin(one) * other)
+
+    assert_apart(fn, X[:, :size])
 
 
 @pytest.mark.parametrize('is_called', [False, True])
