@@ -198,8 +198,8 @@ def p_value(num_trajectories=3, **kwargs):
   @tf.function
   def run(x):
     results = kernel.bootstrap_results(x)
-    for i in range(num_trajectories):
-      x, results = kernel.one_step(x, results, seed=(3, i))
+    for i in tf.range(num_trajectories):
+      x, results = kernel.one_step(x, results, seed=tf.stack([3, i]))
     return x, results.is_accepted
 
   x, is_accepted = run(x)
@@ -302,8 +302,7 @@ def test_the_energy_error_falls_with_the_fourth_power():
 # What adapts it, and where it runs.
 
 
-@pytest.mark.parametrize('jit_compile', [None, True])
-def test_compiled_is_eager(jit_compile):
+def test_compiled_is_eager():
   x = [draw(6, 3), draw(6, 2, seed=1)]
 
   def log_prob(x, y):
@@ -322,14 +321,15 @@ def test_compiled_is_eager(jit_compile):
     return kernel.one_step(x, kernel.bootstrap_results(x), seed=seed)
 
   want, eager = step(x, tf.constant([4, 5]))
-  got, compiled = tf.function(step, jit_compile=jit_compile)(
-    x, tf.constant([4, 5])
-  )
-  for a, b in zip(got, want):
-    np.testing.assert_allclose(a, b, rtol=1e-9)
-  np.testing.assert_allclose(
-    compiled.log_accept_ratio, eager.log_accept_ratio, atol=1e-9
-  )
+  for jit_compile in (None, True):
+    got, compiled = tf.function(step, jit_compile=jit_compile)(
+      x, tf.constant([4, 5])
+    )
+    for a, b in zip(got, want):
+      np.testing.assert_allclose(a, b, rtol=1e-9)
+    np.testing.assert_allclose(
+      compiled.log_accept_ratio, eager.log_accept_ratio, atol=1e-9
+    )
 
 
 def test_the_number_of_steps_is_right_on_average():

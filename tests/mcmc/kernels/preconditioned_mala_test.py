@@ -263,9 +263,9 @@ def test_step_size_per_part():
 # Seeds and regimes.
 
 
-@pytest.mark.parametrize('scale', ['scale', 'volatility'])
 @pytest.mark.parametrize(
-  ('dtype', 'dynamic_in'), [(tf.float32, 'graph'), (tf.float64, 'xla')]
+  ('scale', 'dtype', 'dynamic_in'),
+  [('scale', tf.float32, 'graph'), ('volatility', tf.float64, 'xla')],
 )
 def test_eager_graph_and_xla_draw_the_same_chains(scale, dtype, dynamic_in):
   """The number of chains is known to one of graph and XLA, not to the other."""

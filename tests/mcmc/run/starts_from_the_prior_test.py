@@ -108,6 +108,7 @@ def test_sample_posterior_starts_there():
     num_steps_between_results=0,
     init='prior',
     use_curvature=False,
+    jit_compile=False,
     seed=1,
     y=[99.0, 100.0, 101.0],
   )
