@@ -110,6 +110,12 @@ def run_json(words, capsys):
   return found
 
 
+def check_picture(path):
+  start = {'.png': b'\x89PNG', '.pdf': b'%PDF'}[path.suffix]
+  assert path.read_bytes()[:4] == start
+  assert path.stat().st_size > 10_000
+
+
 @pytest.fixture(scope='module')
 def comparisons():
   return compare_diagonals()
@@ -220,20 +226,11 @@ def test_without_a_number_of_draws_it_draws_until_chains_agree(
   assert not report['interrupted']
 
 
-@pytest.mark.parametrize(
-  'words, kernel, preconditioner',
-  [
-    ('', 'malt', 'dense'),
-    ('--kernel mala --preconditioner diagonal', 'mala', 'diagonal'),
-  ],
-)
-def test_kernel_and_preconditioner(
-  words, kernel, preconditioner, capsys, no_diagonals
-):
-  words = ['--target', 'gaussian_ar1', *words.split()]
-  report = run_json(words, capsys)['sampling']
-  assert report['kernel'] == kernel
-  assert report['preconditioner'] == preconditioner
+def test_kernel_and_preconditioner(capsys, no_diagonals):
+  words = ['--kernel', 'mala', '--preconditioner', 'diagonal']
+  report = run_json(['--target', 'gaussian_ar1', *words], capsys)['sampling']
+  assert report['kernel'] == 'mala'
+  assert report['preconditioner'] == 'diagonal'
 
 
 def test_the_choices_are_those_of_the_function():
@@ -275,9 +272,11 @@ def test_warmup_finds_scales(tmp_path, capsys, no_diagonals):
 
 
 def test_save_writes_everything_without_pickle(tmp_path, capsys, no_diagonals):
-  path = tmp_path / 'draws.npz'
-  report = run_json(['--save', str(path)], capsys)['sampling']
-  assert [entry.name for entry in tmp_path.iterdir()] == ['draws.npz']
+  path, picture = tmp_path / 'draws.npz', tmp_path / 'picture.png'
+  words = ['--save', str(path), '--plot', str(picture)]
+  report = run_json(words, capsys)['sampling']
+  assert {*tmp_path.iterdir()} == {path, picture}
+  check_picture(picture)
   with np.load(path, allow_pickle=False) as saved:
     assert saved['parameters'].shape == (10, 60, 8)
     assert list(saved['parameter_names'])[:2] == ['mu', 'tau']
@@ -295,15 +294,10 @@ def test_save_writes_everything_without_pickle(tmp_path, capsys, no_diagonals):
   assert report['parameters'][0]['mean'] == pytest.approx(mean)
 
 
-@pytest.mark.parametrize(
-  'suffix, target', [('png', 'eight_schools'), ('pdf', 'banana')]
-)
-def test_plot_writes_a_picture(suffix, target, tmp_path, capsys, no_diagonals):
-  path = tmp_path / f'picture.{suffix}'
-  run_json(['--target', target, '--plot', str(path)], capsys)
-  start = {'png': b'\x89PNG', 'pdf': b'%PDF'}[suffix]
-  assert path.read_bytes()[:4] == start
-  assert path.stat().st_size > 10_000
+def test_plot_writes_a_picture(tmp_path, capsys, no_diagonals):
+  path = tmp_path / 'picture.pdf'
+  run_json(['--target', 'banana', '--plot', str(path)], capsys)
+  check_picture(path)
 
 
 def test_a_function_of_the_user(user_file, capsys, no_diagonals):

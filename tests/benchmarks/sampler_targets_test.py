@@ -93,6 +93,7 @@ def test_axes_of_the_rotated_gaussian_are_principal():
   assert np.max(np.abs(correlation)) < 6 / np.sqrt(4000)
 
 
+@pytest.mark.usefixtures('without_xla')
 @pytest.mark.parametrize('contestant', ['tfp_diag', 'TFP MALA'])
 def test_a_sampler_is_measured(contestant):
   job = sampler_jobs.efficiency(
@@ -118,12 +119,15 @@ def test_a_sampler_is_measured(contestant):
     'trajectory by hand, our noise',
   ],
 )
-def test_a_step_is_timed(name):
+def test_a_step_is_timed(name, request):
+  if name != 'tfp_diag constant':
+    request.getfixturevalue('without_xla')
   job = sampler_jobs.step_time(name)
   assert next(job) == {'status': 'ready'}
   assert job.send(1)['seconds'] > 0
 
 
+@pytest.mark.usefixtures('without_xla')
 def test_a_step_of_a_local_hessian_is_timed():
   [(case, _)] = sampler_targets.QUICK_LOCAL_HESSIAN.values()
   job = sampler_jobs.step_time('local Hessian', case=case)
@@ -137,6 +141,7 @@ def test_a_missing_contestant_is_reported(monkeypatch):
   assert answer['status'] == 'missing'
 
 
+@pytest.mark.usefixtures('without_xla')
 def test_gradients_to_low_error():
   sizes = {'coordinates': 3, 'chains': 8, 'adaptation': 100, 'draws': 400}
   [answer] = sampler_jobs.low_error(sizes, sampler_targets.DIAGONAL)

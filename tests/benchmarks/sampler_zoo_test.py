@@ -106,6 +106,7 @@ def test_medians_of_runs():
   assert zoo_figures.of_runs(runs[:1])['compile_s'] is None
 
 
+@pytest.mark.usefixtures('without_xla')
 @pytest.mark.parametrize(
   'sampler, model, title, size',
   [

@@ -58,6 +58,7 @@ def test_what_competes_is_what_is_named():
   }
 
 
+@pytest.mark.usefixtures('without_xla')
 @pytest.mark.parametrize('name', [tools.OWN_SAMPLER, 'TFP MALA, volatility'])
 def test_a_sampler(name):
   job = worker.race(['standard_normal', [2, 50]], name)
