@@ -334,6 +334,14 @@ def constant_kind(request):
   return request.param
 
 
+# A correction is computed by a law, of which there are two for these kinds;
+# 'adapted_full_fisher' is the one that scales the step.
+@pytest.fixture(params=['cholesky', 'exponential', 'adapted_full_fisher'])
+def corrected_kind(request):
+  """Kinds of a constant scale that stand for all in controls."""
+  return request.param
+
+
 @pytest.fixture(params=_ADAPTED)
 def adapted_kind(request):
   """Every kind of kernel whose scale has been learned."""

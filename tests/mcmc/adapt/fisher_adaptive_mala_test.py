@@ -59,8 +59,10 @@ def _steps(kernel, state, num_steps, jit_compile=False):
     yield before, state, results
 
 
-@pytest.mark.parametrize('chains', [[], [3], [2, 3]])
-@pytest.mark.parametrize('jit_compile', [False, True])
+@pytest.mark.parametrize(
+  ('chains', 'jit_compile'),
+  [([], False), ([3], False), ([2, 3], False), ([2, 3], True)],
+)
 def test_matrix_is_the_inverse_of_the_moment_of_the_signals(
   chains, jit_compile
 ):

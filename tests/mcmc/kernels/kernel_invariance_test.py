@@ -106,7 +106,7 @@ def test_catches_a_dropped_log_scale_ratio(laws, local_kind, monkeypatch):
   assert _p_value(laws, local_kind, _CHAINS[1], tf.float64) < _LEVEL
 
 
-def test_catches_an_energy_that_counts_half(laws, constant_kind, monkeypatch):
+def test_catches_an_energy_that_counts_half(laws, corrected_kind, monkeypatch):
   """The correction of a constant scale at another strength."""
 
   def spoiled(right):
@@ -114,4 +114,4 @@ def test_catches_an_energy_that_counts_half(laws, constant_kind, monkeypatch):
 
   for law in (langevin.ConstantScale, langevin.ExponentialScale):
     monkeypatch.setattr(law, 'correction', spoiled(law.correction))
-  assert _p_value(laws, constant_kind, _CHAINS[1], tf.float64) < _LEVEL
+  assert _p_value(laws, corrected_kind, _CHAINS[1], tf.float64) < _LEVEL

@@ -240,11 +240,11 @@ def test_both_see_a_dropped_log_scale_ratio(laws, test, monkeypatch):
 
 
 @pytest.mark.parametrize('test', ['rank', 'joint'])
-def test_both_see_a_wrong_correction(laws, constant_kind, test, monkeypatch):
+def test_both_see_a_wrong_correction(laws, corrected_kind, test, monkeypatch):
   def spoiled(right):
     return lambda *args: -3.0 * right(*args)
 
   for law in (langevin.ConstantScale, langevin.ExponentialScale):
     monkeypatch.setattr(law, 'correction', spoiled(law.correction))
   p_value = {'rank': _rank_p_value, 'joint': _joint_p_value}[test]
-  assert p_value(laws, constant_kind, _model()) < _LEVEL
+  assert p_value(laws, corrected_kind, _model()) < _LEVEL
