@@ -307,12 +307,9 @@ _OTHER_GRAPHS = [
   for kind in _KINDS
   if kind not in ('adapted_fisher', 'adapted_fisher_divergence')
 ]
-# Nor is XLA told whether a diagonal is one number or was learned, and
-# 'exponential' has the matrix of 'cholesky'.
+# Nor is XLA told whether a diagonal was learned.
 _COMPILED = [
-  kind
-  for kind in _OTHER_GRAPHS
-  if kind not in ('none', 'scale', 'cholesky', 'adapted_variance')
+  kind for kind in _OTHER_GRAPHS if kind not in ('none', 'adapted_variance')
 ]
 
 
