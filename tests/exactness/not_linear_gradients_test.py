@@ -99,29 +99,23 @@ HESSIANS = {
 ALL = {**GRADIENTS, **LINEAR}
 
 
-@pytest.fixture(params=sorted(ALL))
-def sine(request):
-  return with_gradient(ALL[request.param])
-
-
-# Each gradient is tried in all ways; each function in some, the last in graphs.
-WAYS = (
-  ['alone', 'scaled', 'beside others', 'layers'],
-  [
-    [['XLA'], [], ['eager', 'validated'], ['graph', 'plan']],
-    [[], ['plan'], ['eager', 'validated'], ['graph', 'XLA']],
-  ],
-)
-
-
-@pytest.mark.parametrize(
-  'gradient, function, ways',
-  [
+def in_turns(*turns):
+  """Cases of a gradient each, of functions and of ways to ask for them."""
+  return [
     (gradient, function, ways)
     for i, gradient in enumerate(sorted(ALL))
-    for function, ways in zip(WAYS[0], WAYS[1][i % 2])
-    if ways
-  ],
+    for function, ways in turns[i % len(turns)].items()
+  ]
+
+
+# Each gradient is tried in graphs, of the last function, and in other ways.
+@pytest.mark.parametrize(
+  'gradient, function, ways',
+  in_turns(
+    {'alone': ['XLA'], 'beside others': ['validated'], 'layers': ['graph']},
+    {'scaled': ['plan'], 'beside others': ['eager'], 'layers': ['graph']},
+    {'beside others': ['eager'], 'layers': ['XLA', 'plan']},
+  ),
 )
 def test_diagonals_of_jacobians(gradient, function, ways):
   fn, x = FUNCTIONS[function](with_gradient(ALL[gradient])), draw(3, 5)
@@ -132,14 +126,16 @@ def test_diagonals_of_jacobians(gradient, function, ways):
 
 
 @pytest.mark.parametrize(
-  'function, ways',
-  [
-    ('beside others', ['eager', 'plan']),
-    ('layers', ['graph', 'validated', 'unmixed']),
-  ],
+  'gradient, function, ways',
+  in_turns(
+    {'beside others': ['eager', 'plan'], 'layers': ['graph']},
+    {'beside others': ['validated'], 'layers': ['graph']},
+    {'layers': ['graph', 'unmixed']},
+  ),
 )
-def test_diagonals_of_hessians(sine, function, ways):
-  fn, x = value_of(FUNCTIONS[function](sine)), draw(3, 5)
+def test_diagonals_of_hessians(gradient, function, ways):
+  fn = value_of(FUNCTIONS[function](with_gradient(ALL[gradient])))
+  x = draw(3, 5)
   expected = hessian_by_copies(fn, x)
   for name in ways:
     np.testing.assert_allclose(
@@ -147,7 +143,10 @@ def test_diagonals_of_hessians(sine, function, ways):
     )
 
 
-def test_whole_matrices_and_gauss_newton(sine):
+@pytest.mark.parametrize('name', [*GRADIENTS, 'slope'])
+def test_whole_matrices_and_gauss_newton(name):
+  sine = with_gradient(ALL[name])
+
   def fn(x):  # More results than coordinates: columns would be cheaper.
     return tf.concat([sine(x), 3 * sine(x), x * sine(x)], -1)
 
@@ -200,7 +199,7 @@ def test_open_event_shapes_are_not_taken_for_linear():
 
 
 # What does not use its cotangent is the same for all seeds.
-@pytest.mark.parametrize('name', [n for n in GRADIENTS if n[:4] != 'with'])
+@pytest.mark.parametrize('name', ['guided', 'offset', 'leaky', 'joined'])
 def test_a_wrong_pattern_is_found_without_signs(name):
   """What is compared is where seeds of one are left out."""
   sine = with_gradient(GRADIENTS[name])
