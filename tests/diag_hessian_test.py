@@ -142,18 +142,28 @@ def test_shapes(case):
 Point = collections.namedtuple('Point', ['a', 'b'])
 
 
-@pytest.mark.parametrize('regime', REGIMES)
+STATES = {
+  'list': (lambda a, b: [a, b], lambda fn: fn),
+  'tuple': (lambda a, b: (a, b), lambda fn: fn),
+  'dict': (
+    lambda a, b: {'b': b, 'a': a},
+    lambda fn: lambda b, a: fn(a, b),
+  ),
+  'namedtuple': (Point, lambda fn: lambda point: fn(point.a, point.b)),
+}
+
+
 @pytest.mark.parametrize(
-  'state, call',
+  'regime, name',
   [
-    (lambda a, b: [a, b], lambda fn: fn),
-    (lambda a, b: (a, b), lambda fn: fn),
-    (lambda a, b: {'b': b, 'a': a}, lambda fn: lambda b, a: fn(a, b)),
-    (Point, lambda fn: lambda point: fn(point.a, point.b)),
+    ('eager', 'list'),
+    ('function', 'tuple'),
+    ('eager', 'dict'),
+    *((regime, 'namedtuple') for regime in REGIMES),
   ],
-  ids=['list', 'tuple', 'dict', 'namedtuple'],
 )
-def test_results_mirror_the_state(regime, state, call):
+def test_results_mirror_the_state(regime, name):
+  state, call = STATES[name]
   a, b = draw([3, 2], seed=0), draw([3], seed=1)
 
   def fn(a, b):
@@ -303,6 +313,8 @@ FUNCTIONS = {
 }
 # pfor meets an op in them that it cannot vectorize, in one mode at least.
 NOT_VECTORIZED = ('cond', 'state_space_model', 'while_loop', 'scan')
+# Of ops that XLA has as TensorFlow has them.
+PLAIN = ('network', 'distribution', 'bijector', 'joint_distribution', 'linear')
 # XLA does not compile the gradient itself of this one.
 NOT_COMPILED = ('state_space_model',)
 
@@ -342,7 +354,7 @@ def schedule_for(number, name):
   return schedules[number % len(schedules)]
 
 
-# Each in one mode here and eagerly, and in the other one under XLA.
+# Each in one mode here, and in the other one eagerly or under XLA.
 @pytest.mark.parametrize('number, name', list(enumerate(FUNCTIONS)))
 def test_function(number, name):
   mode = MODES[(number + 1) % 2]
@@ -354,25 +366,18 @@ def test_function(number, name):
 
 @pytest.mark.parametrize(
   'number, name',
-  # Differentiating the first eagerly differs only in taking much longer.
-  [(i, n) for i, n in enumerate(FUNCTIONS) if n != 'state_space_model'],
+  [(i, n) for i, n in enumerate(FUNCTIONS) if n not in NOT_COMPILED],
 )
-def test_function_eagerly(number, name):
-  mode = MODES[(number + 1) % 2]
-  check_function(name, 'eager', mode, schedule_for(number, name))
+def test_function_elsewhere(number, name):
+  mode = MODES[number % 2]
+  regime = 'eager' if name in PLAIN else 'xla'
+  check_function(name, regime, mode, schedule_for(number + 2, name))
 
 
 @pytest.mark.parametrize(
-  'number, name',
-  [(i, n) for i, n in enumerate(FUNCTIONS) if n not in NOT_COMPILED],
+  'regime, mode',
+  [('eager', MODES[0]), ('function', MODES[1]), ('xla', MODES[1])],
 )
-def test_function_under_xla(number, name):
-  mode = MODES[number % 2]
-  check_function(name, 'xla', mode, schedule_for(number + 2, name))
-
-
-@pytest.mark.parametrize('regime', REGIMES)
-@pytest.mark.parametrize('mode', MODES)
 def test_part_that_is_not_used(regime, mode):
   x, z = draw([3]), draw([3, 2], seed=1)
 
@@ -389,8 +394,14 @@ def loss_of(model, inputs, targets):
   return lambda: tf.reduce_mean((model(inputs) - targets) ** 2)
 
 
-@pytest.mark.parametrize('regime', ['eager', 'function', 'xla'])
-@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize(
+  'regime, mode',
+  [
+    *(('eager', mode) for mode in MODES),
+    ('function', MODES[0]),
+    ('xla', MODES[1]),
+  ],
+)
 def test_variables_of_a_model(regime, mode):
   layer = tf_keras.layers.Dense(2, dtype='float64')
   inputs, targets = draw([5, 3]), draw([5, 2], seed=1)
@@ -424,8 +435,10 @@ def test_variables_as_arguments_of_fn():
   np.testing.assert_allclose(diag, [18.0, 24.0])
 
 
-@pytest.mark.parametrize('mode', MODES)
-@pytest.mark.parametrize('schedule', [*SCHEDULES, 'auto'])
+@pytest.mark.parametrize(
+  'mode, schedule',
+  [(MODES[k % 2], s) for k, s in enumerate((*SCHEDULES, 'auto'))],
+)
 def test_an_op_without_a_second_derivative_is_named(mode, schedule):
   def fn(a):
     return tf.reduce_sum(tf.math.igamma(a, 2.0 * tf.ones_like(a)))
