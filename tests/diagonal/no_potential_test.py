@@ -208,6 +208,10 @@ PAIRS_OF_TENSORS = {
     tf.add_n([x, tf.sin(x)]),
     tf.add_n([x, tf.sin(x), tf.sin(x)]),
   ],
+  'a sum of what is not linear': lambda x: [
+    tf.sin(tf.add_n([x, tf.cos(x)])),
+    tf.add_n([tf.sin(x), tf.sin(tf.cos(x))]),
+  ],
   'no derivative': lambda x: [x, tf.stop_gradient(x)],
   'random numbers': lambda x: [
     x * tf.random.normal(x.shape, seed=1, dtype=x.dtype) for _ in range(2)
