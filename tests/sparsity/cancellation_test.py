@@ -219,6 +219,12 @@ def of_its_sine(x):
   return tf.sin(x) - x
 
 
+def at_places_of_each_sample(x):
+  """In the first sample the two sides are the same."""
+  places = (np.arange(N) + np.arange(B)[:, np.newaxis]) % N
+  return x - tf.gather(x, places, batch_dims=1)
+
+
 def of_one_sample_only(x):
   """In the second sample the two sides are the same."""
   if x.shape[0] is None or x.shape[0] < 2:
@@ -233,14 +239,17 @@ def of_one_sample_only(x):
     held,
     of_a_neighbor,
     of_its_sine,
+    at_places_of_each_sample,
     of_one_sample_only,
   ],
   ids=lambda f: f.__name__,
 )
 def test_differences_that_do_not_cancel(difference, prefers_sweeps):
+  matrix = np.random.default_rng(0).normal(size=[N, N])
+
   def log_prob(x):
     d = difference(x)
-    return tf.reduce_sum(tf.exp(d) + 0.5 * d * x, -1)
+    return tf.reduce_sum(tf.exp(d @ matrix) + 0.5 * d * x, -1)
 
   x = draw(3, B, N)
   want = hessian_diagonal(log_prob, x)
