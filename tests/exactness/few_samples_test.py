@@ -141,6 +141,9 @@ WIDE = {
   'sum of many ones': lambda x: where_large(
     tf.reduce_sum(tf.ones_like(x)) / x.shape[1], x
   ),
+  'another condition': lambda x: tf.where(
+    tf.fill(x.shape, tf.constant(x.shape[0] > 20)), before(x), tf.square(x)
+  ),
   'places among many': lambda x: where_large(
     tf.cumsum(tf.ones(x.shape, x.dtype), axis=0) + 10.0, x
   ),
@@ -152,16 +155,17 @@ WIDE = {
 
 @pytest.mark.parametrize('name', [*NUMBERS, *PLACES])
 def test_what_the_number_of_samples_changes(name):
+  """In a graph, where nothing is compared with passes."""
   fn = {**NUMBERS, **PLACES}[name]
   x = draw(B, N)
-  same(jacobian('eager', fn, x), jacobian_diagonal(fn, copy_of(x)))
+  same(jacobian('function', fn, x), jacobian_diagonal(fn, copy_of(x)))
 
 
 @pytest.mark.parametrize('name', list(WIDE))
 def test_places_in_wide_batches(name):
   fn = WIDE[name]
   x = draw(B, 40)
-  same(jacobian('eager', fn, x), jacobian_diagonal(fn, copy_of(x)))
+  same(jacobian('function', fn, x), jacobian_diagonal(fn, copy_of(x)))
 
 
 @pytest.mark.parametrize(
@@ -330,6 +334,14 @@ def test_few_samples_are_enough_for_large_batches(way, fn, walked_samples):
   found = jacobian(way, fn, x)
   assert walked_samples and max(walked_samples) < B
   same(found, jacobian_diagonal(fn, copy_of(x)))
+
+
+def test_large_batches_have_a_plan_though_not_all_samples_can_be_walked():
+  spec = tf.TensorSpec([400_000, 6], tf.float64)
+  assert 400_000 * 6 > walk._MOST_ELEMENTS
+  for fn in (in_a_loop, in_a_branch, own_gradient):
+    plan = tfp_diag.plan_diag_jacobian(fn, spec, sample_shape=[400_000])
+    assert plan.num_passes < 6
 
 
 def test_few_samples_are_enough_where_a_softmax_is_written_out(walked_samples):

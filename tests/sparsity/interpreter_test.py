@@ -27,6 +27,7 @@ import tfp_diag
 from tfp_diag.sparsity import (
   evaluation,
   hessian_sparsity,
+  interpreter,
   jacobian_sparsity,
 )
 from tfp_diag.sparsity.graph import trace
@@ -295,6 +296,22 @@ def test_shapes_within_a_loop_are_inferred_once(is_written_out, monkeypatch):
     return len(inferred)
 
   assert count(3) == count(12) > 0
+
+
+def test_a_turn_of_a_loop_does_not_go_through_its_lists(monkeypatch):
+  """Their items are asked for derivatives where there are cotangents alone."""
+  asked = []
+  is_index = interpreter._is_index
+  monkeypatch.setattr(
+    interpreter, '_is_index', lambda v: asked.append(v) or is_index(v)
+  )
+
+  def fn(x):
+    return tf.map_fn(lambda sample: sample * tf.reduce_sum(sample), x)
+
+  plan = tfp_diag.plan_diag_jacobian(fn, tf.ones([9, 3]), sample_shape=[9])
+  assert plan.num_passes == 3
+  assert not asked
 
 
 def test_shapes_of_ops_that_differ_in_an_attribute_alone():

@@ -196,12 +196,12 @@ def _is_multiple(a: int, b: int, sizes: Sequence) -> bool:
 
 
 def _same_constants(twin: Twin, a: tf.Operation, b: tf.Operation) -> bool:
-  """Compares constants; each may be filled."""
-  if is_fill(a) and not (
-    a.type == b.type
-    and all(_same_constants(twin, *p) for p in zip(_parts(a), _parts(b)))
-  ):
-    return False
+  """Compares constants; of two fills, what they are filled from."""
+  if is_fill(a):
+    parts = zip(a.inputs, b.inputs)
+    return a.type == b.type and all(
+      _same_constants(twin, x.op, y.op) for x, y in parts
+    )
   few, many = constant(a), constant(b)
   place, dtype = (id(a.graph), a.outputs[0].name), a.outputs[0].dtype
   if not np.array_equal(few, many, equal_nan=dtype.is_floating):
@@ -209,10 +209,6 @@ def _same_constants(twin: Twin, a: tf.Operation, b: tf.Operation) -> bool:
     if few.size and np.all(few == few.flat[0]) and np.all(many == few.flat[0]):
       twin.uniform.add(place)
   return dtype == b.outputs[0].dtype
-
-
-def _parts(op: tf.Operation) -> list[tf.Operation]:
-  return [x.op for x in op.inputs]
 
 
 def _same_attributes(a: Node, b: Node) -> bool:
