@@ -108,8 +108,47 @@ def gated_layer(x):
   return tf.matmul(gate * tf.tanh(tf.matmul(x, constant(INNER))), OUTER)
 
 
+def split_gate(x):
+  """The bases are two results of one op."""
+  both = tf.matmul(x, tf.concat([constant(GATE), constant(INNER)], -1))
+  gate, hidden = tf.split(both, 2, -1)
+  return tf.matmul(tf.sigmoid(gate) * hidden, constant(OUTER))
+
+
+def scale_and_shift(x):
+  """And so are the values from which the results are computed."""
+  both = tf.concat([constant(OUTER), constant(OUTER[::-1])], -1)
+  hidden = tf.tanh(tf.matmul(x, constant(INNER)))
+  scale, shift = tf.split(tf.matmul(hidden, both), 2, -1)
+  return x * tf.exp(scale) + shift
+
+
+def scale_and_mixed_shift(x):
+  """Of one of these all results are computed."""
+  both = tf.concat([constant(OUTER), constant(OUTER[::-1])], -1)
+  hidden = tf.tanh(tf.matmul(x, constant(INNER)))
+  scale, shift = tf.split(tf.matmul(hidden, both), 2, -1)
+  return x * tf.exp(scale) + tf.tanh(tf.matmul(shift, constant(SQUARE)))
+
+
+def affine_and_hidden(x):
+  """Of two results of an op only one can be held."""
+  both = tf.concat([constant(SQUARE), constant(SQUARE + 0.1)], -1)
+  affine, hidden = tf.split(tf.matmul(x, both), 2, -1)
+  mean = tf.reduce_mean(tf.sin(hidden), -1, keepdims=True)
+  inner = tf.matmul(tf.sin(hidden), constant(SQUARE))
+  return tf.exp(affine) * mean + tf.sin(inner)
+
+
 def activated(x):
   return tf.tanh(hidden_layer(x) + 0.2 * x) * x
+
+
+def added_up(x):
+  """A tape adds gradients up by one op, too, wherever there are several."""
+  hidden = tf.matmul(x, constant(INNER))
+  hidden = tf.add_n([tf.tanh(hidden), 0.5 * tf.sin(hidden)])
+  return tf.add_n([tf.matmul(tf.exp(hidden), constant(OUTER)), x, tf.cos(x)])
 
 
 def two_layers_of_one(x):
@@ -189,6 +228,8 @@ def second_half(x):
 FUNCTIONS = [
   activated,
   activated_held_layer,
+  added_up,
+  affine_and_hidden,
   between_extremes,
   chained_outputs,
   gate_of_itself,
@@ -202,10 +243,13 @@ FUNCTIONS = [
   normalized_layer,
   planar_flow,
   residual,
+  scale_and_mixed_shift,
+  scale_and_shift,
   second_half,
   shrunk_layer,
   silu_gate,
   silu_layer,
+  split_gate,
   attention,
   log_softmax_op,
   softmax,
@@ -287,7 +331,12 @@ def single(fn):
     (two_means, 5),
     # Both matrices take one pass, as there are samples enough.
     (hidden_layer, 3),
+    (added_up, 3),
     (gated_layer, 4),
+    (split_gate, 4),
+    (scale_and_shift, 4),
+    (scale_and_mixed_shift, 4),
+    (affine_and_hidden, 7),
     (layer_by_matvec, 3),
     (normalized_layer, 7),
     (second_half, 3),
@@ -899,6 +948,20 @@ def of_each_sample(x):
   return tf.vectorized_map(of_one, x)
 
 
+def scores_of_each_sample(x):
+  """Samples are a second axis, and of some counts nothing depends on them."""
+  design, counts = constant(INNER), constant([0.0, 2.0, 1.0, 0.0] * 7)
+
+  def score(x):
+    with tf.GradientTape() as tape:
+      tape.watch(x)
+      rates = 0.1 * tf.linalg.matvec(design, x, transpose_a=True)
+      value = tf.reduce_sum(counts * (rates + tf.sin(rates)))
+    return tape.gradient(value, x)
+
+  return tf.vectorized_map(score, x)
+
+
 def of_numbered_rows(x):
   """What counts the samples chooses other factors for each of them."""
   factors = tf.gather(constant(SQUARE), tf.range(tf.shape(x)[0]))
@@ -914,7 +977,12 @@ def of_numbered_columns(x):
 
 @pytest.mark.parametrize(
   ('fn', 'most'),
-  [(of_each_sample, 3), (of_numbered_rows, 3), (of_numbered_columns, N)],
+  [
+    (of_each_sample, 3),
+    (scores_of_each_sample, 3),
+    (of_numbered_rows, 3),
+    (of_numbered_columns, N),
+  ],
 )
 def test_ops_that_count_samples(fn, most):
   spec = tf.TensorSpec([None, N], tf.float64)

@@ -396,7 +396,7 @@ class _Finder:
     found = {
       value: bases
       for value, bases in candidates
-      if all(map(self._is_single, bases))
+      if all(map(self._is_at_hand, bases))
     }
     n = facts.walked.num_coordinates
     if 2 * len(found) > n:
@@ -409,6 +409,8 @@ class _Finder:
         value: bases
         for value, bases in found.items()
         if outers[value]
+        # Derivatives stop at an op, whatever result of it is held.
+        and self._used_beside(value) <= found.keys()
         and max(map(self._density, {*bases, *outers[value]})) >= MIN_DENSITY
       }
       if len(kept) == len(found):
@@ -467,7 +469,7 @@ class _Finder:
           part is not None
           and value not in found
           and value.shape == outputs[part].shape
-          and self._is_single(value)
+          and self._is_at_hand(value)
         ):
           found[value] = part
     return found
@@ -585,20 +587,27 @@ class _Finder:
     op = self._facts.walked.at_hand(step.op or step.own_gradient)
     if op is None or len(op.outputs) != len(step.outputs):
       return None
-    return Result(op, step.outputs.index(value))
+    number = step.outputs.index(value)
+    # An op that adds up lists is a step for each item.
+    is_it = op.outputs[number].dtype == value.dtype
+    return Result(op, number) if is_it else None
+
+  def _is_at_hand(self, value: Value) -> bool:
+    """Whether it is a floating Tensor of the graph at hand."""
+    return value.dtype.is_floating and self._result_of(value) is not None
 
   def _is_single(self, value: Value) -> bool:
-    """Whether it is floating, at hand, and the only result that is used."""
-    step = self._facts.maker.get(value)
-    return (
-      value.dtype.is_floating
-      and self._result_of(value) is not None
-      and (step is None or self._is_alone(step, value))
-    )
+    """Whether it is at hand, and the only result that is used."""
+    return self._is_at_hand(value) and self._used_beside(value) <= {value}
 
   def _acts_by_element(self, step: Step) -> bool:
     """See `traits.acts_by_element`; of its results only the first is used."""
-    return acts_by_element(step) and self._is_alone(step, step.outputs[0])
+    first = step.outputs[0]
+    return acts_by_element(step) and self._used_beside(first) <= {first}
 
-  def _is_alone(self, step: Step, value: Value) -> bool:
-    return self._facts.used.intersection(step.outputs) <= {value}
+  def _used_beside(self, value: Value) -> set:
+    """What is used of the results of the op that makes a value."""
+    step = self._facts.maker.get(value)
+    if step is None:
+      return set()
+    return self._facts.used.intersection(step.outputs)

@@ -187,14 +187,19 @@ def are_alone(walked: Walked, single: Walked) -> bool:
 
   def first_block(value, alone, counts, is_first):
     """The elements at the first place along the axis of samples."""
-    block, num_samples = np.arange(alone.rows), walked.num_samples
-    is_axis = (
-      value.rows == num_samples * alone.rows
-      and value.shape
-      and (value.shape[0], alone.shape[0]) == (num_samples, 1)
-    )
-    own = is_first | (counts == 0)
-    if not is_axis or not own[block].all() or is_first[alone.rows :].any():
+    shape, event = value.known_shape, _without_ones(alone.known_shape)
+    axes = [
+      axis
+      for axis, size in enumerate(shape)
+      if size == walked.num_samples
+      and _without_ones(shape[:axis] + shape[axis + 1 :]) == event
+    ]
+    if len(axes) != 1:
+      raise _NotAloneError
+    block = np.arange(value.rows).reshape(shape).take(0, *axes).ravel()
+    is_elsewhere = is_first.copy()
+    is_elsewhere[block] = False
+    if not (is_first | (counts == 0))[block].all() or is_elsewhere.any():
       raise _NotAloneError
     return block
 
@@ -255,6 +260,10 @@ def are_alone(walked: Walked, single: Walked) -> bool:
 
 class _NotAloneError(Exception):
   """Several samples are not treated as one by itself."""
+
+
+def _without_ones(shape: tuple) -> list:
+  return [size for size in shape if size != 1]
 
 
 def _matrix_of(flow: Flow) -> Csr:

@@ -278,7 +278,7 @@ def acts_by_element(step: Step) -> bool:
   So it is where an op moves elements into a shape that they have already.
   """
   known = registry.facts(step.op_type)
-  if known.elementwise or step.own_gradient is not None:
+  if known.elementwise or known.adds_up or step.own_gradient is not None:
     return True
   return bool(known.shape_inputs and known.moved_inputs) and (
     step.inputs[0].shape == step.outputs[0].shape
