@@ -409,3 +409,30 @@ def put_at_a_place(x):
 @pytest.mark.parametrize('fn', (picked_slice, put_at_a_place))
 def test_samples_with_a_column_of_their_own_are_not_accused(fn):
   check_hessian('eager', lambda x: tf.reduce_sum(fn(x), -1), draw(3, 8))
+
+
+def alignments(x):
+  """An op in its own gradient hides what it depends on, and its shape."""
+  return -tf.nn.ctc_loss(
+    labels=tf.constant([[1, 2], [2, 1], [1, 1]]),
+    logits=tf.reshape(x, [3, 4, 3]),
+    label_length=[2] * 3,
+    logit_length=[4] * 3,
+    logits_time_major=False,
+    blank_index=0,
+  )
+
+
+@tf.custom_gradient
+def normalized_slopes(x):
+  return tf.sin(x), lambda dy: dy * tf.nn.softmax(x, axis=0)
+
+
+def test_own_gradients_are_accused_of_what_is_seen():
+  x = tf.cast(draw(3, 12), tf.float32)
+  plan = tfp_diag.plan_diag_hessian(alignments, x)
+  assert plan.num_passes == 12
+  with pytest.raises(SampleMixingError, match='has a gradient of its own'):
+    tfp_diag.plan_diag_hessian(
+      lambda x: tf.reduce_sum(normalized_slopes(x), -1) + alignments(x), x
+    )
