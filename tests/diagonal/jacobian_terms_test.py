@@ -529,6 +529,12 @@ def two_layers_of_other_starts(x):
   return first + tf.exp(tf.cos(x) @ constant(GATE)) @ constant(OUTER) * x
 
 
+def layer_of_a_start_itself(x):
+  """One base is what the other one starts from, and x is a third."""
+  start = x * tf.math.rsqrt(0.1 + tf.reduce_sum(x**2, -1, keepdims=True))
+  return (tf.tanh(start @ SQUARE) * start * x) @ SQUARE
+
+
 def scaled_around_the_layer(x):
   """By another number for each sample."""
   scale = tf.exp(tf.stop_gradient(x[:, :1]))
@@ -545,6 +551,7 @@ def scaled_around_the_layer(x):
     (layer_behind_a_softmax, 5),
     (layer_of_two_starts, 4),
     (two_layers_of_other_starts, 5),
+    (layer_of_a_start_itself, 10),
     (scaled_around_the_layer, 3),
   ],
 )

@@ -194,7 +194,9 @@ class _Call:
       weights = tf.reshape(
         tf.cast(slope, x.dtype), [-1, basis.num_elements(s, self._rank)]
       )
-      for start in starts:
+      # What starts by itself is held where others do.
+      is_start = any(a is start for start in starts)
+      for start in [a] if is_start else starts:
         matrix = self.between([a], [start], [*self._few, *starts])
         if not matrix.connects([0]):
           continue
