@@ -15,6 +15,8 @@
 """How the elements of one tensor depend on another: one Jacobian's pattern."""
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -302,6 +304,28 @@ def by_segments(segment: np.ndarray, index: np.ndarray, count: int) -> Flow:
 def by_blocks(count: int, columns: int, rows: int) -> Flow:
   """Each output depends on all inputs of its block, of `count` in a row."""
   return by_segments(block_of(columns, count), block_of(rows, count), count)
+
+
+def broadcast(shape: tuple, output_shape: tuple) -> Flow:
+  """Element e of a result depends on the element of an argument at its place.
+
+  Args:
+    shape: Tuple of int, of the argument.
+    output_shape: Tuple of int, to which the argument is broadcast.
+
+  Returns:
+    `Flow`.
+  """
+  if shape == output_shape:
+    return Flow.identity(math.prod(shape))
+  return _broadcast_differently(shape, output_shape)
+
+
+@functools.lru_cache(256)
+def _broadcast_differently(shape: tuple, output_shape: tuple) -> Flow:
+  size = math.prod(shape)
+  places = np.arange(size).reshape(shape)
+  return Flow.gather(np.broadcast_to(places, output_shape), size)
 
 
 def block_of(size: int, count: int) -> np.ndarray:

@@ -53,7 +53,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.flow import Flow, block_of
+from tfp_diag.sparsity.flow import Flow, block_of, broadcast
 from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
@@ -231,17 +231,14 @@ class Frontiers:
   def rows(self, term: Term) -> Rows:
     """The `Rows` of a term: its two arguments."""
     step = term.step
-    flows = {a.inputs: a.flow for a in step.structure.arrows}
     op = op_of(step, self._walked)
     assert op is not None
-    return Rows(
-      tuple(
-        (step.inputs[which[0]], flows[which[:1]])
-        for which in (term.left, term.right)
-      ),
-      step.outputs[0].known_shape,
-      op.outputs[0],
-    )
+    shape = step.outputs[0].known_shape
+    # Not as the op's arrows: where the other argument is zero they are missing,
+    # but derivatives of the argument by itself are not zero.
+    arguments = [step.inputs[which[0]] for which in (term.left, term.right)]
+    sides = tuple((v, broadcast(v.known_shape, shape)) for v in arguments)
+    return Rows(sides, shape, op.outputs[0])
 
   def of(self, term: Term, bad: np.ndarray) -> list[tuple]:
     """Finds frontiers for coordinates without single paths to a term.

@@ -24,11 +24,9 @@ arguments with a mixed second derivative. The letters:
 Arguments are broadcast against each other, as in NumPy.
 """
 
-import functools
-
 import numpy as np
 
-from tfp_diag.sparsity.flow import Flow
+from tfp_diag.sparsity.flow import Flow, broadcast
 from tfp_diag.sparsity.registry import (
   CannotSay,
   elementwise_pairs,
@@ -81,7 +79,7 @@ def _elementwise(op):
   flows = {}
   for k, letter in enumerate(TABLE[op.type].split(',')[0]):
     if (letter != 'z' or op.by_value) and op.inputs[k].depends:
-      flows[k] = _broadcast(op.inputs[k].shape, output.shape)
+      flows[k] = broadcast(op.inputs[k].shape, output.shape)
   if op.type == 'SelectV2':
     flows = _selected(op, flows)
   elif op.type in ('Mul', 'MulNoNan'):
@@ -167,20 +165,6 @@ def _kept(flow, is_kept):
   """The flow to some elements, and none to the others."""
   index = np.where(is_kept, np.arange(flow.rows), -1)
   return flow.then(Flow.gather(index, flow.rows))
-
-
-def _broadcast(shape, output_shape):
-  """Which element of an argument each element of the output reads."""
-  if shape == output_shape:
-    return Flow.identity(int(np.prod(shape, dtype=np.int64)))
-  return _broadcast_differently(shape, output_shape)
-
-
-@functools.lru_cache(256)
-def _broadcast_differently(shape, output_shape):
-  size = int(np.prod(shape, dtype=np.int64))
-  places = np.arange(size).reshape(shape)
-  return Flow.gather(np.broadcast_to(places, output_shape), size)
 
 
 # NumPy computes these ops on integers and bools, which is faster. They are
