@@ -20,7 +20,7 @@ document the function.
 
 Kernels have members that no source of the package shows: those of
 `tfp.mcmc.TransitionKernel`, which are read from the sources of TensorFlow
-Probability, and the properties that `argument` makes.
+Probability, and the properties that `Argument` makes.
 
 Results are listed as in TensorFlow Probability, where the lines of one result
 are not indented. Other readers take each line for a result.
@@ -72,11 +72,11 @@ class PublicNames(griffe.Extension):
     ]
 
   def on_attribute(self, *, attr, loader, **kwargs):
-    """Called for each attribute: `name = argument('name', 'What it is.')`."""
+    """Called for each attribute: `name = Argument('What it is.')`."""
     call = attr.value
-    if isinstance(call, griffe.ExprCall) and str(call.function) == 'argument':
+    if isinstance(call, griffe.ExprCall) and str(call.function) == 'Argument':
       attr.docstring = griffe.Docstring(
-        ast.literal_eval(str(call.arguments[1])), parent=attr
+        ast.literal_eval(str(call.arguments[0])), parent=attr
       )
       attr.value = None
       attr.labels = {'property'}

@@ -39,8 +39,8 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
   position_dependence,
 )
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  Argument,
   ParameterizedKernel,
-  argument,
   as_results,
   check_axis_name,
   check_kernel,
@@ -201,23 +201,12 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       experimental_reduce_chain_axis_names,
     )
     self._window_ends = adaptation_windows(num_adaptation_steps)
-    super().__init__(
-      inner_kernel=inner_kernel,
-      num_adaptation_steps=num_adaptation_steps,
-      estimator=estimator,
-      experimental_reduce_chain_axis_names=experimental_reduce_chain_axis_names,
-      name=name,
-    )
+    super().__init__(locals())
 
-  inner_kernel = argument(
-    'inner_kernel', 'The kernel whose preconditioner is adapted.'
-  )
-  num_adaptation_steps = argument(
-    'num_adaptation_steps', 'For how many steps the scale changes.'
-  )
-  estimator = argument('estimator', 'How the scale is estimated.')
-  experimental_reduce_chain_axis_names = argument(
-    'experimental_reduce_chain_axis_names',
+  inner_kernel = Argument('The kernel whose preconditioner is adapted.')
+  num_adaptation_steps = Argument('For how many steps the scale changes.')
+  estimator = Argument('How the scale is estimated.')
+  experimental_reduce_chain_axis_names = Argument(
     'Over which axis the chains that are pooled are spread.',
   )
 

@@ -24,7 +24,7 @@ from tfp_diag.internal import arguments
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.fisher_recursion import add_signals
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
-from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument, as_results
 
 
 class FisherAdaptiveMALAResults(typing.NamedTuple):
@@ -172,6 +172,7 @@ class FisherAdaptiveMALA(FullMatrixKernel):
       ValueError: if `damping` is not positive, or `num_adaptation_steps` is
         positive but not greater than `num_step_size_steps`.
     """
+    parameters = dict(locals())
     last = _static_count('num_adaptation_steps', num_adaptation_steps)
     first = _static_count('num_step_size_steps', num_step_size_steps)
     if last is not None and first is not None and 0 < last <= first:
@@ -183,21 +184,13 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     arguments.check_number(
       'damping', damping, 'a positive number', arguments.is_positive
     )
-    super().__init__(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
-      num_adaptation_steps=num_adaptation_steps,
-      num_step_size_steps=num_step_size_steps,
-      damping=damping,
-      experimental_chain_axis_names=experimental_chain_axis_names,
-      name=name,
-    )
+    super().__init__(parameters)
 
-  num_step_size_steps = argument(
-    'num_step_size_steps', 'The step at which the matrix starts changing.'
+  num_step_size_steps = Argument(
+    'The step at which the matrix starts changing.'
   )
-  damping = argument(
-    'damping', 'The weight of the identity, with which the matrix starts.'
+  damping = Argument(
+    'The weight of the identity, with which the matrix starts.'
   )
 
   @not_converted

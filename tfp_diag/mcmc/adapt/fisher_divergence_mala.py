@@ -35,7 +35,7 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
   DISCRETIZATIONS,
   Discretization,
 )
-from tfp_diag.mcmc.kernels.parameterized_kernel import argument, as_results
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument, as_results
 
 
 class FisherDivergenceMALAResults(typing.NamedTuple):
@@ -187,18 +187,9 @@ class FisherDivergenceMALA(FullMatrixKernel):
     """
     self._window_ends = adaptation_windows(num_adaptation_steps)
     arguments.check_choice('discretization', discretization, DISCRETIZATIONS)
-    super().__init__(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
-      num_adaptation_steps=num_adaptation_steps,
-      discretization=discretization,
-      experimental_chain_axis_names=experimental_chain_axis_names,
-      name=name,
-    )
+    super().__init__(locals())
 
-  discretization = argument(
-    'discretization', 'How the diffusion is discretized.'
-  )
+  discretization = Argument('How the diffusion is discretized.')
 
   @not_converted
   def bootstrap_results(

@@ -14,6 +14,8 @@
 # ============================================================================
 """What the kernels that learn a full matrix share."""
 
+import typing
+
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
@@ -23,11 +25,8 @@ from tfp_diag.mcmc.kernels.arguments import (
   is_list_like,
   log_prob_at,
 )
-from tfp_diag.mcmc.kernels.langevin_kernel import (
-  Discretization,
-  TargetKernel,
-)
-from tfp_diag.mcmc.kernels.parameterized_kernel import argument
+from tfp_diag.mcmc.kernels.langevin_kernel import TargetKernel
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.sharding import gather_over_shards
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
@@ -41,28 +40,26 @@ class FullMatrixKernel(TargetKernel):
   """
 
   # That of the inner kernel; a subclass may take it as an argument.
-  discretization: Discretization = 'euler'
+  discretization: typing.Any = 'euler'
 
-  def __init__(self, **parameters):
+  def __init__(self, parameters):
     """Checks what all of them take.
 
     Args:
-      **parameters: The keyword arguments of the subclass's constructor.
+      parameters: As for `ParameterizedKernel`.
 
     Raises:
       TypeError: as for `TargetKernel`, or if `step_size` is a list.
       ValueError: as for `TargetKernel`.
     """
-    super().__init__(**parameters)
+    super().__init__(parameters)
     if is_list_like(self.step_size):
       raise TypeError(
         '`step_size` is a list, but a full matrix scales all parts together; '
         'pass one step size.'
       )
 
-  num_adaptation_steps = argument(
-    'num_adaptation_steps', 'Until which step the matrix changes.'
-  )
+  num_adaptation_steps = Argument('Until which step the matrix changes.')
 
   @property
   def is_calibrated(self):

@@ -15,8 +15,7 @@
 """The arguments of a Langevin kernel, calibrated or not."""
 
 import typing
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import tensorflow as tf
 
@@ -26,8 +25,8 @@ from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
+  Argument,
   ParameterizedKernel,
-  argument,
   check_axis_name,
 )
 from tfp_diag.mcmc.kernels.preconditioner import check_entry
@@ -44,17 +43,17 @@ _DENSITY = (
 class TargetKernel(ParameterizedKernel):
   """The arguments that all kernels with a target have."""
 
-  def __init__(self, **parameters):
+  def __init__(self, parameters):
     """Checks them.
 
     Args:
-      **parameters: The keyword arguments of the subclass's constructor.
+      parameters: As for `ParameterizedKernel`.
 
     Raises:
       TypeError: if one of them is not what it must be.
       ValueError: if the step size is known not to be positive and finite.
     """
-    super().__init__(**parameters)
+    super().__init__(parameters)
     arguments.check_callable(
       'target_log_prob_fn', self.target_log_prob_fn, _DENSITY
     )
@@ -63,28 +62,28 @@ class TargetKernel(ParameterizedKernel):
       'experimental_chain_axis_names', self.experimental_chain_axis_names
     )
 
-  target_log_prob_fn = argument('target_log_prob_fn', 'The target log density.')
-  step_size = argument('step_size', 'The step size of the first step.')
-  experimental_chain_axis_names = argument(
-    'experimental_chain_axis_names', 'Over which axis the chains are spread.'
+  target_log_prob_fn = Argument('The target log density.')
+  step_size = Argument('The step size of the first step.')
+  experimental_chain_axis_names = Argument(
+    'Over which axis the chains are spread.'
   )
 
 
 class ScaledKernel(TargetKernel):
   """Further arguments, of the kernels that are given their scale."""
 
-  def __init__(self, **parameters):
+  def __init__(self, parameters):
     """Checks them.
 
     Args:
-      **parameters: The keyword arguments of the subclass's constructor.
+      parameters: As for `ParameterizedKernel`.
 
     Raises:
       TypeError: if one of them is not what it must be.
       ValueError: as for `TargetKernel`, or if both the state and the chains are
         spread.
     """
-    super().__init__(**parameters)
+    super().__init__(parameters)
     _check_preconditioner(self.preconditioner)
     arguments.check_flag('validate_args', self.validate_args)
     shard_axis_names = tf.nest.flatten(self.experimental_shard_axis_names)
@@ -98,10 +97,10 @@ class ScaledKernel(TargetKernel):
         'chains.'
       )
 
-  preconditioner = argument('preconditioner', 'The constant scale, or None.')
-  validate_args = argument('validate_args', 'Whether run-time checks are made.')
-  experimental_shard_axis_names = argument(
-    'experimental_shard_axis_names', 'How the members of the state are sharded.'
+  preconditioner = Argument('The constant scale, or None.')
+  validate_args = Argument('Whether run-time checks are made.')
+  experimental_shard_axis_names = Argument(
+    'How the members of the state are sharded.'
   )
 
   def experimental_with_shard_axes(self, shard_axis_names):
@@ -127,104 +126,44 @@ def _check_preconditioner(preconditioner):
 class LangevinKernel(ScaledKernel):
   """The arguments that a proposal and its calibrated kernel share."""
 
-  def __init__(
-    self,
-    target_log_prob_fn: Callable,
-    step_size: Any,
-    preconditioner: Any = None,
-    *,
-    volatility_fn: Callable | None = None,
-    discretization: Discretization = 'euler',
-    parallel_iterations: int = 10,
-    experimental_shard_axis_names: Any = None,
-    experimental_chain_axis_names: str | None = None,
-    validate_args: bool = False,
-    name: str | None = None,
-  ) -> None:
-    r"""Initializes the kernel.
+  def __init__(self, parameters):
+    """Checks them.
 
     Args:
-      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
-        `fn(*parts)` for a list) that returns the log density, up to a constant,
-        of each chain.
-      step_size: $\tau$, a positive Tensor that broadcasts to the state, or a
-        list with one per part. Shape [C0, ..., 1] gives every chain its own.
-      preconditioner: None; a positive Tensor that broadcasts to a part, the
-        standard deviation of each coordinate's noise; a square
-        `tf.linalg.LinearOperator` $L$ that acts on the last axis of a part; a
-        list of these with one per part; or a `LocalHessianPreconditioner`. A
-        function is taken for `volatility_fn`, which is the third argument of
-        TFP's kernels. Default: None, the identity.
-      volatility_fn: Python callable of the state that returns the
-        position-dependent standard deviations: a positive Tensor that
-        broadcasts to the state, or a list with one per part. A chain's value
-        may depend on all of that chain's coordinates, not on other chains.
-        Default: None.
-      discretization: 'euler', the Euler-Maruyama step; or 'exponential', which
-        solves exactly the part of the dynamics that is linear for a Gaussian
-        whose covariance is $V = L L^\top$, and so allows larger steps where the
-        target resembles one. For a constant scale only.
-      parallel_iterations: Python `int`: how many coordinates of the volatility
-        are differentiated together.
-      experimental_shard_axis_names: None, a `str`, or a list with a `str` or
-        None for each part of the state: the parts with a name are sharded, each
-        replica holds a slice of them. Default: None, no part is.
-      experimental_chain_axis_names: Python `str`, any nonempty name: the first
-        chain axis is split into equal slices over the replicas of the
-        `tf.distribute` strategy in which the kernel runs. If all replicas have
-        the same seed, each one uses the slice of the noise that a single device
-        would use for its chains. Default: None, each replica has all chains.
-      validate_args: Python `bool`: whether a volatility that is not positive at
-        a proposal is an error, rather than a rejection. Also checks the start
-        inside a `tf.function`. XLA drops run-time assertions.
-      name: Python `str`, the prefix of op names.
+      parameters: As for `ParameterizedKernel`.
 
     Raises:
-      TypeError: if `target_log_prob_fn` or `volatility_fn` is not callable, or
-        `step_size` or `preconditioner` is of a type that is not listed above.
-      ValueError: if `step_size` is known not to be positive and finite, if both
-        `preconditioner` and `volatility_fn` are given, or `discretization` is
-        not a valid choice or does not go with the scale, or if both the state
-        and the chains are spread over the replicas.
+      TypeError: if one of them is not what it must be.
+      ValueError: as for `ScaledKernel`, or if both `preconditioner` and
+        `volatility_fn` are given, or `discretization` is not a valid choice or
+        does not go with the scale.
     """
-    if is_function(preconditioner) and volatility_fn is None:
+    preconditioner = parameters['preconditioner']
+    if is_function(preconditioner) and parameters['volatility_fn'] is None:
       # The third argument of TFP's Langevin kernels.
-      preconditioner, volatility_fn = None, preconditioner
-    super().__init__(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
-      preconditioner=preconditioner,
-      volatility_fn=volatility_fn,
-      discretization=discretization,
-      parallel_iterations=parallel_iterations,
-      experimental_shard_axis_names=experimental_shard_axis_names,
-      experimental_chain_axis_names=experimental_chain_axis_names,
-      validate_args=validate_args,
-      name=name,
-    )
-    if volatility_fn is not None:
+      parameters |= {'preconditioner': None, 'volatility_fn': preconditioner}
+    super().__init__(parameters)
+    if self.volatility_fn is not None:
       arguments.check_callable(
         'volatility_fn',
-        volatility_fn,
+        self.volatility_fn,
         'a function of the state that returns standard deviations, or None',
       )
-      if preconditioner is not None:
+      if self.preconditioner is not None:
         raise ValueError(
           'Both `preconditioner` and `volatility_fn` are given; pass a '
           'constant scale as `preconditioner`, or multiply it into what '
           '`volatility_fn` returns.'
         )
-    _check_discretization(discretization, preconditioner, volatility_fn)
-    arguments.check_chunk('parallel_iterations', parallel_iterations)
+    _check_discretization(
+      self.discretization, self.preconditioner, self.volatility_fn
+    )
+    arguments.check_chunk('parallel_iterations', self.parallel_iterations)
 
-  volatility_fn = argument(
-    'volatility_fn', 'The position-dependent scale, or None.'
-  )
-  discretization = argument(
-    'discretization', 'How the dynamics is discretized.'
-  )
-  parallel_iterations = argument(
-    'parallel_iterations', 'How many coordinates are differentiated together.'
+  volatility_fn = Argument('The position-dependent scale, or None.')
+  discretization = Argument('How the dynamics is discretized.')
+  parallel_iterations = Argument(
+    'How many coordinates are differentiated together.'
   )
 
 

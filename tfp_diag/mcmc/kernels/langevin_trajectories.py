@@ -37,7 +37,7 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed, step_seed, uniform
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
-  argument,
+  Argument,
   as_results,
   checked_seed,
 )
@@ -249,6 +249,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
       ValueError: if the preconditioner depends on the position, or a number is
         out of its range.
     """
+    parameters = dict(locals())
     changing = position_dependence(preconditioner)
     if changing is not None:
       raise ValueError(
@@ -276,29 +277,16 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
         '`jitter` is a Tensor of a graph, whose value is not known yet, but '
         'must be a number from 0 to 1. Pass a Python float.'
       )
-    max_num_steps = arguments.as_count(
+    parameters['jitter'] = jitter
+    parameters['max_num_steps'] = arguments.as_count(
       'max_num_steps', max_num_steps, 1, 'the most steps of a trajectory'
     )
-    super().__init__(
-      target_log_prob_fn=target_log_prob_fn,
-      step_size=step_size,
-      integration_time=integration_time,
-      damping=damping,
-      preconditioner=preconditioner,
-      jitter=jitter,
-      max_num_steps=max_num_steps,
-      experimental_shard_axis_names=experimental_shard_axis_names,
-      experimental_chain_axis_names=experimental_chain_axis_names,
-      validate_args=validate_args,
-      name=name,
-    )
+    super().__init__(parameters)
 
-  integration_time = argument('integration_time', 'The first time T.')
-  damping = argument('damping', 'The first damping γ.')
-  jitter = argument('jitter', 'The share of T by which the time varies.')
-  max_num_steps = argument(
-    'max_num_steps', 'The largest number of steps of a trajectory.'
-  )
+  integration_time = Argument('The first time T.')
+  damping = Argument('The first damping γ.')
+  jitter = Argument('The share of T by which the time varies.')
+  max_num_steps = Argument('The largest number of steps of a trajectory.')
 
   @property
   def is_calibrated(self):

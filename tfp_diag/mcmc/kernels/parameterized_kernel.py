@@ -35,14 +35,19 @@ class ParameterizedKernel(tfp.mcmc.TransitionKernel):
   # The prefix of op names where no `name` is given.
   _default_name = 'transition_kernel'
 
-  def __init__(self, **parameters):
+  def __init__(self, parameters):
     """Keeps the arguments.
 
     Args:
-      **parameters: The keyword arguments of the subclass's constructor.
+      parameters: Dict of the arguments of the subclass's constructor, its
+        `locals()`: what Python adds to these is left out.
     """
-    arguments.check_name(parameters.get('name'))
-    self._parameters = parameters
+    arguments.check_name(parameters['name'])
+    self._parameters = {
+      name: value
+      for name, value in parameters.items()
+      if name not in ('self', '__class__')
+    }
 
   @property
   def parameters(self):
@@ -102,18 +107,24 @@ def _in_short(value):
   return arguments.shown(value)
 
 
-def argument(name: str, doc: str) -> Any:
-  """A property that reads an argument of the constructor.
+class Argument(property):
+  """A property of a `ParameterizedKernel`: the argument of the same name."""
 
-  Args:
-    name: Python `str`, the argument's.
-    doc: Python `str`, the property's docstring.
+  def __init__(self, doc: str) -> None:
+    """Initializes the property.
 
-  Returns:
-    A `property`, for the body of a `ParameterizedKernel`. What it reads can be
-    anything, which the annotation says.
-  """
-  return property(lambda kernel: kernel.parameters[name], doc=doc)
+    Args:
+      doc: Python `str`, its docstring.
+    """
+    super().__init__(doc=doc)
+
+  def __set_name__(self, owner: type, name: str) -> None:
+    """Takes note of the name."""
+    self._name = name
+
+  def __get__(self, kernel: Any, owner: type | None = None) -> Any:
+    """What the kernel was made with."""
+    return self if kernel is None else kernel.parameters[self._name]
 
 
 def as_results(kind, given):

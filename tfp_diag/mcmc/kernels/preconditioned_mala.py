@@ -16,12 +16,14 @@
 
 import functools
 import typing
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts, check_state
-from tfp_diag.mcmc.kernels.langevin_kernel import LangevinKernel
+from tfp_diag.mcmc.kernels.langevin_kernel import Discretization, LangevinKernel
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.parameterized_kernel import as_results, checked_seed
@@ -160,6 +162,68 @@ class PreconditionedMALA(LangevinKernel):
   _default_name = 'preconditioned_mala'
   # What the seed of a step is mixed with.
   salt = 'preconditioned_mala'
+
+  def __init__(
+    self,
+    target_log_prob_fn: Callable,
+    step_size: Any,
+    preconditioner: Any = None,
+    *,
+    volatility_fn: Callable | None = None,
+    discretization: Discretization = 'euler',
+    parallel_iterations: int = 10,
+    experimental_shard_axis_names: Any = None,
+    experimental_chain_axis_names: str | None = None,
+    validate_args: bool = False,
+    name: str | None = None,
+  ) -> None:
+    r"""Initializes the kernel.
+
+    Args:
+      target_log_prob_fn: Python callable of the state (`fn(x)` for one part,
+        `fn(*parts)` for a list) that returns the log density, up to a constant,
+        of each chain.
+      step_size: $\tau$, a positive Tensor that broadcasts to the state, or a
+        list with one per part. Shape [C0, ..., 1] gives every chain its own.
+      preconditioner: None; a positive Tensor that broadcasts to a part, the
+        standard deviation of each coordinate's noise; a square
+        `tf.linalg.LinearOperator` $L$ that acts on the last axis of a part; a
+        list of these with one per part; or a `LocalHessianPreconditioner`. A
+        function is taken for `volatility_fn`, which is the third argument of
+        TFP's kernels. Default: None, the identity.
+      volatility_fn: Python callable of the state that returns the
+        position-dependent standard deviations: a positive Tensor that
+        broadcasts to the state, or a list with one per part. A chain's value
+        may depend on all of that chain's coordinates, not on other chains.
+        Default: None.
+      discretization: 'euler', the Euler-Maruyama step; or 'exponential', which
+        solves exactly the part of the dynamics that is linear for a Gaussian
+        whose covariance is $V = L L^\top$, and so allows larger steps where the
+        target resembles one. For a constant scale only.
+      parallel_iterations: Python `int`: how many coordinates of the volatility
+        are differentiated together.
+      experimental_shard_axis_names: None, a `str`, or a list with a `str` or
+        None for each part of the state: the parts with a name are sharded, each
+        replica holds a slice of them. Default: None, no part is.
+      experimental_chain_axis_names: Python `str`, any nonempty name: the first
+        chain axis is split into equal slices over the replicas of the
+        `tf.distribute` strategy in which the kernel runs. If all replicas have
+        the same seed, each one uses the slice of the noise that a single device
+        would use for its chains. Default: None, each replica has all chains.
+      validate_args: Python `bool`: whether a volatility that is not positive at
+        a proposal is an error, rather than a rejection. Also checks the start
+        inside a `tf.function`. XLA drops run-time assertions.
+      name: Python `str`, the prefix of op names.
+
+    Raises:
+      TypeError: if `target_log_prob_fn` or `volatility_fn` is not callable, or
+        `step_size` or `preconditioner` is of a type that is not listed above.
+      ValueError: if `step_size` is known not to be positive and finite, if both
+        `preconditioner` and `volatility_fn` are given, or `discretization` is
+        not a valid choice or does not go with the scale, or if both the state
+        and the chains are spread over the replicas.
+    """
+    super().__init__(locals())
 
   @property
   def is_calibrated(self):

@@ -46,7 +46,7 @@ from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
 )
 from tfp_diag.mcmc.kernels.noise import split_seed, standard_normal
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
-  argument,
+  Argument,
   as_results,
   checked_seed,
 )
@@ -258,24 +258,10 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
       TypeError: as `PreconditionedMALA`.
       ValueError: as `PreconditionedMALA`.
     """
-    super().__init__(
-      target_log_prob_fn,
-      step_size,
-      preconditioner,
-      volatility_fn=volatility_fn,
-      discretization=discretization,
-      parallel_iterations=parallel_iterations,
-      experimental_shard_axis_names=experimental_shard_axis_names,
-      experimental_chain_axis_names=experimental_chain_axis_names,
-      validate_args=validate_args,
-      name=name,
-    )
+    super().__init__(locals())
     arguments.check_flag('compute_acceptance', compute_acceptance)
-    self._parameters['compute_acceptance'] = compute_acceptance
 
-  compute_acceptance = argument(
-    'compute_acceptance', 'Whether the correction is computed.'
-  )
+  compute_acceptance = Argument('Whether the correction is computed.')
 
   @property
   def is_calibrated(self):
