@@ -20,7 +20,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.diag_hessian import diag_hessian
-from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.diagonal_estimators import (
   Estimator,
   estimate_variances,
@@ -41,7 +40,6 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   Argument,
   ParameterizedKernel,
-  as_results,
   check_axis_name,
   check_kernel,
 )
@@ -80,7 +78,9 @@ class DiagonalPreconditionerAdaptationResults(typing.NamedTuple):
   moments: typing.Any
 
 
-class DiagonalPreconditionerAdaptation(ParameterizedKernel):
+class DiagonalPreconditionerAdaptation(
+  ParameterizedKernel[DiagonalPreconditionerAdaptationResults]
+):
   r"""Adapts the diagonal preconditioner of an inner `PreconditionedMALA`.
 
   The scale $s$ of each coordinate is estimated from all chains together, in
@@ -161,6 +161,7 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
   """
 
   _default_name = 'diagonal_preconditioner_adaptation'
+  _results_type = DiagonalPreconditionerAdaptationResults
 
   def __init__(
     self,
@@ -228,111 +229,68 @@ class DiagonalPreconditionerAdaptation(ParameterizedKernel):
       )
     )
 
-  @not_converted
-  def bootstrap_results(
-    self, init_state: typing.Any
-  ) -> DiagonalPreconditionerAdaptationResults:
-    """Starts with the inner kernel's scale.
+  def _bootstrap_results(self, init_state):
+    inner_results = self.inner_kernel.bootstrap_results(init_state)
+    state, results = _innermost(init_state, inner_results)
+    if self.estimator == 'hessian' and state is not init_state:
+      raise ValueError(
+        "The estimator 'hessian' needs the log density of the innermost "
+        'kernel, but a TransformedTransitionKernel inside keeps that to '
+        'itself; put it outside of this adaptation.'
+      )
+    kernel = _innermost_kernel(self.inner_kernel)
+    parts = as_parts(state)
+    chain_ndims = results.accepted_results.target_log_prob.shape.rank
+    scales = _start_scales(kernel, parts, chain_ndims)
+    # The structure of what is observed, without the cost of a Hessian.
+    shapes = [parts for _ in quantities_of(self.estimator)]
+    return DiagonalPreconditionerAdaptationResults(
+      inner_results=_with_scales(inner_results, scales),
+      step=tf.zeros([], tf.int32),
+      moments=no_moments(shapes, chain_ndims),
+    )
 
-    Args:
-      init_state: Tensor or list of Tensors, the parts of the state.
+  def _one_step(self, current_state, previous, seed):
+    next_state, inner_results = self.inner_kernel.one_step(
+      current_state, previous.inner_results, seed=seed
+    )
+    step = previous.step + 1
+    if not self._window_ends:
+      return next_state, previous._replace(
+        inner_results=inner_results, step=step
+      )
+    state, results = _innermost(next_state, inner_results)
+    scales = list(results.accepted_results.preconditioner)
+    is_learning = step <= self._window_ends[-1]
 
-    Returns:
-      A `DiagonalPreconditionerAdaptationResults`.
-
-    Raises:
-      TypeError: if the kernel inside is not calibrated.
-      ValueError: if its preconditioner is not a scale per coordinate.
-    """
-    with self._scope('bootstrap_results'):
-      inner_results = self.inner_kernel.bootstrap_results(init_state)
-      state, results = _innermost(init_state, inner_results)
-      if self.estimator == 'hessian' and state is not init_state:
-        raise ValueError(
-          "The estimator 'hessian' needs the log density of the innermost "
-          'kernel, but a TransformedTransitionKernel inside keeps that to '
-          'itself; put it outside of this adaptation.'
-        )
-      kernel = _innermost_kernel(self.inner_kernel)
-      parts = as_parts(state)
+    def observed():
       chain_ndims = results.accepted_results.target_log_prob.shape.rank
-      scales = _start_scales(kernel, parts, chain_ndims)
-      # The structure of what is observed, without the cost of a Hessian.
-      shapes = [parts for _ in quantities_of(self.estimator)]
-      return DiagonalPreconditionerAdaptationResults(
-        inner_results=_with_scales(inner_results, scales),
-        step=tf.zeros([], tf.int32),
-        moments=no_moments(shapes, chain_ndims),
-      )
+      return moments_of(self._observe(as_parts(state), results), chain_ndims)
 
-  @not_converted
-  def one_step(
-    self,
-    current_state: typing.Any,
-    previous_kernel_results: typing.Any,
-    seed: typing.Any = None,
-  ) -> tuple[typing.Any, DiagonalPreconditionerAdaptationResults]:
-    """Takes a step of the inner kernel, and learns from it.
-
-    Args:
-      current_state: Tensor or list of Tensors, the parts of the state.
-      previous_kernel_results: What the last call, or `bootstrap_results`,
-        returned.
-      seed: PRNG seed; see `tfp.random.sanitize_seed`.
-
-    Returns:
-      next_state: The next state, in the structure of `current_state`.
-      kernel_results: A `DiagonalPreconditionerAdaptationResults`.
-
-    Raises:
-      TypeError: if `previous_kernel_results` is not what this kernel returns.
-      ValueError: if the state is not the one that they belong to, or `seed` is
-        not a valid seed.
-    """
-    with self._scope('one_step'):
-      before = as_results(
-        DiagonalPreconditionerAdaptationResults, previous_kernel_results
-      )
-      next_state, inner_results = self.inner_kernel.one_step(
-        current_state, before.inner_results, seed=seed
-      )
-      step = before.step + 1
-      if not self._window_ends:
-        return next_state, before._replace(
-          inner_results=inner_results, step=step
-        )
-      state, results = _innermost(next_state, inner_results)
-      scales = list(results.accepted_results.preconditioner)
-      is_learning = step <= self._window_ends[-1]
-
-      def observed():
-        chain_ndims = results.accepted_results.target_log_prob.shape.rank
-        return moments_of(self._observe(as_parts(state), results), chain_ndims)
-
-      is_pooled = bool(self.experimental_reduce_chain_axis_names)
-      if is_pooled:
-        # Not in the branch below: replicas cannot wait for each other there.
-        own = tf.cond(
-          is_learning,
-          observed,
-          lambda: tf.nest.map_structure(tf.zeros_like, before.moments),
-        )
-        pooled = pool_moments(own)
-      # A branch, so that a frozen scale costs nothing.
-      scales, moments = tf.cond(
+    is_pooled = bool(self.experimental_reduce_chain_axis_names)
+    if is_pooled:
+      # Not in the branch below: replicas cannot wait for each other there.
+      own = tf.cond(
         is_learning,
-        lambda: self._learn(
-          step,
-          scales,
-          merge_moments(before.moments, pooled if is_pooled else observed()),
-        ),
-        lambda: (scales, before.moments),
+        observed,
+        lambda: tf.nest.map_structure(tf.zeros_like, previous.moments),
       )
-      return next_state, before._replace(
-        inner_results=_with_scales(inner_results, scales),
-        step=step,
-        moments=moments,
-      )
+      pooled = pool_moments(own)
+    # A branch, so that a frozen scale costs nothing.
+    scales, moments = tf.cond(
+      is_learning,
+      lambda: self._learn(
+        step,
+        scales,
+        merge_moments(previous.moments, pooled if is_pooled else observed()),
+      ),
+      lambda: (scales, previous.moments),
+    )
+    return next_state, previous._replace(
+      inner_results=_with_scales(inner_results, scales),
+      step=step,
+      moments=moments,
+    )
 
   def _learn(self, step, scales, moments):
     """The scales, and the moments to go on with, after a step of adaptation."""

@@ -21,10 +21,9 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
-from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.fisher_recursion import add_signals
 from tfp_diag.mcmc.adapt.full_matrix_kernel import FullMatrixKernel
-from tfp_diag.mcmc.kernels.parameterized_kernel import Argument, as_results
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument
 
 
 class FisherAdaptiveMALAResults(typing.NamedTuple):
@@ -58,7 +57,7 @@ class FisherAdaptiveMALAResults(typing.NamedTuple):
   step: typing.Any
 
 
-class FisherAdaptiveMALA(FullMatrixKernel):
+class FisherAdaptiveMALA(FullMatrixKernel[FisherAdaptiveMALAResults]):
   r"""MALA whose preconditioner learns the inverse Fisher matrix of the target.
 
   The best constant preconditioner of MALA, by expected squared jump distance,
@@ -134,6 +133,7 @@ class FisherAdaptiveMALA(FullMatrixKernel):
   """
 
   _default_name = 'fisher_adaptive_mala'
+  _results_type = FisherAdaptiveMALAResults
 
   def __init__(
     self,
@@ -193,77 +193,34 @@ class FisherAdaptiveMALA(FullMatrixKernel):
     'The weight of the identity, with which the matrix starts.'
   )
 
-  @not_converted
-  def bootstrap_results(
-    self, init_state: typing.Any
-  ) -> FisherAdaptiveMALAResults:
-    """Starts with the identity.
+  def _bootstrap_results(self, init_state):
+    inner_results, factor = self._start(init_state)
+    return FisherAdaptiveMALAResults(
+      inner_results=inner_results,
+      factor=factor * self.damping**-0.5,
+      step=tf.zeros([], tf.int32),
+    )
 
-    Args:
-      init_state: Tensor or list of Tensors, the parts of the state, of leading
-        chain shape: the shape of the target log density. The event shapes must
-        be static.
-
-    Returns:
-      A `FisherAdaptiveMALAResults`.
-
-    Raises:
-      ValueError: if an event shape is not static, or the target, or its
-        gradient, cannot be used at `init_state`.
-    """
-    with self._scope('bootstrap_results'):
-      inner_results, factor = self._start(init_state)
-      return FisherAdaptiveMALAResults(
-        inner_results=inner_results,
-        factor=factor * self.damping**-0.5,
-        step=tf.zeros([], tf.int32),
-      )
-
-  @not_converted
-  def one_step(
-    self,
-    current_state: typing.Any,
-    previous_kernel_results: typing.Any,
-    seed: typing.Any = None,
-  ) -> tuple[typing.Any, FisherAdaptiveMALAResults]:
-    """Takes a step, and learns from it.
-
-    Args:
-      current_state: Tensor or list of Tensors, the parts of the state.
-      previous_kernel_results: What the last call, or `bootstrap_results`,
-        returned.
-      seed: PRNG seed; see `tfp.random.sanitize_seed`.
-
-    Returns:
-      next_state: The next state, in the structure of `current_state`.
-      kernel_results: A `FisherAdaptiveMALAResults`.
-
-    Raises:
-      TypeError: if `previous_kernel_results` is not what this kernel returns.
-      ValueError: if the state is not the one that they belong to, or `seed` is
-        not a valid seed.
-    """
-    with self._scope('one_step'):
-      before = as_results(FisherAdaptiveMALAResults, previous_kernel_results)
-      next_state, _, inner_results = self._step(
-        current_state, before.inner_results, _normalized(before.factor), seed
-      )
-      step = before.step + 1
-      signals = self._pooling(
-        lambda: _signals(before.inner_results, inner_results)
-      )
-      # A branch, so that a frozen matrix costs nothing.
-      factor = tf.cond(
-        (step > self.num_step_size_steps) & (step <= self.num_adaptation_steps),
-        lambda: tf.ensure_shape(
-          add_signals(before.factor, signals()),
-          before.factor.shape,
-        ),
-        lambda: before.factor,
-      )
-      return next_state, FisherAdaptiveMALAResults(
-        inner_results=inner_results, factor=factor, step=step
-      )
+  def _one_step(self, current_state, previous, seed):
+    next_state, _, inner_results = self._step(
+      current_state, previous.inner_results, _normalized(previous.factor), seed
+    )
+    step = previous.step + 1
+    signals = self._pooling(
+      lambda: _signals(previous.inner_results, inner_results)
+    )
+    # A branch, so that a frozen matrix costs nothing.
+    factor = tf.cond(
+      (step > self.num_step_size_steps) & (step <= self.num_adaptation_steps),
+      lambda: tf.ensure_shape(
+        add_signals(previous.factor, signals()),
+        previous.factor.shape,
+      ),
+      lambda: previous.factor,
+    )
+    return next_state, FisherAdaptiveMALAResults(
+      inner_results=inner_results, factor=factor, step=step
+    )
 
 
 def _static_count(name, value):

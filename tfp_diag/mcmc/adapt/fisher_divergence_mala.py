@@ -21,7 +21,6 @@ from typing import Any
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
-from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.adapt.fisher_matrix import (
   Moments,
   add_draws,
@@ -35,7 +34,7 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
   DISCRETIZATIONS,
   Discretization,
 )
-from tfp_diag.mcmc.kernels.parameterized_kernel import Argument, as_results
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument
 
 
 class FisherDivergenceMALAResults(typing.NamedTuple):
@@ -74,7 +73,7 @@ class FisherDivergenceMALAResults(typing.NamedTuple):
   scatters: typing.Any
 
 
-class FisherDivergenceMALA(FullMatrixKernel):
+class FisherDivergenceMALA(FullMatrixKernel[FisherDivergenceMALAResults]):
   r"""MALA whose preconditioner is the full matrix of least Fisher divergence.
 
   With the gradient $g$ of the log density, the matrix is the $V$ with
@@ -153,6 +152,7 @@ class FisherDivergenceMALA(FullMatrixKernel):
   """
 
   _default_name = 'fisher_divergence_mala'
+  _results_type = FisherDivergenceMALAResults
 
   def __init__(
     self,
@@ -191,75 +191,32 @@ class FisherDivergenceMALA(FullMatrixKernel):
 
   discretization = Argument('How the diffusion is discretized.')
 
-  @not_converted
-  def bootstrap_results(
-    self, init_state: typing.Any
-  ) -> FisherDivergenceMALAResults:
-    """Starts with the identity.
+  def _bootstrap_results(self, init_state):
+    inner_results, factor = self._start(init_state)
+    return FisherDivergenceMALAResults(
+      inner_results=inner_results,
+      factor=factor,
+      step=tf.zeros([], tf.int32),
+      **no_draws(factor.shape[0], factor.dtype)._asdict(),
+    )
 
-    Args:
-      init_state: Tensor or list of Tensors, the parts of the state, of leading
-        chain shape: the shape of the target log density. The event shapes must
-        be static.
-
-    Returns:
-      A `FisherDivergenceMALAResults`.
-
-    Raises:
-      ValueError: if an event shape is not static, or the target, or its
-        gradient, cannot be used at `init_state`.
-    """
-    with self._scope('bootstrap_results'):
-      inner_results, factor = self._start(init_state)
-      return FisherDivergenceMALAResults(
-        inner_results=inner_results,
-        factor=factor,
-        step=tf.zeros([], tf.int32),
-        **no_draws(factor.shape[0], factor.dtype)._asdict(),
+  def _one_step(self, current_state, previous, seed):
+    next_state, vector, inner_results = self._step(
+      current_state, previous.inner_results, previous.factor, seed
+    )
+    step = previous.step + 1
+    after = previous._replace(inner_results=inner_results, step=step)
+    if self._window_ends:
+      draws = self._pooling(lambda: _draws(vector, inner_results))
+      moments = Moments(previous.count, previous.means, previous.scatters)
+      # A branch, so that a frozen matrix costs nothing.
+      factor, moments = tf.cond(
+        step <= self._window_ends[-1],
+        lambda: self._learn(step, previous.factor, moments, draws()),
+        lambda: (previous.factor, moments),
       )
-
-  @not_converted
-  def one_step(
-    self,
-    current_state: typing.Any,
-    previous_kernel_results: typing.Any,
-    seed: typing.Any = None,
-  ) -> tuple[typing.Any, FisherDivergenceMALAResults]:
-    """Takes a step, and learns from it.
-
-    Args:
-      current_state: Tensor or list of Tensors, the parts of the state.
-      previous_kernel_results: What the last call, or `bootstrap_results`,
-        returned.
-      seed: PRNG seed; see `tfp.random.sanitize_seed`.
-
-    Returns:
-      next_state: The next state, in the structure of `current_state`.
-      kernel_results: A `FisherDivergenceMALAResults`.
-
-    Raises:
-      TypeError: if `previous_kernel_results` is not what this kernel returns.
-      ValueError: if the state is not the one that they belong to, or `seed` is
-        not a valid seed.
-    """
-    with self._scope('one_step'):
-      before = as_results(FisherDivergenceMALAResults, previous_kernel_results)
-      next_state, vector, inner_results = self._step(
-        current_state, before.inner_results, before.factor, seed
-      )
-      step = before.step + 1
-      after = before._replace(inner_results=inner_results, step=step)
-      if self._window_ends:
-        draws = self._pooling(lambda: _draws(vector, inner_results))
-        moments = Moments(before.count, before.means, before.scatters)
-        # A branch, so that a frozen matrix costs nothing.
-        factor, moments = tf.cond(
-          step <= self._window_ends[-1],
-          lambda: self._learn(step, before.factor, moments, draws()),
-          lambda: (before.factor, moments),
-        )
-        after = after._replace(factor=factor, **moments._asdict())
-      return next_state, after
+      after = after._replace(factor=factor, **moments._asdict())
+    return next_state, after
 
   def _learn(self, step, factor, moments, draws):
     """The factor, and the moments to go on with, after a step of adaptation."""

@@ -26,13 +26,13 @@ from tfp_diag.mcmc.kernels.arguments import (
   log_prob_at,
 )
 from tfp_diag.mcmc.kernels.langevin_kernel import TargetKernel
-from tfp_diag.mcmc.kernels.parameterized_kernel import Argument
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument, Results
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.sharding import gather_over_shards
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 
 
-class FullMatrixKernel(TargetKernel):
+class FullMatrixKernel(TargetKernel[Results]):
   """MALA over a state as one vector, preconditioned by a matrix of all of it.
 
   The results of a subclass have the fields `inner_results`, `factor` and
@@ -60,11 +60,6 @@ class FullMatrixKernel(TargetKernel):
       )
 
   num_adaptation_steps = Argument('Until which step the matrix changes.')
-
-  @property
-  def is_calibrated(self):
-    """True, after `num_adaptation_steps`."""
-    return True
 
   def experimental_with_shard_axes(self, shard_axis_names):
     """Refuses a sharded state: the matrix is over all of its members.

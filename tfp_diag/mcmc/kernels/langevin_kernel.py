@@ -27,6 +27,7 @@ from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
 from tfp_diag.mcmc.kernels.parameterized_kernel import (
   Argument,
   ParameterizedKernel,
+  Results,
   check_axis_name,
 )
 from tfp_diag.mcmc.kernels.preconditioner import check_entry
@@ -40,7 +41,7 @@ _DENSITY = (
 )
 
 
-class TargetKernel(ParameterizedKernel):
+class TargetKernel(ParameterizedKernel[Results]):
   """The arguments that all kernels with a target have."""
 
   def __init__(self, parameters):
@@ -69,7 +70,7 @@ class TargetKernel(ParameterizedKernel):
   )
 
 
-class ScaledKernel(TargetKernel):
+class ScaledKernel(TargetKernel[Results]):
   """Further arguments, of the kernels that are given their scale."""
 
   def __init__(self, parameters):
@@ -123,7 +124,7 @@ def _check_preconditioner(preconditioner):
       )
 
 
-class LangevinKernel(ScaledKernel):
+class LangevinKernel(ScaledKernel[Results]):
   """The arguments that a proposal and its calibrated kernel share."""
 
   def __init__(self, parameters):

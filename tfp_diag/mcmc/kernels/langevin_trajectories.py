@@ -23,7 +23,6 @@ import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
-from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import (
   as_parts,
   check_state,
@@ -36,11 +35,7 @@ from tfp_diag.mcmc.kernels.langevin_kernel import (
 )
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed, step_seed, uniform
-from tfp_diag.mcmc.kernels.parameterized_kernel import (
-  Argument,
-  as_results,
-  checked_seed,
-)
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument, checked_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
@@ -100,7 +95,9 @@ class MetropolisAdjustedLangevinTrajectoriesResults(typing.NamedTuple):
   seed: typing.Any
 
 
-class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
+class MetropolisAdjustedLangevinTrajectories(
+  ScaledKernel[MetropolisAdjustedLangevinTrajectoriesResults]
+):
   r"""A trajectory of underdamped Langevin dynamics, accepted as a whole.
 
   With the gradient $g$ of the log density, the preconditioner $V = L L^\top$,
@@ -194,6 +191,7 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
   """
 
   _default_name = 'metropolis_adjusted_langevin_trajectories'
+  _results_type = MetropolisAdjustedLangevinTrajectoriesResults
 
   def __init__(
     self,
@@ -288,99 +286,48 @@ class MetropolisAdjustedLangevinTrajectories(ScaledKernel):
   jitter = Argument('The share of T by which the time varies.')
   max_num_steps = Argument('The largest number of steps of a trajectory.')
 
-  @property
-  def is_calibrated(self):
-    """True: the target is invariant."""
-    return True
+  def _bootstrap_results(self, init_state):
+    results = self._leapfrog.bootstrap_results(init_state)
+    log_prob = results.target_log_prob
+    return MetropolisAdjustedLangevinTrajectoriesResults(
+      **at_start(results, init_state),
+      proposed_results=results._replace(seed=[]),
+      proposed_velocity=[tf.zeros_like(x) for x in as_parts(init_state)],
+      integration_time=tf.convert_to_tensor(
+        self.integration_time, log_prob.dtype
+      ),
+      damping=tf.convert_to_tensor(self.damping, log_prob.dtype),
+      leapfrogs_taken=tf.zeros([], tf.int32),
+      seed=tf.zeros([2], tf.int32),
+    )
 
-  @not_converted
-  def bootstrap_results(
-    self, init_state: typing.Any
-  ) -> MetropolisAdjustedLangevinTrajectoriesResults:
-    """Evaluates the target at the start.
+  def _one_step(self, current_state, previous, seed):
+    # As a step of MALA, which a trajectory of one step is.
+    seed = checked_seed(seed, PreconditionedMALA.salt)
+    trajectory_seed, acceptance_seed = split_seed(seed, 2)
+    before = previous.accepted_results
+    check_state(as_parts(current_state), before.gradients)
+    current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
+    num_steps = self._num_steps(previous, seed)
 
-    Args:
-      init_state: Tensor or list of Tensors, the parts of the state, of leading
-        chain shape.
-
-    Returns:
-      A `MetropolisAdjustedLangevinTrajectoriesResults`.
-
-    Raises:
-      ValueError: if an argument's shape does not fit, or if, in eager mode, the
-        target or its gradient cannot be used at `init_state`.
-    """
-    with self._scope('bootstrap_results'):
-      results = self._leapfrog.bootstrap_results(init_state)
-      log_prob = results.target_log_prob
-      return MetropolisAdjustedLangevinTrajectoriesResults(
-        **at_start(results, init_state),
-        proposed_results=results._replace(seed=[]),
-        proposed_velocity=[tf.zeros_like(x) for x in as_parts(init_state)],
-        integration_time=tf.convert_to_tensor(
-          self.integration_time, log_prob.dtype
-        ),
-        damping=tf.convert_to_tensor(self.damping, log_prob.dtype),
-        leapfrogs_taken=tf.zeros([], tf.int32),
-        seed=tf.zeros([2], tf.int32),
-      )
-
-  @not_converted
-  def one_step(
-    self,
-    current_state: typing.Any,
-    previous_kernel_results: typing.Any,
-    seed: typing.Any = None,
-  ) -> tuple[typing.Any, MetropolisAdjustedLangevinTrajectoriesResults]:
-    """Follows a trajectory and accepts or rejects its end, chain by chain.
-
-    Args:
-      current_state: Tensor or list of Tensors, the parts of the state.
-      previous_kernel_results: What the last call, or `bootstrap_results`,
-        returned.
-      seed: PRNG seed; see `tfp.random.sanitize_seed`.
-
-    Returns:
-      next_state: The next state, in the structure of `current_state`.
-      kernel_results: A `MetropolisAdjustedLangevinTrajectoriesResults`.
-
-    Raises:
-      TypeError: if `previous_kernel_results` is not what this kernel returns.
-      ValueError: if the state is not the one that they belong to, or `seed` is
-        not a valid seed.
-    """
-    with self._scope('one_step'):
-      # As a step of MALA, which a trajectory of one step is.
-      previous = as_results(
-        MetropolisAdjustedLangevinTrajectoriesResults, previous_kernel_results
-      )
-      seed = checked_seed(seed, PreconditionedMALA.salt)
-      trajectory_seed, acceptance_seed = split_seed(seed, 2)
-      before = previous.accepted_results
-      check_state(as_parts(current_state), before.gradients)
-      current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
-      num_steps = self._num_steps(previous, seed)
-
-      end, correction = self._follow(
-        as_parts(current_state), previous, num_steps, trajectory_seed
-      )
-      proposed_state = tf.nest.pack_sequence_as(current_state, end.state)
-      proposed_results = end.results._replace(
-        step_size=before.step_size, seed=[]
-      )
-      next_state, fields = accept(
-        (current_state, before),
-        (proposed_state, proposed_results),
-        correction,
-        acceptance_seed,
-        self.experimental_chain_axis_names,
-      )
-      return next_state, previous._replace(
-        **fields,
-        proposed_velocity=end.velocity,
-        leapfrogs_taken=num_steps,
-        seed=seed,
-      )
+    end, correction = self._follow(
+      as_parts(current_state), previous, num_steps, trajectory_seed
+    )
+    proposed_state = tf.nest.pack_sequence_as(current_state, end.state)
+    proposed_results = end.results._replace(step_size=before.step_size, seed=[])
+    next_state, fields = accept(
+      (current_state, before),
+      (proposed_state, proposed_results),
+      correction,
+      acceptance_seed,
+      self.experimental_chain_axis_names,
+    )
+    return next_state, previous._replace(
+      **fields,
+      proposed_velocity=end.velocity,
+      leapfrogs_taken=num_steps,
+      seed=seed,
+    )
 
   def _follow(self, parts, previous, num_steps, seed):
     """The point after so many steps, and the sum of the corrections."""

@@ -14,26 +14,31 @@
 # ============================================================================
 """What the transition kernels share: arguments that can be read again."""
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.internal import arguments
+from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.internal.seeds import as_seed
 from tfp_diag.internal.text_table import as_html
 
+Results = TypeVar('Results')
 
-class ParameterizedKernel(tfp.mcmc.TransitionKernel):
+
+class ParameterizedKernel(tfp.mcmc.TransitionKernel, Generic[Results]):
   """A kernel that is determined by the arguments of its constructor.
 
   `type(kernel)(**kernel.parameters)` makes it again, which is what TFP's
-  meta-kernels rely on.
+  meta-kernels rely on. A subclass has `_bootstrap_results` and `_one_step`, the
+  latter of results that were checked.
   """
 
   # The prefix of op names where no `name` is given.
-  _default_name = 'transition_kernel'
+  _default_name: str
+  _results_type: type[Results]
 
   def __init__(self, parameters):
     """Keeps the arguments.
@@ -58,6 +63,60 @@ class ParameterizedKernel(tfp.mcmc.TransitionKernel):
   def name(self):
     """The prefix of op names."""
     return self._parameters['name']
+
+  @property
+  def is_calibrated(self):
+    """True: the target is invariant, once a kernel that learns has learned."""
+    return True
+
+  @not_converted
+  def bootstrap_results(self, init_state: Any) -> Results:
+    """Evaluates the target at the start.
+
+    A kernel that learns begins with what it was made with, or the identity.
+
+    Args:
+      init_state: Tensor or list of Tensors, the parts of the state, of leading
+        chain shape: the shape of the target log density. For a full matrix the
+        event shapes must be static.
+
+    Returns:
+      Kernel results, of the class that is called like the kernel, with
+      `Results` behind its name.
+
+    Raises:
+      TypeError: if there is a kernel inside that does not fit.
+      ValueError: if a shape or the scale of a kernel inside does not fit, or
+        if, in eager mode, the target, its gradient or the volatility cannot be
+        used at `init_state`.
+    """
+    with self._scope('bootstrap_results'):
+      return self._bootstrap_results(init_state)
+
+  @not_converted
+  def one_step(
+    self, current_state: Any, previous_kernel_results: Any, seed: Any = None
+  ) -> tuple[Any, Results]:
+    """Takes a step, and learns from it if this kernel learns.
+
+    Args:
+      current_state: Tensor or list of Tensors, the parts of the state.
+      previous_kernel_results: What the last call, or `bootstrap_results`,
+        returned.
+      seed: PRNG seed; see `tfp.random.sanitize_seed`.
+
+    Returns:
+      next_state: The next state, in the structure of `current_state`.
+      kernel_results: As of `bootstrap_results`.
+
+    Raises:
+      TypeError: if `previous_kernel_results` is not what this kernel returns.
+      ValueError: if the state is not the one that they belong to, or `seed` is
+        not a valid seed.
+    """
+    with self._scope('one_step'):
+      previous = as_results(self._results_type, previous_kernel_results)
+      return self._one_step(current_state, previous, seed)
 
   def copy(self, **override_parameter_kwargs):
     """A kernel like this one, with other values of some arguments.

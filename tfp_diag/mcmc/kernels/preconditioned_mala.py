@@ -21,12 +21,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts, check_state
 from tfp_diag.mcmc.kernels.langevin_kernel import Discretization, LangevinKernel
 from tfp_diag.mcmc.kernels.metropolis import accept, at_start
 from tfp_diag.mcmc.kernels.noise import split_seed
-from tfp_diag.mcmc.kernels.parameterized_kernel import as_results, checked_seed
+from tfp_diag.mcmc.kernels.parameterized_kernel import checked_seed
 from tfp_diag.mcmc.kernels.uncalibrated_preconditioned_langevin import (
   UncalibratedPreconditionedLangevin,
 )
@@ -70,7 +69,7 @@ class PreconditionedMALAResults(typing.NamedTuple):
   seed: typing.Any
 
 
-class PreconditionedMALA(LangevinKernel):
+class PreconditionedMALA(LangevinKernel[PreconditionedMALAResults]):
   """One step of the preconditioned Metropolis-adjusted Langevin algorithm.
 
   The proposal is a step of a Langevin diffusion. Its noise is not scaled, or
@@ -160,6 +159,7 @@ class PreconditionedMALA(LangevinKernel):
   """
 
   _default_name = 'preconditioned_mala'
+  _results_type = PreconditionedMALAResults
   # What the seed of a step is mixed with.
   salt = 'preconditioned_mala'
 
@@ -225,79 +225,32 @@ class PreconditionedMALA(LangevinKernel):
     """
     super().__init__(locals())
 
-  @property
-  def is_calibrated(self):
-    """True: the target is invariant."""
-    return True
+  def _bootstrap_results(self, init_state):
+    results = self._proposal.bootstrap_results(init_state)
+    return PreconditionedMALAResults(
+      **at_start(results, init_state),
+      proposed_results=results,
+      seed=tf.zeros([2], tf.int32),
+    )
 
-  @not_converted
-  def bootstrap_results(
-    self, init_state: typing.Any
-  ) -> PreconditionedMALAResults:
-    """Evaluates the target at the start.
+  def _one_step(self, current_state, previous, seed):
+    seed = checked_seed(seed, self.salt)
+    proposal_seed, acceptance_seed = split_seed(seed, 2)
+    before = previous.accepted_results
+    check_state(as_parts(current_state), before.gradients)
+    current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
 
-    Args:
-      init_state: Tensor or list of Tensors, the parts of the state, of leading
-        chain shape.
-
-    Returns:
-      A `PreconditionedMALAResults`.
-
-    Raises:
-      ValueError: if an argument's shape does not fit, or if, in eager mode, the
-        target, its gradient or the volatility cannot be used at `init_state`.
-    """
-    with self._scope('bootstrap_results'):
-      results = self._proposal.bootstrap_results(init_state)
-      return PreconditionedMALAResults(
-        **at_start(results, init_state),
-        proposed_results=results,
-        seed=tf.zeros([2], tf.int32),
-      )
-
-  @not_converted
-  def one_step(
-    self,
-    current_state: typing.Any,
-    previous_kernel_results: typing.Any,
-    seed: typing.Any = None,
-  ) -> tuple[typing.Any, PreconditionedMALAResults]:
-    """Proposes a state and accepts or rejects it, chain by chain.
-
-    Args:
-      current_state: Tensor or list of Tensors, the parts of the state.
-      previous_kernel_results: What the last call, or `bootstrap_results`,
-        returned.
-      seed: PRNG seed; see `tfp.random.sanitize_seed`.
-
-    Returns:
-      next_state: The next state, in the structure of `current_state`.
-      kernel_results: A `PreconditionedMALAResults`.
-
-    Raises:
-      TypeError: if `previous_kernel_results` is not what this kernel returns.
-      ValueError: if the state is not the one that they belong to, or `seed` is
-        not a valid seed.
-    """
-    with self._scope('one_step'):
-      previous = as_results(PreconditionedMALAResults, previous_kernel_results)
-      seed = checked_seed(seed, self.salt)
-      proposal_seed, acceptance_seed = split_seed(seed, 2)
-      before = previous.accepted_results
-      check_state(as_parts(current_state), before.gradients)
-      current_state = tf.nest.map_structure(tf.convert_to_tensor, current_state)
-
-      proposed_state, proposed_results = self._proposal.one_step(
-        current_state, before, seed=proposal_seed
-      )
-      next_state, fields = accept(
-        (current_state, before),
-        (proposed_state, proposed_results),
-        proposed_results.log_acceptance_correction,
-        acceptance_seed,
-        self.experimental_chain_axis_names,
-      )
-      return next_state, PreconditionedMALAResults(**fields, seed=seed)
+    proposed_state, proposed_results = self._proposal.one_step(
+      current_state, before, seed=proposal_seed
+    )
+    next_state, fields = accept(
+      (current_state, before),
+      (proposed_state, proposed_results),
+      proposed_results.log_acceptance_correction,
+      acceptance_seed,
+      self.experimental_chain_axis_names,
+    )
+    return next_state, PreconditionedMALAResults(**fields, seed=seed)
 
   @functools.cached_property
   def _proposal(self):

@@ -22,7 +22,6 @@ import numpy as np
 import tensorflow as tf
 
 from tfp_diag.internal import arguments
-from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels import langevin
 from tfp_diag.mcmc.kernels.arguments import (
   as_parts,
@@ -45,11 +44,7 @@ from tfp_diag.mcmc.kernels.local_hessian_preconditioner import (
   LocalHessianPreconditioner,
 )
 from tfp_diag.mcmc.kernels.noise import split_seed, standard_normal
-from tfp_diag.mcmc.kernels.parameterized_kernel import (
-  Argument,
-  as_results,
-  checked_seed,
-)
+from tfp_diag.mcmc.kernels.parameterized_kernel import Argument, checked_seed
 from tfp_diag.mcmc.kernels.preconditioner import as_factors, entries_of_parts
 from tfp_diag.mcmc.kernels.sharding import (
   chain_shard,
@@ -174,7 +169,9 @@ class Move(typing.NamedTuple):
   whitened_after: typing.Any
 
 
-class UncalibratedPreconditionedLangevin(LangevinKernel):
+class UncalibratedPreconditionedLangevin(
+  LangevinKernel[UncalibratedPreconditionedLangevinResults]
+):
   r"""One step of a preconditioned Langevin diffusion, which is not corrected.
 
   Warning: the step size biases what this kernel samples. Use
@@ -219,6 +216,7 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
   """
 
   _default_name = 'preconditioned_langevin'
+  _results_type = UncalibratedPreconditionedLangevinResults
   # What the seed of a step is mixed with.
   salt = 'preconditioned_langevin'
 
@@ -268,100 +266,54 @@ class UncalibratedPreconditionedLangevin(LangevinKernel):
     """False: the step size biases the stationary distribution."""
     return False
 
-  @not_converted
-  def bootstrap_results(
-    self, init_state: typing.Any
-  ) -> UncalibratedPreconditionedLangevinResults:
-    """Evaluates the target at the start.
-
-    Args:
-      init_state: Tensor or list of Tensors, the parts of the state, of leading
-        chain shape: the shape of the target log density.
-
-    Returns:
-      An `UncalibratedPreconditionedLangevinResults`.
-
-    Raises:
-      ValueError: if an argument's shape does not fit, or if, in eager mode, the
-        target, its gradient or the volatility cannot be used at `init_state`.
-    """
-    with self._scope('bootstrap_results'):
-      parts = as_parts(init_state)
-      arguments.check_takes(
-        'target_log_prob_fn', self.target_log_prob_fn, parts
+  def _bootstrap_results(self, init_state):
+    parts = as_parts(init_state)
+    arguments.check_takes('target_log_prob_fn', self.target_log_prob_fn, parts)
+    check_chains(self.target_log_prob_fn, parts)
+    target_log_prob, terms = self._evaluate(parts)
+    step_size = as_step_size(self.step_size, target_log_prob.dtype)
+    check_step_size(step_size, parts)
+    self._dynamics(parts, target_log_prob)  # Refuses what does not fit.
+    if self.discretization == 'exponential':
+      _check_one_time_for_all(
+        self.preconditioner, step_size_roots(step_size, parts)
       )
-      check_chains(self.target_log_prob_fn, parts)
-      target_log_prob, terms = self._evaluate(parts)
-      step_size = as_step_size(self.step_size, target_log_prob.dtype)
-      check_step_size(step_size, parts)
-      self._dynamics(parts, target_log_prob)  # Refuses what does not fit.
-      if self.discretization == 'exponential':
-        _check_one_time_for_all(
-          self.preconditioner, step_size_roots(step_size, parts)
-        )
-      if tf.executing_eagerly():
-        check_start(target_log_prob, terms, self._scale_name)
-      elif self.validate_args:
-        usable = [
-          tf.reduce_all(is_usable(t, x, event_axes(x, target_log_prob)))
-          for t, x in zip(per_part(terms), parts)
-        ]
-        usable.append(tf.reduce_all(tf.math.is_finite(target_log_prob)))
-        target_log_prob = _asserting(
-          tf.reduce_all(usable),
-          'The start cannot be used: the target log density, its gradient or '
-          'the volatility is not finite there, or the volatility not positive.',
-          target_log_prob,
-        )
-      return UncalibratedPreconditionedLangevinResults(
-        target_log_prob=target_log_prob,
-        grads_target_log_prob=terms,
-        log_acceptance_correction=tf.zeros_like(target_log_prob),
-        step_size=step_size,
-        preconditioner=[],
-        seed=tf.zeros([2], tf.int32),
+    if tf.executing_eagerly():
+      check_start(target_log_prob, terms, self._scale_name)
+    elif self.validate_args:
+      usable = [
+        tf.reduce_all(is_usable(t, x, event_axes(x, target_log_prob)))
+        for t, x in zip(per_part(terms), parts)
+      ]
+      usable.append(tf.reduce_all(tf.math.is_finite(target_log_prob)))
+      target_log_prob = _asserting(
+        tf.reduce_all(usable),
+        'The start cannot be used: the target log density, its gradient or '
+        'the volatility is not finite there, or the volatility not positive.',
+        target_log_prob,
       )
+    return UncalibratedPreconditionedLangevinResults(
+      target_log_prob=target_log_prob,
+      grads_target_log_prob=terms,
+      log_acceptance_correction=tf.zeros_like(target_log_prob),
+      step_size=step_size,
+      preconditioner=[],
+      seed=tf.zeros([2], tf.int32),
+    )
 
-  @not_converted
-  def one_step(
-    self,
-    current_state: typing.Any,
-    previous_kernel_results: typing.Any,
-    seed: typing.Any = None,
-  ) -> tuple[typing.Any, UncalibratedPreconditionedLangevinResults]:
-    """Proposes the next state.
-
-    Args:
-      current_state: Tensor or list of Tensors, the parts of the state.
-      previous_kernel_results: What the last call, or `bootstrap_results`,
-        returned.
-      seed: PRNG seed; see `tfp.random.sanitize_seed`.
-
-    Returns:
-      next_state: The proposal, in the structure of `current_state`.
-      kernel_results: An `UncalibratedPreconditionedLangevinResults`.
-
-    Raises:
-      TypeError: if `previous_kernel_results` is not what this kernel returns.
-      ValueError: if the state is not the one that they belong to, or `seed` is
-        not a valid seed.
-    """
-    with self._scope('one_step'):
-      parts = as_parts(current_state)
-      before = as_results(
-        UncalibratedPreconditionedLangevinResults, previous_kernel_results
-      )
-      check_state(parts, before.gradients)
-      seed = checked_seed(seed, self.salt)
-      moved = self.move(parts, before, self.draw_noise(parts, seed))
-      results = moved.results._replace(seed=seed)
-      if self.compute_acceptance:
-        results = results._replace(
-          log_acceptance_correction=self.refused(
-            moved.state, results, results.log_acceptance_correction
-          )
+  def _one_step(self, current_state, previous, seed):
+    parts = as_parts(current_state)
+    check_state(parts, previous.gradients)
+    seed = checked_seed(seed, self.salt)
+    moved = self.move(parts, previous, self.draw_noise(parts, seed))
+    results = moved.results._replace(seed=seed)
+    if self.compute_acceptance:
+      results = results._replace(
+        log_acceptance_correction=self.refused(
+          moved.state, results, results.log_acceptance_correction
         )
-      return tf.nest.pack_sequence_as(current_state, moved.state), results
+      )
+    return tf.nest.pack_sequence_as(current_state, moved.state), results
 
   def draw_noise(self, parts, seed):
     """Standard normal noise.
