@@ -73,7 +73,7 @@ class ConstantScale:
   """Langevin dynamics with V = L Lᵀ everywhere; `terms` is the gradient.
 
   Attributes:
-    factor: L, with `matvec` and `adjoint_matvec`.
+    factor: L, with `matvec` as of a `tf.linalg.LinearOperator`.
   """
 
   factor: typing.Any
@@ -88,7 +88,7 @@ class ConstantScale:
     Returns:
       p, of the part's shape.
     """
-    return self.factor.adjoint_matvec(root * terms)
+    return self.factor.matvec(root * terms, adjoint=True)
 
   def propose(self, x, terms, whitened, noise, root):
     """Draws y.
@@ -141,7 +141,7 @@ class ExponentialScale:
   τ, and is always accepted. To first order in τ this is `ConstantScale`.
 
   Attributes:
-    factor: L, with `matvec` and `adjoint_matvec`.
+    factor: L, with `matvec` as of a `tf.linalg.LinearOperator`.
   """
 
   factor: typing.Any
@@ -157,7 +157,7 @@ class ExponentialScale:
       p, of the part's shape.
     """
     del root
-    return self.factor.adjoint_matvec(terms)
+    return self.factor.matvec(terms, adjoint=True)
 
   def propose(self, x, terms, whitened, noise, root):
     """Draws y.

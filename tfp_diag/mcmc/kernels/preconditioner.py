@@ -42,8 +42,8 @@ def as_factors(preconditioner, parts, event_ndims, is_adapted=False):
       that operators are not looked into.
 
   Returns:
-    List of factors with `matvec(x)` and `adjoint_matvec(x)`, both from the
-    part's shape to the part's shape.
+    List of factors with `matvec(x, adjoint=False)`, as that of a
+    `tf.linalg.LinearOperator`, from the part's shape to the part's shape.
 
   Raises:
     TypeError: if an operator's dtype is not that of its part.
@@ -79,7 +79,7 @@ def _as_factor(entry, part, event_ndims, index, is_adapted):
     _check_operator(entry, part, event_ndims, index)
     if not is_adapted:
       _check_invertible(entry, index)
-    return _Operator(entry)
+    return entry
   scale = arguments.as_tensor('`preconditioner`', entry, part.dtype)
   _check_scale(scale, part, index)
   return _Scale(scale)
@@ -238,34 +238,17 @@ def _check_broadcast(shape, part, index):
 class _Identity:
   """L = I."""
 
-  def matvec(self, x):
-    return x
-
-  def adjoint_matvec(self, x):
+  def matvec(self, x, adjoint=False):
+    del adjoint
     return x
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Scale:
-  """L = diag(scale)."""
+  """L = diag(scale), whatever the rank of the event."""
 
   scale: typing.Any
 
-  def matvec(self, x):
+  def matvec(self, x, adjoint=False):
+    del adjoint
     return self.scale * x
-
-  def adjoint_matvec(self, x):
-    return self.scale * x
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Operator:
-  """L acts on the last axis."""
-
-  operator: typing.Any
-
-  def matvec(self, x):
-    return self.operator.matvec(x)
-
-  def adjoint_matvec(self, x):
-    return self.operator.matvec(x, adjoint=True)
