@@ -165,13 +165,6 @@ def _flat_call(
   Returns:
     Tensor of shape `sample_shape + [m]`.
   """
-  sample = tf.shape(x)[:rank]
-  sizes = [tf.TensorShape(s).num_elements() for s in event_shapes]
-  parts = [
-    tf.ensure_shape(
-      tf.reshape(piece, tf.concat([sample, shape], 0)), x.shape[:rank] + shape
-    )
-    for piece, shape in zip(tf.split(x, sizes, axis=-1), event_shapes)
-  ]
+  parts = batching.separated(x, event_shapes)
   ys = nest.flatten(nest.call_traceable(fn, nest.pack_as(structure, parts)))
   return batching.joined(ys, rank)

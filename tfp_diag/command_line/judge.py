@@ -102,7 +102,7 @@ class Judge:
     """
     if len(draws) < FIRST_DRAWS:
       return False
-    parameters = self.parameters(self._layout.split_all(draws))
+    parameters = self.parameters(self._layout.split(draws))
     # Most often the answer is no, and found sooner.
     return self._first_look(parameters, trace) and not (
       self.verdict(parameters, trace).complaints

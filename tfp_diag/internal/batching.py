@@ -80,6 +80,27 @@ def joined(parts, rank):
   return tf.concat(flat, -1)
 
 
+def separated(x, event_shapes):
+  """The parts that `joined` has joined.
+
+  Args:
+    x: Tensor of shape `sample_shape + [n]`.
+    event_shapes: List of lists of int, of the parts.
+
+  Returns:
+    List of Tensors.
+  """
+  sizes = [tf.TensorShape(shape).num_elements() for shape in event_shapes]
+  parts = []
+  for piece, event_shape in zip(tf.split(x, sizes, axis=-1), event_shapes):
+    shape = tf.concat(
+      [tf.shape(piece)[:-1], tf.constant(event_shape, tf.int32)], 0
+    )
+    static_shape = piece.shape[:-1].concatenate(event_shape)
+    parts.append(tf.ensure_shape(tf.reshape(piece, shape), static_shape))
+  return parts
+
+
 def broadcasts_to(shape: tf.TensorShape, target: tf.TensorShape) -> bool:
   """Whether Tensors of a shape broadcast to another shape, as far as known."""
   try:

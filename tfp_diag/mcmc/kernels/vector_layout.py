@@ -18,7 +18,7 @@ import functools
 
 import tensorflow as tf
 
-from tfp_diag.internal import nest
+from tfp_diag.internal import batching, nest
 from tfp_diag.internal.not_converted import not_converted
 from tfp_diag.mcmc.kernels.arguments import as_parts, given_as, named
 
@@ -45,13 +45,12 @@ class VectorLayout:
           f'Part {i} of the state has the event shape {shape}, but the size of '
           'the matrix must be known; use `tf.ensure_shape`.'
         )
-    self._sizes = [shape.num_elements() for shape in self._event_shapes]
     self._chain_ndims = chain_ndims
 
   @property
   def size(self):
     """The number of coordinates of all parts."""
-    return sum(self._sizes)
+    return sum(shape.num_elements() for shape in self._event_shapes)
 
   @property
   def dtype(self):
@@ -60,34 +59,20 @@ class VectorLayout:
 
   def join(self, state):
     """The state as one Tensor of shape [chain shape..., size]."""
-    return tf.concat(
-      [
-        self._reshape(x, [size])
-        for x, size in zip(as_parts(state), self._sizes)
-      ],
-      axis=-1,
-    )
+    return batching.joined(as_parts(state), self._chain_ndims)
 
   def split(self, vector):
-    """The parts of a Tensor [chain shape..., size], as the state has them."""
-    pieces = tf.split(vector, self._sizes, axis=-1)
-    return tf.nest.pack_sequence_as(
-      self._state,
-      [
-        # What has no elements depends on none: XLA (TensorFlow 2.21) ends the
-        # process where derivatives pass through it.
-        self._reshape(p if size else tf.stop_gradient(p), shape)
-        for p, size, shape in zip(pieces, self._sizes, self._event_shapes)
-      ],
+    """The parts of a Tensor [any shape..., size], as the state has them."""
+    parts = batching.separated(
+      vector, [shape.as_list() for shape in self._event_shapes]
     )
-
-  def split_all(self, draws):
-    """As `split`, for any leading shape: a list of arrays or Tensors."""
-    pieces = tf.split(draws, self._sizes, axis=-1)
-    return [
-      tf.reshape(p, [*p.shape[:-1], *s])
-      for p, s in zip(pieces, self._event_shapes)
+    # What has no elements depends on none: XLA (TensorFlow 2.21) ends the
+    # process where derivatives pass through it.
+    parts = [
+      x if shape.num_elements() else tf.stop_gradient(x)
+      for x, shape in zip(parts, self._event_shapes)
     ]
+    return tf.nest.pack_sequence_as(self._state, parts)
 
   def of_vector(self, target_log_prob_fn):
     """A log density of the parts as one of the vector.
@@ -102,13 +87,6 @@ class VectorLayout:
       functools.partial(_log_prob_of_vector, target_log_prob_fn, self),
       given_as(target_log_prob_fn),
     )
-
-  def _reshape(self, x, event_shape):
-    chain_shape = x.shape[: self._chain_ndims]
-    result = tf.reshape(
-      x, tf.concat([tf.shape(x)[: self._chain_ndims], event_shape], axis=0)
-    )
-    return tf.ensure_shape(result, chain_shape.concatenate(event_shape))
 
 
 @not_converted

@@ -449,7 +449,7 @@ def sample_posterior(
     run.trace['n_steps'] = np.full(
       run.num_results, found.gradients_per_step, np.int32
     )
-  draws = target.constrain(layout.split_all(run.draws))
+  draws = target.constrain(layout.split(run.draws))
   stopped_by = run.stopped_by
   try:
     summary = summarize(draws, run.trace)
