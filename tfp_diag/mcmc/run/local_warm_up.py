@@ -14,8 +14,6 @@
 # ============================================================================
 """The warm-up of a kernel whose scale is the local curvature."""
 
-import typing
-
 import numpy as np
 import tensorflow as tf
 import tensorflow_probability as tfp
@@ -36,28 +34,6 @@ _FIRST_STEP_SIZE = 0.5
 _NUM_DRAWS = 100
 
 
-class LocalWarmUp(typing.NamedTuple):
-  """What was found.
-
-  Attributes:
-    state: Array of shape [chains, d]: where the chains are.
-    scale: `LocalScale`.
-    step_size: Python float, τ of the Langevin kernel.
-    autocorrelation_time: Python float: how many steps an independent draw
-      takes.
-    gradients_per_step: Python int: one, and two for each pass of the diagonal
-      of the Hessian.
-    num_gradients: Python int, per chain.
-  """
-
-  state: typing.Any
-  scale: typing.Any
-  step_size: float
-  autocorrelation_time: float
-  gradients_per_step: int
-  num_gradients: int
-
-
 def varies(curvature):
   """Whether curvatures change by orders of magnitude from chain to chain.
 
@@ -74,8 +50,8 @@ def varies(curvature):
 
 
 def local_warm_up(
+  found,
   target_log_prob_fn,
-  state,
   curvature,
   num_steps,
   seed,
@@ -85,8 +61,8 @@ def local_warm_up(
   """Finds the step size of `PreconditionedMALA` with the local curvature.
 
   Args:
+    found: `WarmUp`, what was found so far.
     target_log_prob_fn: Python callable of a Tensor [chains, d].
-    state: Tensor of shape [chains, d].
     curvature: As for `varies`.
     num_steps: Python int, how many steps to adapt in. About as many again, 100
       at least, tell how fast the chains forget.
@@ -96,8 +72,11 @@ def local_warm_up(
       or None for 0.574.
 
   Returns:
-    `LocalWarmUp`.
+    `WarmUp` with the scale, and all that goes with it, in the place of those
+    before. A step takes one gradient, and two for each pass of the diagonal of
+    the Hessian.
   """
+  state = tf.constant(found.state)
   # Smaller curvatures than nearly all chains see are not believed.
   scale = LocalScale(max(np.nanquantile(curvature, _QUANTILES[0]), 1e-30))
   kernel = tfp.mcmc.DualAveragingStepSizeAdaptation(
@@ -124,11 +103,15 @@ def local_warm_up(
     target_log_prob_fn, tf.TensorSpec([None, state.shape[-1]], state.dtype)
   )
   each = 1 + 2 * plan.num_passes
-  return LocalWarmUp(
+  step_size = float(run.trace['step_size'][-1])
+  return found._replace(
     state=np.asarray(run.final_state),
     scale=scale,
-    step_size=float(run.trace['step_size'][-1]),
+    step_size=step_size,
+    integration_time=step_size,
     autocorrelation_time=stride * autocorrelation_time(np.asarray(run.draws)),
     gradients_per_step=each,
-    num_gradients=each * (num_steps + stride * _NUM_DRAWS),
+    num_gradients=(
+      found.num_gradients + each * (num_steps + stride * _NUM_DRAWS)
+    ),
   )

@@ -242,15 +242,6 @@ def gradients_per_draw(found):
   return found.autocorrelation_time * num_steps * found.gradients_per_step
 
 
-def _with_local(found, local):
-  """A `WarmUp` with what a `LocalWarmUp` has found."""
-  num_gradients = found.num_gradients + local.num_gradients
-  return found._replace(
-    **local._replace(num_gradients=num_gradients)._asdict(),
-    integration_time=local.step_size,
-  )
-
-
 @dataclasses.dataclass
 class _Settings:
   """What changes from block to block."""
@@ -428,8 +419,8 @@ def warm_up(
     is_local,
   ):
     local = local_warm_up(
+      found,
       target_log_prob_fn,
-      reached,
       curvature,
       _LOCAL_STEPS * num_steps,
       local_seed,
@@ -440,7 +431,7 @@ def warm_up(
     return found
   reached = tf.constant(local.state)
   reached = _brought_back(target_log_prob_fn, state, reached, rng)
-  local = _with_local(found, local._replace(state=reached.numpy()))
+  local = local._replace(state=reached.numpy())
   dear = _OPTIMISM * gradients_per_draw(found)
   if not windows or gradients_per_draw(local) < dear:
     return local
