@@ -19,14 +19,10 @@ know how many of its rows count. Its owner does, who counts a row once it has
 been written, and overwrites what was not counted.
 """
 
+import io
 import os
 
 import numpy as np
-
-_MAGIC = b'\x93NUMPY\x01\x00'
-# Room for the largest number of rows that there can be.
-_MOST_DIGITS = 20
-_HEADER_UNIT = 64
 
 
 class MemoryRows:
@@ -64,8 +60,8 @@ class MemoryRows:
 class FileRows:
   """Rows in `.npy` files, one for each column, that grow at their end.
 
-  The format allows for it: its header may be padded, so that the number of rows
-  is changed in its place. The files are complete `.npy` files after each
+  The format allows for it: NumPy pads the header, so that the number of rows
+  can be changed in its place. The files are complete `.npy` files after each
   `announce`.
   """
 
@@ -94,7 +90,8 @@ class FileRows:
     """Writes rows from the index `first` on, through to the disk."""
     for (path, shape, dtype), new in zip(self._columns, rows):
       with open(path, 'r+b') as file:
-        file.seek(_data_start(shape, dtype) + first * _row_bytes(shape, dtype))
+        start = len(_header(0, shape, dtype))
+        file.seek(start + first * _row_bytes(shape, dtype))
         file.write(as_bytes(new))
         file.flush()
         os.fsync(file.fileno())
@@ -114,7 +111,7 @@ class FileRows:
     """
     columns = []
     for path, shape, dtype in self._columns:
-      start = _data_start(shape, dtype)
+      start = len(_header(0, shape, dtype))
       needed = start + num_rows * _row_bytes(shape, dtype)
       if os.path.getsize(path) < needed:
         raise ValueError(f'{path!r} is shorter than the {needed:,} bytes of it')
@@ -134,25 +131,16 @@ def as_bytes(array):
 
 def _header(num_rows, shape, dtype):
   """The header of a `.npy` file, equally long for any number of rows."""
-  length = _data_start(shape, dtype) - len(_MAGIC) - 2
-  text = _header_text(num_rows, shape, dtype).ljust(length - 1) + '\n'
-  return _MAGIC + length.to_bytes(2, 'little') + text.encode('latin1')
-
-
-def _data_start(shape, dtype):
-  longest = _header_text(10**_MOST_DIGITS, shape, dtype) + '\n'
-  length = len(_MAGIC) + 2 + len(longest)
-  return -(-length // _HEADER_UNIT) * _HEADER_UNIT
-
-
-def _header_text(num_rows, shape, dtype):
-  return repr(
+  file = io.BytesIO()
+  np.lib.format.write_array_header_1_0(
+    file,
     {
       'descr': np.lib.format.dtype_to_descr(dtype),
       'fortran_order': False,
       'shape': (num_rows, *shape),
-    }
+    },
   )
+  return file.getvalue()
 
 
 def _row_bytes(shape, dtype):
