@@ -16,7 +16,6 @@
 
 import contextlib
 import functools
-import typing
 
 import tensorflow as tf
 
@@ -108,22 +107,6 @@ def as_tensors(results):
   return tf.nest.map_structure(convert, results, expand_composites=True)
 
 
-class KnownBy(typing.NamedTuple):
-  """What is known of the steps of a kernel before they are traced.
-
-  Attributes:
-    key: Hashable: what decides, beside the log density, which steps a kernel
-      makes that has its settings in its results.
-    log_prob: `Graph` of its log density, or None if that is not known.
-  """
-
-  key: typing.Any
-  log_prob: typing.Any
-
-
-_UNKNOWN = KnownBy((), None)
-
-
 class SamplingBlock:
   """Makes steps of a kernel on the device, any number of them.
 
@@ -138,6 +121,12 @@ class SamplingBlock:
     num_traces: How often it was traced.
   """
 
+  # What a subclass knows of the steps before they are traced: the `Graph` of
+  # the log density; and, hashable, what decides beside it which steps a kernel
+  # makes that has its settings in its results.
+  _log_prob_graph = None
+  _key = ()
+
   def __init__(
     self,
     kernel,
@@ -147,7 +136,6 @@ class SamplingBlock:
     results,
     jit_compile,
     name,
-    known_by=_UNKNOWN,
   ):
     """Initializes the block; nothing is traced yet.
 
@@ -159,7 +147,6 @@ class SamplingBlock:
       results: The structure of the kernel results, with Tensors.
       jit_compile: Python `bool`, whether XLA compiles the block.
       name: Python `str`, the name of the graph.
-      known_by: A `KnownBy`. Default: nothing is known.
     """
     self._kernel = kernel
     self._trace_fn = trace_fn
@@ -176,7 +163,6 @@ class SamplingBlock:
     num_parts = len(tf.nest.flatten(state))
     _check_recorded(trace, self.row_specs[num_parts:], jit_compile)
     self._name = name
-    self._known_by = known_by
     self.num_traces = 0
     self._eager = None
     run = functools.partial(self._run)
@@ -214,14 +200,13 @@ class SamplingBlock:
   def _remembered(self, given):
     """The compiled graph, that of an earlier run if it has made the same."""
     state, results, *_ = given
-    key, source = self._known_by
     return graphs.compiled(
-      (len(state), len(results), self.num_rows, key),
+      (len(state), len(results), self.num_rows, self._key),
       self._name,
       lambda *tensors: self._run(*tf.nest.pack_sequence_as(given, tensors)),
       [tf.TensorSpec(x.shape, x.dtype) for x in tf.nest.flatten(given)],
       self._jit_compile,
-      source,
+      self._log_prob_graph,
     )
 
   @property

@@ -19,7 +19,7 @@ import functools
 from tfp_diag.mcmc.kernels.langevin_trajectories import (
   MetropolisAdjustedLangevinTrajectories,
 )
-from tfp_diag.mcmc.run.block import KnownBy, SamplingBlock
+from tfp_diag.mcmc.run.block import SamplingBlock
 
 _GRADIENTS = 'gradients'
 # Steps of a block, and of one with states so large that rows count.
@@ -72,12 +72,10 @@ class TrajectoryBlock(SamplingBlock):
         default.
       *others: What else a `SamplingBlock` takes.
     """
-    scale = type(kernel.preconditioner).__name__
+    self._log_prob_graph = log_prob_graph
+    self._key = type(kernel.preconditioner).__name__, kernel.max_num_steps
     super().__init__(
-      kernel,
-      functools.partial(_with_gradients, trace_fn),
-      *others,
-      known_by=KnownBy((scale, kernel.max_num_steps), log_prob_graph),
+      kernel, functools.partial(_with_gradients, trace_fn), *others
     )
 
   @property
