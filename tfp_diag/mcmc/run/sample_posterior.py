@@ -81,9 +81,7 @@ from tfp_diag.mcmc.run.warm_up import (
 _KERNELS = ('auto', 'malt', 'mala')
 _PRECONDITIONERS = ('auto', *SCALES)
 # Of what is kept of a warm-up.
-_VERSION = 2
-_NUMBERS = ('step_size', 'integration_time', 'damping', 'autocorrelation_time')
-_COUNTS = ('num_newton_steps', 'num_gradients')
+_VERSION = 3
 # What share of an independent draw each draw should be.
 _SHARE_OF_DRAW = 0.2
 # How many of the longest trajectories a draw may cost.
@@ -547,19 +545,17 @@ def _num_steps_between(found, max_num_steps):
 def _keep_warm_up(found, checkpoint, settings, log_prob):
   """Writes what was found beside a checkpoint, as a whole or not at all."""
   folder = pathlib.Path(checkpoint)
+  others = found._replace(state=None, scale=found.scale.kind, abandoned=None)
   # One name, so that a process that was killed leaves one file at most.
   with replacing(folder / WARM_UP_NAME, folder / TEMPORARY_WARM_UP) as file:
     np.savez(
       file,
       state=found.state,
       log_prob=log_prob,
-      kind=found.scale.kind,
       **{f'scale_{k}': v for k, v in found.scale.arrays().items()},
-      numbers=np.array([getattr(found, name) for name in _NUMBERS]),
-      counts=np.array([getattr(found, name) for name in _COUNTS]),
-      gradients_per_step=np.array(found.gradients_per_step),
       **({} if found.abandoned is None else {'abandoned': found.abandoned}),
-      windows=np.array(found.windows, np.float64),
+      # What is no array.
+      others=np.array(json.dumps(others._asdict())),
       settings=np.array(json.dumps(settings)),
     )
 
@@ -595,15 +591,10 @@ def _kept_warm_up(checkpoint, settings, log_prob_at):
   scale = {
     k.removeprefix('scale_'): kept[k] for k in kept if k.startswith('scale_')
   }
-  return WarmUp(
+  found = WarmUp(**json.loads(str(kept['others'])))
+  return found._replace(
     state=kept['state'],
-    scale=SCALES[str(kept['kind'])](**scale),
-    windows=tuple(
-      Window(int(n), h, t, gamma, a, int(r), int(g))
-      for n, h, t, gamma, a, r, g in kept['windows'].tolist()
-    ),
-    gradients_per_step=int(kept['gradients_per_step']),
+    scale=SCALES[found.scale](**scale),
+    windows=tuple(Window(*window) for window in found.windows),
     abandoned=kept.get('abandoned'),
-    **dict(zip(_NUMBERS, map(float, kept['numbers']))),
-    **dict(zip(_COUNTS, map(int, kept['counts']))),
   )
