@@ -24,6 +24,7 @@ from tfp_diag.mcmc.diagnose.named_draws import (
   as_numbers,
   check_chain_ndims,
   joined_chains,
+  named_draws,
 )
 
 # What fields of kernel results are called in a trace.
@@ -48,6 +49,29 @@ _PER_CHAIN = (
   'accept_ratio',
   'target_log_prob',
 )
+
+
+def draws_and_statistics(draws, trace, chain_ndims, var_names, names=None):
+  """The parts of draws, and what the trace beside them says.
+
+  Args:
+    draws: Structure of arrays [draw, chain..., event...].
+    trace: As for `sampler_statistics`.
+    chain_ndims: As for `chain_ndims_of`.
+    var_names: As for `named_draws`.
+    names: As for `sampler_statistics`.
+
+  Returns:
+    parts: List of `NamedPart`s.
+    chain_shape: Tuple of `int`s.
+    statistics: As of `sampler_statistics`.
+    tune: As of `is_tuning`.
+  """
+  chain_ndims = chain_ndims_of(trace, chain_ndims, draws)
+  parts, chain_shape = named_draws(draws, chain_ndims, var_names)
+  num_draws = len(parts[0].values)
+  statistics = sampler_statistics(trace, num_draws, chain_shape, names)
+  return parts, chain_shape, statistics, is_tuning(statistics, num_draws)
 
 
 def chain_ndims_of(trace, chain_ndims, draws):

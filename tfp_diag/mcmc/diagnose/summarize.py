@@ -42,13 +42,8 @@ from tfp_diag.mcmc.diagnose.convergence_warnings import (
   parameter_warnings,
   sampler_warnings,
 )
-from tfp_diag.mcmc.diagnose.named_draws import named_draws
 from tfp_diag.mcmc.diagnose.nested_rhat import nested_rhat
-from tfp_diag.mcmc.diagnose.sampler_statistics import (
-  chain_ndims_of,
-  is_tuning,
-  sampler_statistics,
-)
+from tfp_diag.mcmc.diagnose.sampler_statistics import draws_and_statistics
 from tfp_diag.mcmc.diagnose.summary import Summary
 from tfp_diag.mcmc.diagnose.tails import Tails, heavy_tails, heavy_tails_notes
 
@@ -163,16 +158,12 @@ def summarize(
     num_superchains = arguments.as_count(
       'num_superchains', num_superchains, 1, 'how many groups of chains'
     )
-  parts, chain_shape = named_draws(
-    draws, chain_ndims_of(trace, chain_ndims, draws), var_names
+  parts, chain_shape, statistics, tune = draws_and_statistics(
+    draws, trace, chain_ndims, var_names, _STATISTICS
   )
-  statistics = sampler_statistics(
-    trace, len(parts[0].values), chain_shape, _STATISTICS
-  )
-  kept = ~is_tuning(statistics, len(parts[0].values))
-  if not np.all(kept):
-    parts = [part._replace(values=part.values[kept]) for part in parts]
-    statistics = {name: value[kept] for name, value in statistics.items()}
+  if np.any(tune):
+    parts = [part._replace(values=part.values[~tune]) for part in parts]
+    statistics = {name: value[~tune] for name, value in statistics.items()}
   num_draws, num_chains = parts[0].values.shape[:2]
   if num_draws == 0 or num_chains == 0:
     raise ValueError(

@@ -22,12 +22,7 @@ from typing import Any
 import numpy as np
 
 from tfp_diag.internal import arguments
-from tfp_diag.mcmc.diagnose.named_draws import named_draws
-from tfp_diag.mcmc.diagnose.sampler_statistics import (
-  chain_ndims_of,
-  is_tuning,
-  sampler_statistics,
-)
+from tfp_diag.mcmc.diagnose.sampler_statistics import draws_and_statistics
 from tfp_diag.version import __version__
 
 # The names of arviz for those of TFP; others stay.
@@ -108,13 +103,11 @@ def to_arviz(
         'to lists, or None.'
       )
   arviz = _arviz_module()
-  parts, chain_shape = named_draws(
-    draws, chain_ndims_of(trace, chain_ndims, draws), var_names
+  parts, _, statistics, tune = draws_and_statistics(
+    draws, trace, chain_ndims, var_names
   )
   posterior = {part.name: part.values for part in parts}
-  statistics = sampler_statistics(trace, len(parts[0].values), chain_shape)
   _check_labels(coords or {}, dims or {}, posterior, statistics)
-  tune = is_tuning(statistics, len(parts[0].values))
   groups = {'posterior': _chosen(posterior, ~tune)}
   if statistics:
     groups['sample_stats'] = _chosen(statistics, ~tune)
