@@ -283,7 +283,6 @@ def sample_scheduled(
   *,
   stop_when,
   progress_bar,
-  checkpoint,
   strategy=None,
   draws_on_disk=False,
   **options,
@@ -296,7 +295,6 @@ def sample_scheduled(
     schedule: A `Schedule`.
     stop_when: As for `sample`.
     progress_bar: As for `sample`.
-    checkpoint: As for `sample`.
     strategy: As for `sample`; it is checked.
     draws_on_disk: As for `sample`.
     **options: As for `SamplingRun`.
@@ -312,28 +310,16 @@ def sample_scheduled(
       f'`strategy` is {arguments.shown(strategy)}, but must be a '
       '`tf.distribute.MirroredStrategy`, or None for one device.'
     )
-  run = SamplingRun(
-    kernel,
-    state,
-    schedule,
-    checkpoint=checkpoint,
-    strategy=strategy,
-    **options,
-  )
+  run = SamplingRun(kernel, state, schedule, strategy=strategy, **options)
   if isinstance(stop_when, StopWhen) and stop_when.chain_ndims is None:
     stop_when = stop_when._replace(chain_ndims=run.chain_ndims)
   with contextlib.closing(run):
     try:
-      stopped_by = _make_blocks(
-        run,
-        schedule,
-        stop_when and functools.partial(_says_enough, stop_when),
-        progress_bar,
-        checkpoint,
-      )
-      return _results(run, schedule, stopped_by, in_memory=not draws_on_disk)
+      judge = stop_when and functools.partial(_says_enough, stop_when)
+      stopped_by = _make_blocks(run, judge, progress_bar)
+      return _results(run, stopped_by, in_memory=not draws_on_disk)
     except (Exception, KeyboardInterrupt) as error:
-      _hand_over(error, run, schedule, checkpoint)
+      _hand_over(error, run)
       raise
 
 
@@ -438,9 +424,9 @@ def _says_enough(stop_when, draws, trace):
   return bool(found)
 
 
-def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):
+def _make_blocks(run, stop_when, progress_bar):
   """Makes the run; returns why it stopped."""
-  is_enough = False
+  schedule, is_enough = run.schedule, False
   try:
     with show_progress(
       progress_bar, schedule, run.num_steps_made, run.chain_ndims or 0
@@ -460,13 +446,13 @@ def _make_blocks(run, schedule, stop_when, progress_bar, checkpoint):
     kept = schedule.num_rows(made) if schedule.num_results else made
     if not (kept or run.is_finished):
       raise
-    _say_what_is_left(schedule, made, checkpoint)
+    _say_what_is_left(run)
   if run.is_finished:
     return 'finished'
   return 'stop_when' if is_enough else 'interrupted'
 
 
-def _results(run, schedule, stopped_by, in_memory):
+def _results(run, stopped_by, in_memory):
   """The `SampleResults` at the end of the last block."""
   draws, trace = run.read_rows(in_memory)
   state, results = run.state_and_results()
@@ -475,34 +461,35 @@ def _results(run, schedule, stopped_by, in_memory):
     trace,
     state,
     results,
-    schedule.num_rows(run.num_steps_made),
+    run.schedule.num_rows(run.num_steps_made),
     stopped_by,
   )
 
 
-def _say_what_is_left(schedule, num_steps_made, checkpoint):
+def _say_what_is_left(run):
   """Warns who interrupted a run."""
-  if num_steps_made == schedule.num_steps:
+  if run.is_finished:
     return
+  schedule, made = run.schedule, run.num_steps_made
   warn(
-    f'The run was interrupted after {num_steps_made:,} of '
-    f'{schedule.num_steps:,} steps and returns the '
-    f'{schedule.num_rows(num_steps_made):,} of {schedule.num_results:,} draws '
-    f'made until then. {_how_to_resume(checkpoint)}'
+    f'The run was interrupted after {made:,} of {schedule.num_steps:,} steps '
+    f'and returns the {schedule.num_rows(made):,} of '
+    f'{schedule.num_results:,} draws made until then. '
+    f'{_how_to_resume(run.checkpoint)}'
   )
 
 
-def _hand_over(error, run, schedule, checkpoint):
+def _hand_over(error, run):
   """Hands what was drawn to who catches an error, and says so in a note."""
   stopped_by = 'error' if isinstance(error, Exception) else 'interrupted'
   try:
-    error.sample_results = _results(run, schedule, stopped_by, in_memory=False)
-    if run.num_steps_made or checkpoint is not None:
+    error.sample_results = _results(run, stopped_by, in_memory=False)
+    if run.num_steps_made or run.checkpoint is not None:
       _add_note(
         error,
         f'The {error.sample_results.num_results:,} of '
-        f'{schedule.num_results:,} draws made until then are kept, as '
-        f'`sample_results` of this error. {_how_to_resume(checkpoint)}',
+        f'{run.schedule.num_results:,} draws made until then are kept, as '
+        f'`sample_results` of this error. {_how_to_resume(run.checkpoint)}',
       )
   except Exception:
     # Files that are gone, or an error that takes no attributes: what is raised

@@ -65,6 +65,8 @@ class SamplingRun:
   interrupts it finds the end of the last block.
 
   Attributes:
+    schedule: Its `Schedule`.
+    checkpoint: Path, or None.
     num_traces: How often the block was traced.
   """
 
@@ -113,7 +115,8 @@ class SamplingRun:
     self._kernel = kernel
     self._trace_fn = what_records(kernel, trace_fn)
     self._structures = state, results
-    self._schedule = schedule
+    self.schedule = schedule
+    self.checkpoint = checkpoint
     self._given = given or {}
     if strategy is not None:
       make_block = functools.partial(ReplicatedBlock, strategy)
@@ -190,7 +193,7 @@ class SamplingRun:
   @property
   def is_finished(self):
     """Whether all steps were made."""
-    return self._progress.step == self._schedule.num_steps
+    return self._progress.step == self.schedule.num_steps
 
   @property
   def chain_ndims(self):
@@ -205,12 +208,12 @@ class SamplingRun:
       Python `float`, the mean acceptance.
     """
     step = self._progress.step
-    end = self._schedule.block_end(step)
+    end = self.schedule.block_end(step)
     state, results, acceptance, rows = self._block(
       self._progress.state, self._progress.results, self._seed, step, end - step
     )
-    num_rows = self._schedule.num_rows(end)
-    num_new = num_rows - self._schedule.num_rows(step)
+    num_rows = self.schedule.num_rows(end)
+    num_new = num_rows - self.schedule.num_rows(step)
     progress = self._progress._replace(step=end, state=state, results=results)
     if step == 0 and self._directory is not None:
       # The start may be a point at which all targets agree, such as zero.
@@ -225,7 +228,7 @@ class SamplingRun:
 
   def is_enough(self, stop_when):
     """Asks `stop_when`, when it is time to."""
-    if not self._schedule.is_time_to_judge(self._progress.step):
+    if not self.schedule.is_time_to_judge(self._progress.step):
       return False
     return self.ask(stop_when)
 
@@ -244,7 +247,7 @@ class SamplingRun:
 
   def read_rows(self, in_memory):
     """The draws and the trace so far, each in its structure."""
-    columns = self._kept.read(self._schedule.num_rows(self._progress.step))
+    columns = self._kept.read(self.schedule.num_rows(self._progress.step))
     if in_memory and self._directory is not None:
       columns = [np.array(column) for column in columns]
     num_parts = len(self._progress.state)
@@ -268,8 +271,8 @@ class SamplingRun:
     state, results = self._structures
     return {
       **self._given,
-      '`num_burnin_steps`': self._schedule.num_burnin_steps,
-      '`num_steps_between_results`': self._schedule.num_steps_between_results,
+      '`num_burnin_steps`': self.schedule.num_burnin_steps,
+      '`num_steps_between_results`': self.schedule.num_steps_between_results,
       '`current_state`': _describe(state),
       'kernel': _describe(results),
       'settings of the kernel': _parameters(self._kernel),
@@ -282,11 +285,11 @@ class SamplingRun:
 
   def _resume(self, directory):
     progress = directory.load()
-    if progress.step > self._schedule.num_steps:
+    if progress.step > self.schedule.num_steps:
       raise refusal(
         directory.path,
         f'has made {progress.step:,} steps, but this call asks for '
-        f'{self._schedule.num_steps:,}. Ask for as many draws or more, or read '
+        f'{self.schedule.num_steps:,}. Ask for as many draws or more, or read '
         f'what is there by `tfp_diag.mcmc.load_draws({str(directory.path)!r})`',
       )
     self._progress = progress._replace(
