@@ -43,10 +43,9 @@ _VERSION = 2
 # What a driver has found before the run.
 WARM_UP_NAME = 'warm_up.npz'
 _NAME = 'checkpoint.npz'
-# One name each, so that a process that was killed leaves one file at most.
-_TEMPORARY = 'checkpoint.npz.part'
-_TEMPORARY_INDEX = 'index.json.part'
-TEMPORARY_WARM_UP = 'warm_up.npz.part'
+# Behind the name of a file that is written: one name each, so that a process
+# that was killed leaves one file at most.
+_PART = '.part'
 # Of a `Progress`.
 _LISTS = ('state', 'results', 'probe_state', 'probe_results', 'probe_trace')
 # What NumPy's files hold: bfloat16 is bytes there, and a text a pickle.
@@ -221,7 +220,7 @@ class CheckpointDirectory:
       arrays['probe_log_prob'] = np.asarray(progress.probe_log_prob)
     content = io.BytesIO()
     np.savez(content, digest=np.array(_hash_arrays(arrays)), **arrays)
-    with replacing(self._file(_NAME), self._file(_TEMPORARY)) as file:
+    with replacing(self._file(_NAME)) as file:
       file.write(content.getbuffer())
     _sync_directory(self.path)
 
@@ -239,11 +238,12 @@ class CheckpointDirectory:
     }
     if self._unconstrained:
       index['unconstrained'] = self._unconstrained
-    with open(self._file(_TEMPORARY_INDEX), 'wb') as file:
+    path = self._file(INDEX_NAME)
+    with open(path + _PART, 'wb') as file:
       file.write(json.dumps(index, indent=2).encode())
     # Windows replaces no file that somebody reads; the next block tries again.
     with contextlib.suppress(PermissionError):
-      os.replace(self._file(_TEMPORARY_INDEX), self._file(INDEX_NAME))
+      os.replace(path + _PART, path)
 
   def _read(self):
     with open(self._file(_NAME), 'rb') as file:
@@ -276,21 +276,20 @@ class CheckpointDirectory:
 
 
 @contextlib.contextmanager
-def replacing(path, temporary):
+def replacing(path):
   """Opens a file that takes the place of another one, through to the disk.
 
   Args:
-    path: Of the file that is written as a whole or not at all.
-    temporary: Under which name it is written.
+    path: Python `str`, of the file that is written as a whole or not at all.
 
   Yields:
     An open binary file.
   """
-  with open(temporary, 'wb') as file:
+  with open(path + _PART, 'wb') as file:
     yield file
     file.flush()
     os.fsync(file.fileno())
-  os.replace(temporary, path)
+  os.replace(path + _PART, path)
 
 
 def is_begun(path):
@@ -314,7 +313,7 @@ def locked_directory(path):
   """
   path = os.fspath(path)
   if os.path.isdir(path):
-    own = {_TEMPORARY, _TEMPORARY_INDEX, TEMPORARY_WARM_UP}
+    own = {name + _PART for name in (_NAME, INDEX_NAME, WARM_UP_NAME)}
     others = {*os.listdir(path)} - own - {LOCK_NAME, WARM_UP_NAME}
   else:
     others = {'it is a file'} if os.path.exists(path) else set()

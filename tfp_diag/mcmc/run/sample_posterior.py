@@ -42,7 +42,6 @@ from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.vector_layout import VectorLayout
 from tfp_diag.mcmc.run.block import SamplingBlock
 from tfp_diag.mcmc.run.checkpoint import (
-  TEMPORARY_WARM_UP,
   WARM_UP_NAME,
   another_run,
   check_may_resume,
@@ -544,10 +543,8 @@ def _num_steps_between(found, max_num_steps):
 
 def _keep_warm_up(found, checkpoint, settings, log_prob):
   """Writes what was found beside a checkpoint, as a whole or not at all."""
-  folder = pathlib.Path(checkpoint)
   others = found._replace(state=None, scale=found.scale.kind, abandoned=None)
-  # One name, so that a process that was killed leaves one file at most.
-  with replacing(folder / WARM_UP_NAME, folder / TEMPORARY_WARM_UP) as file:
+  with replacing(os.path.join(checkpoint, WARM_UP_NAME)) as file:
     np.savez(
       file,
       state=found.state,
