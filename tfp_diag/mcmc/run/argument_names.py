@@ -22,6 +22,7 @@ import inspect
 from collections.abc import Mapping
 
 from tfp_diag.internal.arguments import did_you_mean
+from tfp_diag.mcmc.run.sample import sample
 from tfp_diag.mcmc.run.variables import free_names
 
 # What it is called elsewhere, in TFP above all, by what it is called here.
@@ -42,19 +43,6 @@ _CALLED_ELSEWHERE = {
   'seed': ('random_seed', 'rng', 'rng_key'),
   'target_accept_prob': ('dual_averaging_kwargs', 'target_accept'),
 }
-# What `mcmc.sample` takes.
-_OF_SAMPLE = (
-  'block_size',
-  'checkpoint',
-  'draws_on_disk',
-  'kernel',
-  'num_steps_between_results',
-  'previous_kernel_results',
-  'progress_bar',
-  'resume',
-  'stop_when',
-  'strategy',
-)
 # What only one of the drivers takes that find their settings.
 _OF_DRIVER = {
   'sample_posterior': ('max_num_steps', 'use_curvature'),
@@ -161,7 +149,7 @@ def _instead(name, arguments):
   for other, names in _OF_DRIVER.items():
     if name in names:
       return f'; `tfp_diag.mcmc.{other}` has it.'
-  if name in _OF_SAMPLE:
+  if name in inspect.signature(sample).parameters:
     return '; `tfp_diag.mcmc.sample` has it, and takes a kernel of your choice.'
   if name in _OF_TFP:
     return ', and nothing corresponds to it; leave it out.'

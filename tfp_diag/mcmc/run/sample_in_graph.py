@@ -14,13 +14,14 @@
 # ============================================================================
 """The steps of `sample` as a part of a graph."""
 
+import dataclasses
+
 import tensorflow as tf
 import tensorflow_probability as tfp
 
 from tfp_diag.mcmc.run.block import SamplingBlock, packed, to_tensors
 from tfp_diag.mcmc.run.sample import SampleResults
 from tfp_diag.mcmc.run.sampling_run import first_results, what_records
-from tfp_diag.mcmc.run.schedule import Schedule
 
 # All steps are one block.
 _NO_END = 2**31 - 1
@@ -29,10 +30,8 @@ _NO_END = 2**31 - 1
 def sample_in_graph(
   kernel,
   current_state,
-  num_results,
+  schedule,
   *,
-  num_burnin_steps,
-  num_steps_between_results,
   previous_kernel_results,
   trace_fn,
   seed,
@@ -47,9 +46,7 @@ def sample_in_graph(
   Args:
     kernel: As for `sample`.
     current_state: Structure of Tensors.
-    num_results: As for `sample`.
-    num_burnin_steps: As for `sample`.
-    num_steps_between_results: As for `sample`.
+    schedule: A `Schedule`, of whatever blocks.
     previous_kernel_results: As for `sample`.
     trace_fn: As for `sample`.
     seed: int32 Tensor of shape [2], or None.
@@ -58,9 +55,7 @@ def sample_in_graph(
   Returns:
     A `SampleResults` of Tensors.
   """
-  schedule = Schedule(
-    num_results, num_burnin_steps, num_steps_between_results, _NO_END
-  )
+  schedule = dataclasses.replace(schedule, block_size=_NO_END)
   results = first_results(
     kernel.bootstrap_results(current_state), previous_kernel_results
   )

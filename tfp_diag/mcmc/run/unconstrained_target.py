@@ -214,10 +214,11 @@ def target_of_model(model, pins, init, chain_shape, seed, name='joint_dist'):
   # array of one element.
   batch_shape = getattr(model, 'distribution', model).batch_shape
   if any(
-    tf.TensorShape(s).rank not in (None, 0) for s in _shapes(pinned.batch_shape)
+    tf.TensorShape(s).rank not in (None, 0)
+    for s in tf.nest.flatten(pinned.batch_shape)
   ) or any(
     tf.TensorShape(s).num_elements() not in (None, 1)
-    for s in _shapes(batch_shape)
+    for s in tf.nest.flatten(batch_shape)
   ):
     raise ValueError(
       f'`{name}` has the batch shape {batch_shape}, but the step '
@@ -418,13 +419,6 @@ def check_number_of_chains(name, chain_shape, log_prob):
 
 def _brief(shape):
   return str(shape[0] if len(shape) == 1 else shape)
-
-
-def _shapes(batch_shape):
-  """One shape, or one for each variable of the model."""
-  if isinstance(batch_shape, tf.TensorShape):
-    return [batch_shape]
-  return tf.nest.flatten(batch_shape)
 
 
 def dtype_that_works(target_log_prob_fn, init):

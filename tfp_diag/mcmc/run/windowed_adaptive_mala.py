@@ -409,7 +409,6 @@ def windowed_adaptive_mala(
     num_tuning_results = -(
       -num_adaptation_steps // (num_steps_between_results + 1)
     )
-  num_burnin_steps = num_adaptation_steps if discard_tuning else 0
   options = dict(
     previous_kernel_results=_as_this_call_adapts(
       previous_kernel_results, num_adaptation_steps, target_accept_prob
@@ -418,16 +417,15 @@ def windowed_adaptive_mala(
     and _in_space_of_the_model(trace_fn, target, num_adaptation_steps),
     jit_compile=jit_compile,
   )
-  num_results = n_draws + num_tuning_results
+  schedule = Schedule(
+    n_draws + num_tuning_results,
+    num_adaptation_steps if discard_tuning else 0,
+    num_steps_between_results,
+    _BLOCK_SIZE,
+  )
   if not tf.executing_eagerly():
     run = sample_in_graph(
-      kernel,
-      target.start,
-      num_results,
-      num_burnin_steps=num_burnin_steps,
-      num_steps_between_results=num_steps_between_results,
-      seed=run_seed,
-      **options,
+      kernel, target.start, schedule, seed=run_seed, **options
     )
     return _found(target, run)
   given = {
@@ -446,9 +444,7 @@ def windowed_adaptive_mala(
     run = sample_scheduled(
       kernel,
       target.start,
-      Schedule(
-        num_results, num_burnin_steps, num_steps_between_results, _BLOCK_SIZE
-      ),
+      schedule,
       seed=None if seed is None else run_seed,
       stop_when=stop_when,
       progress_bar=progress_bar,
