@@ -389,14 +389,14 @@ class MetropolisAdjustedLangevinTrajectories(
 
   def _step(self, point):
     """A step of the leapfrog scheme, whose results have the correction."""
-    moved = self._leapfrog.move(
+    state, results, whitened = self._leapfrog.move(
       point.state, point.results, point.velocity, point.whitened
     )
     velocity = [
       (v + 0.5 * p) + 0.5 * q
-      for v, p, q in zip(point.velocity, moved.whitened, moved.whitened_after)
+      for v, p, q in zip(point.velocity, point.whitened, whitened)
     ]
-    return _Point(moved.state, moved.results, velocity, moved.whitened_after)
+    return _Point(state, results, velocity, whitened)
 
   def _num_steps(self, previous, seed):
     """How many steps the trajectory has: an int32 scalar Tensor."""

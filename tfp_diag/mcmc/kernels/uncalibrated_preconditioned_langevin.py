@@ -151,24 +151,6 @@ class UncalibratedPreconditionedLangevinResults(typing.NamedTuple):
     return LangevinTerms(terms, scales, [tf.zeros_like(s) for s in scales])
 
 
-class Move(typing.NamedTuple):
-  """A step that was taken.
-
-  Attributes:
-    state: List of Tensors, where it led.
-    results: An `UncalibratedPreconditionedLangevinResults` there.
-    whitened: List of Tensors, one per part: what `whiten` of the part's
-      dynamics (see `langevin`) gives where the step began. With a constant
-      scale and 'euler' the step is √τ L (whitened / 2 + noise).
-    whitened_after: The same where the step led.
-  """
-
-  state: typing.Any
-  results: typing.Any
-  whitened: typing.Any
-  whitened_after: typing.Any
-
-
 class UncalibratedPreconditionedLangevin(
   LangevinKernel[UncalibratedPreconditionedLangevinResults]
 ):
@@ -305,15 +287,17 @@ class UncalibratedPreconditionedLangevin(
     parts = as_parts(current_state)
     check_state(parts, previous.gradients)
     seed = checked_seed(seed, self.salt)
-    moved = self.move(parts, previous, self.draw_noise(parts, seed))
-    results = moved.results._replace(seed=seed)
+    proposal, results, _ = self.move(
+      parts, previous, self.draw_noise(parts, seed)
+    )
+    results = results._replace(seed=seed)
     if self.compute_acceptance:
       results = results._replace(
         log_acceptance_correction=self.refused(
-          moved.state, results, results.log_acceptance_correction
+          proposal, results, results.log_acceptance_correction
         )
       )
-    return tf.nest.pack_sequence_as(current_state, moved.state), results
+    return tf.nest.pack_sequence_as(current_state, proposal), results
 
   def draw_noise(self, parts, seed):
     """Standard normal noise.
@@ -342,11 +326,15 @@ class UncalibratedPreconditionedLangevin(
       parts: List of Tensors, the state.
       before: An `UncalibratedPreconditionedLangevinResults` there.
       noise: List of Tensors of the shapes of the parts.
-      whitened: The `whitened` of the step that led here, where that had the
-        same step size. Default: computed.
+      whitened: What `whiten` gives here, as the step that led here returned it,
+        if that had the same step size. Default: computed.
 
     Returns:
-      A `Move`, whose correction is that of all states; see `refused`.
+      state: List of Tensors, where the step led. With a constant scale and
+        'euler' it is √τ L (whitened / 2 + noise) away.
+      results: An `UncalibratedPreconditionedLangevinResults` there, whose
+        correction is that of all states; see `refused`.
+      whitened: What `whiten` gives there.
     """
     roots = step_size_roots(before.step_size, parts)
     dynamics = self._dynamics(
@@ -371,7 +359,7 @@ class UncalibratedPreconditionedLangevin(
       log_acceptance_correction=tf.zeros_like(target_log_prob),
     )
     if not self.compute_acceptance:
-      return Move(proposal, results, whitened, whitened_after)
+      return proposal, results, whitened_after
     corrections = []
     for d, y, tx, ty, wx, wy, z, r, shard_axis in zip(
       dynamics,
@@ -388,7 +376,7 @@ class UncalibratedPreconditionedLangevin(
       correction = d.correction((tx, ty), (wx, wy), z, r, axes)
       corrections.append(sum_over_shards(correction, shard_axis))
     results = results._replace(log_acceptance_correction=tf.add_n(corrections))
-    return Move(proposal, results, whitened, whitened_after)
+    return proposal, results, whitened_after
 
   def refused(self, parts, results, correction):
     """A correction, or -inf where a state must not be accepted.
