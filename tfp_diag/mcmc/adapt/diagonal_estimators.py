@@ -19,6 +19,8 @@ differ in what they do to correlations, and in how noisy they are. All are
 variances s², per coordinate; g is the gradient of the log density.
 """
 
+import inspect
+import typing
 from typing import Literal
 
 import tensorflow as tf
@@ -27,14 +29,6 @@ from tfp_diag.internal import arguments
 
 Estimator = Literal['variance', 'fisher', 'fisher_divergence', 'hessian']
 
-# What each one looks at.
-ESTIMATORS = {
-  'variance': ('state',),
-  'fisher': ('gradient',),
-  'fisher_divergence': ('state', 'gradient'),
-  'hessian': ('state', 'curvature'),
-}
-
 # How many draws the scale in use counts for, against those that were made.
 _PRIOR_COUNT = 10.0
 
@@ -42,7 +36,7 @@ _PRIOR_COUNT = 10.0
 def quantities_of(estimator):
   """The names of the quantities whose moments an estimator needs, in order."""
   arguments.check_choice('estimator', estimator, tuple(ESTIMATORS))
-  return ESTIMATORS[estimator]
+  return tuple(inspect.signature(ESTIMATORS[estimator]).parameters)
 
 
 def estimate_variances(estimator, moments, variances_in_use):
@@ -57,14 +51,13 @@ def estimate_variances(estimator, moments, variances_in_use):
   Returns:
     List of positive Tensors.
   """
-  means = dict(zip(ESTIMATORS[estimator], moments.means))
-  variances = dict(zip(ESTIMATORS[estimator], moments.variances()))
+  quantities = [
+    list(map(_Quantity, *of_parts))
+    for of_parts in zip(moments.means, moments.variances())
+  ]
   result = []
-  for i, in_use in enumerate(variances_in_use):
-    estimate = _FORMULAS[estimator](
-      {k: v[i] for k, v in means.items()},
-      {k: v[i] for k, v in variances.items()},
-    )
+  for in_use, *of_part in zip(variances_in_use, *quantities):
+    estimate = ESTIMATORS[estimator](*of_part)
     known = tf.math.is_finite(estimate) & (estimate > 0.0)
     known &= moments.count >= 2.0
     ratio = tf.where(known, estimate / in_use, tf.ones_like(in_use))
@@ -74,29 +67,35 @@ def estimate_variances(estimator, moments, variances_in_use):
   return result
 
 
-def _variance(means, variances):
-  del means
-  return variances['state']
+class _Quantity(typing.NamedTuple):
+  """What is known of a quantity of one part."""
+
+  mean: typing.Any
+  variance: typing.Any
 
 
-def _fisher(means, variances):
+def _variance(state):
+  return state.variance
+
+
+def _fisher(gradient):
   # E[g] is zero where the chains have arrived; before, it counts as well.
-  return 1.0 / (variances['gradient'] + tf.square(means['gradient']))
+  return 1.0 / (gradient.variance + tf.square(gradient.mean))
 
 
-def _fisher_divergence(means, variances):
-  del means
-  return tf.sqrt(variances['state'] / variances['gradient'])
+def _fisher_divergence(state, gradient):
+  return tf.sqrt(state.variance / gradient.variance)
 
 
-def _hessian(means, variances):
+def _hessian(state, curvature):
   # Cov(x_i, g_i) = -1, so that E[-∂_ii] = E[g_i²] >= 1 / Var(x_i): an average
   # curvature below that, negative ones included, is an error of estimation.
-  least = 1.0 / variances['state']
-  return tf.sqrt(variances['state'] / tf.maximum(means['curvature'], least))
+  least = 1.0 / state.variance
+  return tf.sqrt(state.variance / tf.maximum(curvature.mean, least))
 
 
-_FORMULAS = {
+# The quantities that each one looks at are its arguments.
+ESTIMATORS = {
   'variance': _variance,
   'fisher': _fisher,
   'fisher_divergence': _fisher_divergence,
