@@ -15,7 +15,6 @@
 """The warm-up of many chains: starts, windows, rescue, and what they learn."""
 
 import contextlib
-import dataclasses
 import typing
 
 import numpy as np
@@ -242,20 +241,6 @@ def gradients_per_draw(found):
   return found.autocorrelation_time * num_steps * found.gradients_per_step
 
 
-@dataclasses.dataclass
-class _Settings:
-  """What changes from block to block."""
-
-  scale: typing.Any
-  times: Times
-
-  def time(self, step_size, max_num_steps):
-    """T, no longer than so many steps: of MALA, one step."""
-    return float(
-      np.clip(self.times.integration_time, step_size, max_num_steps * step_size)
-    )
-
-
 def warm_up(
   target_log_prob_fn,
   state,
@@ -330,11 +315,10 @@ def warm_up(
   elif is_local:  # No window learns a scale.
     preconditioner = 'diagonal'
   scale = SCALES[preconditioner].of_deviations(scales)
-  settings = _Settings(scale, _FIRST_TIMES)
   is_single = max_num_steps == 1
   target = _TARGET_OF_ONE_STEP if is_single else _TARGET
   tuner = StepSizeTuner(0.5 * size**-0.25, target_accept_prob or target)
-  block = _Blocks(
+  blocks = _Blocks(
     target_log_prob_fn,
     state,
     scale,
@@ -352,7 +336,7 @@ def warm_up(
     is_last, is_early = end == num_steps, i < 2
     tuner.new_window(is_late=i >= len(ends) - 2)
     most = min(max_num_steps, _FIRST_NUM_STEPS) if is_early else max_num_steps
-    rows = block.make(end - begin, settings, tuner, most)
+    rows = blocks.make(end - begin, tuner, most)
     while notes:
       warn(notes.pop())
     tuner.end_window()
@@ -363,14 +347,14 @@ def warm_up(
       if heavy.any():
         heavy &= has_mass(rows.log_prob, rows.gradients)
       # Of each chain the last.
-      left = block.state.numpy(), *places_of(rows.log_prob, rows.gradients)
+      left = blocks.state.numpy(), *places_of(rows.log_prob, rows.gradients)
       abandoned.update((k, [x[k] for x in left]) for k in np.flatnonzero(heavy))
-      block.move(stuck, rng)
+      blocks.move(stuck, rng)
       draws, gradients = rows.of_chains(~stuck)
-      settings.scale = settings.scale.learned(draws, gradients)
-      times = times_of(settings.scale.whiten(centered(draws)))
+      blocks.scale = blocks.scale.learned(draws, gradients)
+      times = times_of(blocks.scale.whiten(centered(draws)))
       if np.all(np.isfinite(times)):
-        settings.times = times
+        blocks.times = times
       if (
         target_accept_prob is None
         and not (is_single or is_early)
@@ -384,21 +368,21 @@ def warm_up(
       Window(
         end - begin,
         tuner.step_size,
-        settings.time(tuner.step_size, max_num_steps),
-        settings.times.damping,
+        blocks.time(tuner.step_size, max_num_steps),
+        blocks.times.damping,
         float(np.mean(np.exp(np.minimum(rows.log_accept_ratio, 0.0)))),
         int(stuck.sum()),
         rows.num_gradients,
       )
     )
     begin = end
-  reached = _brought_back(target_log_prob_fn, state, block.state, rng)
+  reached = _brought_back(target_log_prob_fn, state, blocks.state, rng)
   found = WarmUp(
     state=reached.numpy(),
-    scale=settings.scale,
+    scale=blocks.scale,
     step_size=tuner.step_size,
-    integration_time=settings.time(tuner.step_size, max_num_steps),
-    damping=settings.times.damping,
+    integration_time=blocks.time(tuner.step_size, max_num_steps),
+    damping=blocks.times.damping,
     autocorrelation_time=slowness,
     windows=tuple(windows),
     num_newton_steps=num_newton_steps,
@@ -591,6 +575,8 @@ class _Blocks:
 
   Attributes:
     state: Tensor of shape [chains, d].
+    scale: `Scale`, for the next window.
+    times: `Times`, for the next window.
   """
 
   def __init__(
@@ -604,6 +590,8 @@ class _Blocks:
     log_prob_graph,
   ):
     self.state = state
+    self.scale = scale
+    self.times = _FIRST_TIMES
     self._dtype = dtype = state.dtype
     # In the place of settings, which are in the results of each block.
     one = tf.constant(1.0, dtype)
@@ -629,19 +617,22 @@ class _Blocks:
       'mcmc_trajectories',
     )
 
-  def make(self, num_steps, settings, tuner, max_num_steps):
-    """Makes steps with these settings; `_Rows`."""
-    scale = settings.scale.operator(self._dtype)
+  def time(self, step_size, max_num_steps):
+    """T, no longer than so many steps: of MALA, one step."""
+    return float(
+      np.clip(self.times.integration_time, step_size, max_num_steps * step_size)
+    )
+
+  def make(self, num_steps, tuner, max_num_steps):
+    """Makes the steps of a window; `_Rows`."""
+    scale = self.scale.operator(self._dtype)
     self._results = as_tensors(with_scale(self._results, scale))
     every = -(-2 * num_steps * self.state.shape.num_elements() // _MOST_NUMBERS)
     end, found = self._step + num_steps, []
     while self._step < end:
       length = min(self._next_length(), end - self._step)
       rows = self._make_block(
-        length,
-        tuner.step_size,
-        settings.time(tuner.step_size, max_num_steps),
-        settings.times.damping,
+        length, tuner.step_size, self.time(tuner.step_size, max_num_steps)
       )
       kept = slice(-self._step % every, None, every)
       self._step += length
@@ -681,10 +672,10 @@ class _Blocks:
         return length
     return _BLOCK
 
-  def _make_block(self, length, step_size, integration_time, damping):
+  def _make_block(self, length, step_size, integration_time):
     step_size, integration_time, damping = (
       tf.constant(x, self._dtype)
-      for x in (step_size, integration_time, damping)
+      for x in (step_size, integration_time, self.times.damping)
     )
     results = self._results._replace(
       integration_time=integration_time,
