@@ -37,6 +37,26 @@ _AUTO_BATCHED = (
 _FEW = 5
 
 
+def as_num_draws(name, value, least, place):
+  """A number of draws; a model in its place is told where it belongs.
+
+  Args:
+    name: Python `str`, the argument.
+    value: What was given.
+    least: Python `int`, the smallest valid number.
+    place: Python `str`, which argument the model is.
+
+  Returns:
+    Python `int`.
+
+  Raises:
+    ValueError: if it is something else.
+  """
+  is_model = callable(value) or hasattr(value, 'event_shape')
+  what = f'how many draws; the model is the {place} argument'
+  return as_count(name, value, least, what if is_model else None)
+
+
 def as_chain_shape(n_chains):
   """The shape of the chains as a list of `int`s.
 

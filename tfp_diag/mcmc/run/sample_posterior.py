@@ -52,7 +52,7 @@ from tfp_diag.mcmc.run.checkpoint import (
   replacing,
   unreadable,
 )
-from tfp_diag.mcmc.run.model_arguments import check_acceptance
+from tfp_diag.mcmc.run.model_arguments import as_num_draws, check_acceptance
 from tfp_diag.mcmc.run.sample import (
   StoppedBy,
   check_run_options,
@@ -315,13 +315,7 @@ def sample_posterior(
   check_run_options(
     checkpoint, resume, False, stop_when, jit_compile, progress_bar
   )
-  is_model = callable(num_draws) or hasattr(num_draws, 'event_shape')
-  num_draws = as_count(
-    'num_draws',
-    num_draws,
-    1,
-    'how many draws; the model is the first argument' if is_model else None,
-  )
+  num_draws = as_num_draws('num_draws', num_draws, 1, 'first')
   num_warmup_steps = as_count('num_warmup_steps', num_warmup_steps, 0)
   if preconditioner == 'local' and not (use_curvature and num_warmup_steps):
     given = (

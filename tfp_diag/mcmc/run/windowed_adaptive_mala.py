@@ -49,6 +49,7 @@ from tfp_diag.mcmc.kernels.noise import split_seed
 from tfp_diag.mcmc.kernels.preconditioned_mala import PreconditionedMALA
 from tfp_diag.mcmc.run.model_arguments import (
   as_chain_shape,
+  as_num_draws,
   check_acceptance,
   check_positive,
 )
@@ -335,13 +336,7 @@ def windowed_adaptive_mala(
       f'{", ".join(map(repr, names))}; others are objects, such as a '
       '`LocalHessianPreconditioner()`.'
     )
-  is_model = callable(n_draws) or hasattr(n_draws, 'event_shape')
-  n_draws = as_count(
-    'n_draws',
-    n_draws,
-    0,
-    'how many draws; the model is the second argument' if is_model else None,
-  )
+  n_draws = as_num_draws('n_draws', n_draws, 0, 'second')
   num_adaptation_steps = as_count(
     'num_adaptation_steps', num_adaptation_steps, 0
   )
