@@ -22,37 +22,31 @@ import tensorflow as tf
 
 from tfp_diag.mcmc.run.trace import innermost
 
-# By how much the same log density may differ, on another machine or device.
-_SAME_LOG_PROB = {'float32': 3e-6, 'float64': 1e-12}
-_SAME_NEAR_ZERO = {'float32': 1e-4, 'float64': 1e-8}
+# By how much the same log density may differ, on another machine or device: in
+# shares, and near zero.
+_SAME_LOG_PROB = {'float32': (3e-6, 1e-4), 'float64': (1e-12, 1e-8)}
 # The same, of a graph and of eager mode; what is less changes no acceptance.
-_SAME_AT_START = {'float32': 1e-5, 'float64': 1e-10}
-_SAME_ACCEPTANCE = {'float32': 1e-2, 'float64': 1e-6}
+_SAME_AT_START = {'float32': (1e-5, 1e-2), 'float64': (1e-10, 1e-6)}
 # The same for what else a kernel has computed, derivatives above all, in shares
 # of the largest number; and where that is zero but for rounding.
-_SAME = {'float32': 1e-2, 'float64': 1e-6}
-_SAME_ZERO = {'float32': 1e-6, 'float64': 1e-12}
+_SAME = {'float32': (1e-2, 1e-6), 'float64': (1e-6, 1e-12)}
 # Of each Tensor that many numbers, for there may be matrices.
 _MOST_NUMBERS = 4096
 
 
-def same_log_prob(now, before):
+def same_log_prob(now, before, tolerances=_SAME_LOG_PROB):
   """Where two log densities of the same shape are the same up to rounding.
 
   Args:
     now: Array.
     before: Array.
+    tolerances: Dict from dtypes to a relative and an absolute tolerance.
 
   Returns:
     bool array.
   """
-  return np.isclose(
-    now,
-    before,
-    _SAME_LOG_PROB.get(now.dtype.name, 1e-2),
-    _SAME_NEAR_ZERO.get(now.dtype.name, 1e-2),
-    equal_nan=True,
-  )
+  relative, absolute = tolerances.get(before.dtype.name, (1e-2, 1e-2))
+  return np.isclose(now, before, relative, absolute, equal_nan=True)
 
 
 def check_previous_results(kernel, state, bootstrapped, results):
@@ -80,14 +74,7 @@ def check_previous_results(kernel, state, bootstrapped, results):
       f'{list(found.shape)}, but at the start they have {list(here.shape)}. '
       f'{_START_THERE}'
     )
-  name = here.dtype.name
-  same = np.isclose(
-    found,
-    here,
-    _SAME_AT_START.get(name, 1e-2),
-    _SAME_ACCEPTANCE.get(name, 1e-2),
-    equal_nan=True,
-  )
+  same = same_log_prob(found, here, _SAME_AT_START)
   if np.all(same):
     return
   again = innermost(kernel.bootstrap_results(state), 'target_log_prob')
@@ -175,7 +162,7 @@ def _close(now, before):
   """Where arrays of one shape are the same, up to rounding."""
   if not np.issubdtype(now.dtype, np.floating):
     return now == before
-  name = now.dtype.name
+  relative, absolute = _SAME.get(now.dtype.name, (0.1, 1e-2))
   largest = np.max(np.abs(before[np.isfinite(before)]), initial=0.0)
-  most = _SAME.get(name, 0.1) * largest + _SAME_ZERO.get(name, 1e-2)
+  most = relative * largest + absolute
   return np.isclose(now, before, 0.0, most, equal_nan=True)
