@@ -384,16 +384,18 @@ class _Walk:
     """
     waiting = {}
 
-    def wait(values, ends, shape, weights, links):
+    def wait(values, ends, shape, weights, links, cancelled=None):
       is_one = values[0] is values[1] and values[0].known_shape == shape
       if is_one and links[0].mapped is None:
         value, weights = self._moved(values[0], weights, links[0].value)
         if value is not values[0]:
           values, ends = [value] * 2, [self._tensors[value]] * 2
       self._ends.update(zip((end.ref() for end in ends), values))
-      key = *(end.ref() for end in ends), links
-      known = waiting.get(key)
-      waiting[key] = weights if known is None else local.add(known, weights)
+      which = None if cancelled is None else cancelled.tobytes()
+      key = *(end.ref() for end in ends), which, links
+      if key in waiting:
+        weights = local.add(waiting[key][1], weights)
+      waiting[key] = cancelled, weights
 
     for frontier in frontiers:
       term, step = frontier.term, frontier.term.step
@@ -407,18 +409,20 @@ class _Walk:
           weights,
           # What is the same for all terms.
           tuple(link._replace(work=0.0) for link in frontier.links),
+          step.cancelled,
         )
     while waiting:
       key = max(waiting, key=lambda key: len(key[-1]))
-      *ends, (link, *links) = key
+      *ends, _, (link, *links) = key
       ends = [end.deref() for end in ends]
-      weights = waiting.pop(key)
+      cancelled, weights = waiting.pop(key)
+      kept = 1.0 if cancelled is None else ~cancelled
       if link.mapped is not None:
         weights = self._through_matrix(link, ends[0], weights)
       elif order == 3:
-        weights = self._linked_in_third(link, ends[0], weights)
+        weights = self._linked_in_third(link, ends[0], kept, weights)
       else:
-        weights = [self._linked(link, ends, *weights)]
+        weights = [self._linked(link, ends, kept, *weights)]
       if links:
         values, tensor = [link.value] * 2, self._tensors[link.value]
         shape = link.value.known_shape
@@ -502,7 +506,7 @@ class _Walk:
     return found
 
   def _linked_in_third(
-    self, link: Link, rows: tf.Tensor, weights: Sequence
+    self, link: Link, rows: tf.Tensor, kept: Any, weights: Sequence
   ) -> list:
     """Second and third derivatives of weighted powers of rows, by elements.
 
@@ -515,6 +519,7 @@ class _Walk:
     Args:
       link: `Link` of a `Frontier` that `Sweeps.gives_third`.
       rows: Tensor.
+      kept: As for `_linked`.
       weights: Pair of Tensors of its shape, w2 and w3, or of None.
 
     Returns:
@@ -532,7 +537,7 @@ class _Walk:
       return None if result is None else local.wide(result)
 
     def by_rows(mask):
-      ones = tf.ones_like(rows) * mask
+      ones = tf.ones_like(rows) * mask * tf.cast(kept, rows.dtype)
       first, *weighted = (
         by_start(reverse, local.wide(ones), w)
         for w in (tf.ones([], tf.float64), *weights)
@@ -626,12 +631,16 @@ class _Walk:
 
     return self._added_up(one_pass, [tensor] * (order - 1), joint)
 
-  def _linked(self, link: Link, ends: Sequence, weight: tf.Tensor) -> tf.Tensor:
+  def _linked(
+    self, link: Link, ends: Sequence, kept: Any, weight: tf.Tensor
+  ) -> tf.Tensor:
     """The sum of `w_i (C_a)_ie (C_b)_ie` over i, for each element e.
 
     Args:
       link: `Link`, whose value has the elements e.
       ends: Pair of Tensors, a and b.
+      kept: Bool array of an event, which rows i are added up: elsewhere the
+        weight is zero. Or 1.0 for all.
       weight: Tensor, of the shape to which they are broadcast.
 
     Returns:
@@ -644,7 +653,8 @@ class _Walk:
       return self._image(link.value, end, batching.sum_to(seed, end))
 
     def by_rows(mask):
-      return image(a, weight * mask), image(b, tf.ones_like(weight) * mask)
+      ones = tf.ones_like(weight) * tf.cast(kept, weight.dtype)
+      return image(a, weight * mask), image(b, ones * mask)
 
     def by_columns(mask):
       forward = self._call.derivative.between([b], [start]).transposed()

@@ -214,6 +214,18 @@ class Flow:
       )
     return Flow(other.rows, self.columns, self.stages + other.stages)
 
+  def where(self, is_kept: np.ndarray) -> 'Flow':
+    """The flow to some of the outputs, and none to the others.
+
+    Args:
+      is_kept: bool array with one entry for each output.
+
+    Returns:
+      `Flow`.
+    """
+    index = np.where(is_kept, np.arange(self.rows), -1)
+    return self.then(Flow.gather(index, self.rows))
+
   def transpose(self) -> 'Flow':
     """The flow from outputs to inputs."""
     stages = []

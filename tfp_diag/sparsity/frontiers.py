@@ -237,8 +237,12 @@ class Frontiers:
     # Not as the op's arrows: where the other argument is zero they are missing,
     # but derivatives of the argument by itself are not zero.
     arguments = [step.inputs[which[0]] for which in (term.left, term.right)]
-    sides = tuple((v, broadcast(v.known_shape, shape)) for v in arguments)
-    return Rows(sides, shape, op.outputs[0])
+    flows = [broadcast(v.known_shape, shape) for v in arguments]
+    if step.cancelled is not None:
+      # These rows are left out of what is added up, too.
+      kept = np.broadcast_to(~step.cancelled, shape).reshape(-1)
+      flows = [flow.where(kept) for flow in flows]
+    return Rows(tuple(zip(arguments, flows)), shape, op.outputs[0])
 
   def of(self, term: Term, bad: np.ndarray) -> list[tuple]:
     """Finds frontiers for coordinates without single paths to a term.

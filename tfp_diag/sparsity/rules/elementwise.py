@@ -26,7 +26,7 @@ Arguments are broadcast against each other, as in NumPy.
 
 import numpy as np
 
-from tfp_diag.sparsity.flow import Flow, broadcast
+from tfp_diag.sparsity.flow import broadcast
 from tfp_diag.sparsity.registry import (
   CannotSay,
   elementwise_pairs,
@@ -147,7 +147,7 @@ def _selected(op, flows):
   condition = np.broadcast_to(condition, op.outputs[0].shape).reshape(-1)
   selected = {}
   for k, flow in flows.items():
-    selected[k] = _kept(flow, condition if k == 1 else ~condition)
+    selected[k] = flow.where(condition if k == 1 else ~condition)
   return selected
 
 
@@ -158,13 +158,7 @@ def _masked(factor, flow, output):
   nonzero = factor.nonzero()
   if nonzero.all():
     return flow
-  return _kept(flow, np.broadcast_to(nonzero, output.shape).reshape(-1))
-
-
-def _kept(flow, is_kept):
-  """The flow to some elements, and none to the others."""
-  index = np.where(is_kept, np.arange(flow.rows), -1)
-  return flow.then(Flow.gather(index, flow.rows))
+  return flow.where(np.broadcast_to(nonzero, output.shape).reshape(-1))
 
 
 # NumPy computes these ops on integers and bools, which is faster. They are
