@@ -76,7 +76,22 @@ def a_few_rows(x):
   return few * predictor(tf.sin(x)) + predictor(x) ** 3
 
 
+def masked_argument(x):
+  """The mask is on the way from where paths split to a curved op."""
+  s = tf.tanh(tf.cumsum(x, -1))
+  both = tf.stack([s * tf.sin(s), tf.cos(s)], -1)
+  return tf.sin(both[..., 0]) + tf.reduce_sum(tf.sin(both * [1.0, 0.0]), -1)
+
+
+def masked_pairs(x):
+  first, second = x[..., :1], x[..., 1:2]
+  both = tf.concat([first * second + first, second * first, x], -1)
+  return tf.sin(both * np.array([1.9, 0.0, *[1.0] * N]))
+
+
 FUNCTIONS = (
+  masked_argument,
+  masked_pairs,
   one_row,
   one_row_of_a_matrix,
   one_shock,
@@ -108,7 +123,7 @@ def test_third_derivatives(fn):
   same(found.third, third)
 
 
-@pytest.mark.parametrize('fn', FUNCTIONS[:3])
+@pytest.mark.parametrize('fn', FUNCTIONS[1:5])
 def test_scores(fn):
   def score(x):
     with tf.GradientTape() as tape:

@@ -255,9 +255,11 @@ def plus_products(
 
   def one_pass(k):
     unit = basis.basis_vector(k, value, call.rank, size)
+    products = zip(diag, columns.images([unit]), rows.images([unit]))
     return [
-      None if c is None or r is None else c * r
-      for c, r in zip(columns.images([unit]), rows.images([unit]))
+      # A loop has to know the shape.
+      None if c is None or r is None else batching.with_shape(c * r, d.shape)
+      for d, c, r in products
     ]
 
   return sweep.add_up(

@@ -458,6 +458,11 @@ class _Walk:
         break
       ((argument, kind, group),) = groups
       is_same = argument.known_shape == value.known_shape
+      is_same &= step.cancelled is None and all(
+        arrow.flow.reaches_all
+        for arrow in step.structure.arrows
+        if not set(group).isdisjoint(arrow.inputs)
+      )
       if kind != 'elementwise' or not is_same or argument not in self._tensors:
         break
       moved = self._elementwise(step, group, None, tuple(weights))

@@ -344,8 +344,12 @@ class Analysis:
       return
     for cuts in (NO_CUTS, *find_cuts(self.facts)):
       # As if the results of these steps were constant.
-      steps = self.walked.tape.steps
-      tape = Tape(step for step in steps if step not in cuts.held_steps)
+      held = {y for step in cuts.held_steps for y in step.outputs}
+      tape = Tape(
+        step if isinstance(step, Loop) else step.holding(held)
+        for step in self.walked.tape.steps
+        if step not in cuts.held_steps
+      )
       if cuts is not NO_CUTS:
         yield cuts, self._pattern_of(tape), ()
       with contextlib.suppress(PatternTooDenseError):

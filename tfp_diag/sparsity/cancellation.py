@@ -22,6 +22,7 @@ are two paths, where one must do if derivatives are squared on the way.
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -52,7 +53,11 @@ def cancel(tape: Tape, sample_shape: tuple) -> None:
           if k in moved and not more:
             copies[value] = step.inputs[k], arrows[0].flow
     elif known.is_difference and len(step.structure.arrows) == 2:
-      same = _same_elements(step, copies)
+      sides = [
+        _copied(step.inputs[arrow.inputs[0]], copies)
+        for arrow in step.structure.arrows
+      ]
+      same = _same_elements(step, sides)
       if same is None or not same.any():
         continue
       shape = step.outputs[0].known_shape
@@ -61,35 +66,40 @@ def cancel(tape: Tape, sample_shape: tuple) -> None:
       event_shape = shape[len(sample_shape) :]
       of_sample = same.reshape(math.prod(sample_shape), *event_shape)
       if np.all(of_sample == of_sample[:1]):
-        tape.steps[place] = _without(step, same, of_sample[0])
+        between = frozenset(v for _, _, passed in sides for v in passed)
+        tape.steps[place] = _without(step, same, of_sample[0], between)
 
 
-def _same_elements(step: Step, copies: dict) -> np.ndarray | None:
+def _same_elements(step: Step, sides: Sequence) -> np.ndarray | None:
   """Which elements of a difference are of an element and itself.
+
+  Args:
+    step: `Step`.
+    sides: what `_copied` says of both sides.
 
   Returns:
     bool array; None if the two sides are not copies of one value.
   """
   arrows = step.structure.arrows
-  sides = [_copied(step.inputs[arrow.inputs[0]], copies) for arrow in arrows]
-  if len({source for source, _ in sides}) > 1:
+  if len({source for source, _, _ in sides}) > 1:
     return None
   if not all(arrow.flow.is_selection for arrow in arrows):
     return None
   left, right = (
     functools.reduce(_taken, [*flows, arrow.flow], np.arange(source.rows))
-    for arrow, (source, flows) in zip(arrows, sides)
+    for arrow, (source, flows, _) in zip(arrows, sides)
   )
   return (left == right) & (left >= 0)
 
 
-def _copied(value: Value, copies: dict) -> tuple[Value, list]:
-  """What a value is a copy of, and the flows from there to it."""
-  flows = []
+def _copied(value: Value, copies: dict) -> tuple[Value, list, list]:
+  """What a value is a copy of, the flows from there, and what is behind it."""
+  flows, passed = [], []
   while value in copies:
+    passed.append(value)
     value, flow = copies[value]
     flows.append(flow)
-  return value, flows[::-1]
+  return value, flows[::-1], passed
 
 
 def _taken(values: np.ndarray, flow: Flow) -> np.ndarray:
@@ -99,7 +109,9 @@ def _taken(values: np.ndarray, flow: Flow) -> np.ndarray:
   return values
 
 
-def _without(step: Step, same: np.ndarray, of_sample: np.ndarray) -> Step:
+def _without(
+  step: Step, same: np.ndarray, of_sample: np.ndarray, between: frozenset
+) -> Step:
   """The step, of whose results some depend on nothing."""
 
   def others(flow):
@@ -111,4 +123,10 @@ def _without(step: Step, same: np.ndarray, of_sample: np.ndarray) -> Step:
     for arrow in step.structure.arrows
   )
   structure = dataclasses.replace(step.structure, arrows=arrows)
-  return dataclasses.replace(step, structure=structure, cancelled=of_sample)
+  return dataclasses.replace(
+    step,
+    structure=structure,
+    cancelled=of_sample,
+    uncancelled=step.structure,
+    copies=between,
+  )

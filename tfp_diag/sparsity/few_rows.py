@@ -220,6 +220,8 @@ class _Reduction:
 
   def _step(self, step: Step) -> Step:
     structure = step.structure
+    if step.cancelled is not None:
+      raise _NotAlikeError  # Not in all rows.
     arrows = tuple(
       Arrow(
         arrow.output,

@@ -189,6 +189,12 @@ class Flow:
     """Whether each output is an input, or none."""
     return all(kind == 'gather' for kind, _ in self.stages)
 
+  @property
+  def reaches_all(self) -> bool:
+    """Whether each output depends on some input."""
+    every = np.ones(self.columns, bool)
+    return bool(np.all(self.transpose().pull(every)))
+
   def then(self, other: 'Flow') -> 'Flow':
     """This flow followed by another one, as a single flow.
 

@@ -218,6 +218,11 @@ class Frontiers:
     effort = max(_EFFORT, 20 * self._total)
     self._effort = effort * min(num_passes / _MANY_PASSES, 1.0)
     self._tensors = dict(tensors_at_hand(walked))
+    # Derivatives by these do not cancel where those by xs do.
+    for step in self._steps:
+      if not isinstance(step, Loop):
+        for value in step.copies:
+          self._tensors.pop(value, None)
     self._places = {
       y: place for place, step in enumerate(self._steps) for y in step.outputs
     }

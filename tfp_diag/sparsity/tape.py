@@ -15,7 +15,7 @@
 """The ops of a function in order, and the dependencies found from them."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -49,6 +49,10 @@ class Step:
       which can be transposed and written as products.
     cancelled: bool array of the event shape of a difference: the elements whose
       derivatives cancel; or None.
+    uncancelled: `Structure` with these; None if there are none.
+    copies: `frozenset` of `Value`: the copies that are subtracted there, and
+      those that they are copied from. Derivatives by the value that all of them
+      are copies of cancel, and not those by one of them.
   """
 
   op_type: str
@@ -61,6 +65,16 @@ class Step:
   own_gradient: tf.Operation | None = None
   has_linear_gradient: bool = True
   cancelled: np.ndarray | None = None
+  uncancelled: Structure | None = None
+  copies: frozenset[Value] = frozenset()
+
+  def holding(self, values: Collection[Value]) -> 'Step':
+    """The op where some values are constant: then less may cancel."""
+    if self.uncancelled is None or self.copies.isdisjoint(values):
+      return self
+    return dataclasses.replace(
+      self, structure=self.uncancelled, cancelled=None, uncancelled=None
+    )
 
   @property
   def label(self) -> str:
