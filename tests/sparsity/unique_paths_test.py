@@ -620,6 +620,19 @@ def test_kinds_of_which_there_are_too_many_are_left_over(
   assert sweeps.left_over.sum() == 5
 
 
+def masked(x):
+  """By the masked values alone the products have mixed derivatives."""
+  values = tf.sin(x) * [1.0, 0.0]
+  products = values * tf.exp(tf.reverse(values, [1])) * [0.0, 1.0]
+  return tf.reduce_sum(tf.sin(values) * tf.exp(0.1 * values) + products, 1)
+
+
+def test_what_is_masked_is_no_joint_frontier():
+  sweeps = find_sweeps(Paths(walked_of(masked, SAMPLES, 2)), is_joint=True)
+  joints = [joint for one in sweeps.sweeps for joint in one.joints]
+  assert joints and all(joint.value.zeros is None for joint in joints)
+
+
 def test_without_some_sweeps_their_coordinates_are_left_over():
   size = FIRST + SECOND + 2
   sweeps = find_sweeps(Paths(walked_of(deep, 2, size)))

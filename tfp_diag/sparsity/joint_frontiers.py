@@ -187,6 +187,9 @@ class JointFrontiers:
     self, value: Value, tensor: object, asked: np.ndarray, inside: Sequence
   ) -> tuple:
     """The joint frontier at a value, or None; and the coordinates it covers."""
+    if value.zeros is not None:
+      # Factors that are zero for all xs have mixed derivatives all the same.
+      return None, asked
     frontiers, main = self._frontiers, self._paths.sets
     behind = {value, *(y for step in inside for y in step.outputs)}
     beside = {v: n for v, n in self._paths.numbers.items() if v not in behind}

@@ -394,6 +394,8 @@ class _Finder:
     if not term.is_square or not is_whole:
       return False
     for link in frontier.links:
+      if link.value.zeros is not None:
+        return False  # As in `JointFrontiers`.
       if link.is_by_rows and not self._leads_on_single_paths(link.value, rows):
         return False
       rows = link.value
