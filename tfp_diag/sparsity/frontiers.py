@@ -239,10 +239,14 @@ class Frontiers:
     op = op_of(step, self._walked)
     assert op is not None
     shape = step.outputs[0].known_shape
-    # Not as the op's arrows: where the other argument is zero they are missing,
-    # but derivatives of the argument by itself are not zero.
     arguments = [step.inputs[which[0]] for which in (term.left, term.right)]
-    flows = [broadcast(v.known_shape, shape) for v in arguments]
+    if registry.facts(step.op_type).elementwise or step.own_gradient:
+      # Not as the op's arrows: where the other argument is zero they are
+      # missing, but derivatives of the argument by itself are not zero.
+      flows = [broadcast(v.known_shape, shape) for v in arguments]
+    else:
+      of_inputs = {a.inputs: a.flow for a in step.structure.arrows}
+      flows = [of_inputs[which[:1]] for which in (term.left, term.right)]
     if step.cancelled is not None:
       # These rows are left out of what is added up, too.
       kept = np.broadcast_to(~step.cancelled, shape).reshape(-1)
