@@ -45,6 +45,7 @@ from tfp_diag.diagonal.terms import Call
 from tfp_diag.diagonal.third_order import passes_of
 from tfp_diag.internal import batching
 from tfp_diag.sparsity.evaluation import repeat_op
+from tfp_diag.sparsity.flow import reaches_all
 from tfp_diag.sparsity.frontiers import Frontier, Link, Term
 from tfp_diag.sparsity.joint_frontiers import JointFrontier
 from tfp_diag.sparsity.paths import kind_of_squares, op_of, tensors_at_hand
@@ -459,7 +460,7 @@ class _Walk:
       ((argument, kind, group),) = groups
       is_same = argument.known_shape == value.known_shape
       is_same &= step.cancelled is None and all(
-        arrow.flow.reaches_all
+        reaches_all(arrow.flow)
         for arrow in step.structure.arrows
         if not set(group).isdisjoint(arrow.inputs)
       )

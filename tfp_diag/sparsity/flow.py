@@ -189,12 +189,6 @@ class Flow:
     """Whether each output is an input, or none."""
     return all(kind == 'gather' for kind, _ in self.stages)
 
-  @property
-  def reaches_all(self) -> bool:
-    """Whether each output depends on some input."""
-    every = np.ones(self.columns, bool)
-    return bool(np.all(self.transpose().pull(every)))
-
   def then(self, other: 'Flow') -> 'Flow':
     """This flow followed by another one, as a single flow.
 
@@ -219,18 +213,6 @@ class Flow:
         f'{other.columns} inputs; the two numbers must be equal.'
       )
     return Flow(other.rows, self.columns, self.stages + other.stages)
-
-  def where(self, is_kept: np.ndarray) -> 'Flow':
-    """The flow to some of the outputs, and none to the others.
-
-    Args:
-      is_kept: bool array with one entry for each output.
-
-    Returns:
-      `Flow`.
-    """
-    index = np.where(is_kept, np.arange(self.rows), -1)
-    return self.then(Flow.gather(index, self.rows))
 
   def transpose(self) -> 'Flow':
     """The flow from outputs to inputs."""
@@ -322,6 +304,26 @@ def by_segments(segment: np.ndarray, index: np.ndarray, count: int) -> Flow:
 def by_blocks(count: int, columns: int, rows: int) -> Flow:
   """Each output depends on all inputs of its block, of `count` in a row."""
   return by_segments(block_of(columns, count), block_of(rows, count), count)
+
+
+def to_some(flow: Flow, is_kept: np.ndarray) -> Flow:
+  """The flow to some of its outputs, and none to the others.
+
+  Args:
+    flow: `Flow`.
+    is_kept: Bool array with one entry for each output.
+
+  Returns:
+    `Flow`.
+  """
+  index = np.where(is_kept, np.arange(flow.rows), -1)
+  return flow.then(Flow.gather(index, flow.rows))
+
+
+def reaches_all(flow: Flow) -> bool:
+  """Whether each output depends on some input."""
+  every = np.ones(flow.columns, bool)
+  return bool(np.all(flow.transpose().pull(every)))
 
 
 def broadcast(shape: tuple, output_shape: tuple) -> Flow:

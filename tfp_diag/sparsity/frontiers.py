@@ -53,7 +53,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tfp_diag.sparsity import registry
-from tfp_diag.sparsity.flow import Flow, block_of, broadcast
+from tfp_diag.sparsity.flow import Flow, block_of, broadcast, to_some
 from tfp_diag.sparsity.multisets import EMPTY, MANY, Multisets
 from tfp_diag.sparsity.paths import Paths, op_of, tensors_at_hand
 from tfp_diag.sparsity.registry import Squares
@@ -250,7 +250,7 @@ class Frontiers:
     if step.cancelled is not None:
       # These rows are left out of what is added up, too.
       kept = np.broadcast_to(~step.cancelled, shape).reshape(-1)
-      flows = [flow.where(kept) for flow in flows]
+      flows = [to_some(flow, kept) for flow in flows]
     return Rows(tuple(zip(arguments, flows)), shape, op.outputs[0])
 
   def of(self, term: Term, bad: np.ndarray) -> list[tuple]:

@@ -26,7 +26,7 @@ Arguments are broadcast against each other, as in NumPy.
 
 import numpy as np
 
-from tfp_diag.sparsity.flow import broadcast
+from tfp_diag.sparsity.flow import broadcast, to_some
 from tfp_diag.sparsity.registry import (
   CannotSay,
   elementwise_pairs,
@@ -147,7 +147,7 @@ def _selected(op, flows):
   condition = np.broadcast_to(condition, op.outputs[0].shape).reshape(-1)
   selected = {}
   for k, flow in flows.items():
-    selected[k] = flow.where(condition if k == 1 else ~condition)
+    selected[k] = to_some(flow, condition if k == 1 else ~condition)
   return selected
 
 
@@ -158,7 +158,7 @@ def _masked(factor, flow, output):
   nonzero = factor.nonzero()
   if nonzero.all():
     return flow
-  return flow.where(np.broadcast_to(nonzero, output.shape).reshape(-1))
+  return to_some(flow, np.broadcast_to(nonzero, output.shape).reshape(-1))
 
 
 # NumPy computes these ops on integers and bools, which is faster. They are
