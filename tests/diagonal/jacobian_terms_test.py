@@ -1006,3 +1006,24 @@ def test_ops_that_count_samples(fn, most):
     x = tf.constant(RNG.standard_normal([number, N]))
     expected = jacobian_diagonal(fn, x)
     np.testing.assert_allclose(in_a_graph(x), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_rows_and_columns_in_a_loop():
+  """The products of many rows and columns keep the shape that it knows."""
+  inner, outer = RNG.normal(size=(64, 10)) / 8.0, RNG.normal(size=(10, 64))
+
+  def fn(x):
+    rates = tf.exp(
+      tf.matmul(x[:, tf.newaxis], tf.broadcast_to(inner, [64, 10]))
+    )
+    held = tf.nn.silu(rates[:, 0])
+    held /= 1.0 + tf.reduce_sum(held, -1, keepdims=True)
+    sums = tf.matmul(held[:, tf.newaxis], tf.broadcast_to(outer, [10, 64]))
+    return x * tf.sin(sums[:, 0] * x)
+
+  @tf.function
+  def in_a_graph(x):
+    return diagonal(x, fn, [16], parallel_iterations=1)
+
+  x = tf.constant(RNG.standard_normal([16, 64]))
+  np.testing.assert_allclose(in_a_graph(x), jacobian_diagonal(fn, x), 1e-9)

@@ -22,7 +22,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.exactness.ways import check_hessian, check_jacobian, draw
+import tfp_diag
+from tests.exactness.ways import check_hessian, check_jacobian, draw, same
+from tests.oracles import unmixed_diagonals
 
 RNG = np.random.default_rng(8)
 N, M = 24, 7
@@ -84,6 +86,21 @@ def tree(x):
 def test_no_sweep_starts_at_a_copy(fn, prefers_sweeps):
   for way in ('function', 'open_plan'):
     check_hessian(way, fn, draw(3, 6))
+
+
+def squares_of_one_shape(x):
+  v = bent(x)[:, :2]
+  squares = tf.math.squared_difference(v, tf.gather(v, [0, 0], axis=1))
+  return tf.reduce_sum(squares * FACTORS[:2], -1) + tf.sin(v[:, 1]) * x[:, 2]
+
+
+@pytest.mark.parametrize('fn', [one_squared_difference, squares_of_one_shape])
+def test_third_derivatives(fn, prefers_sweeps):
+  x = draw(3, 6)
+  found = tf.function(lambda x: tfp_diag.unmixed_derivatives(fn, x))(x)
+  second, third = unmixed_diagonals(fn, x)
+  same(found.second, second)
+  same(found.third, third)
 
 
 def values(x):
